@@ -1,0 +1,23 @@
+#include "backend/backend.h"
+
+namespace hvd {
+
+const char* name_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllreduce:
+      return "allreduce";
+    case OpKind::kAllgather:
+      return "allgather";
+    case OpKind::kBroadcast:
+      return "broadcast";
+    case OpKind::kAlltoall:
+      return "alltoall";
+    case OpKind::kReducescatter:
+      return "reducescatter";
+    case OpKind::kBarrier:
+      return "barrier";
+  }
+  return "unknown";
+}
+
+}  // namespace hvd

@@ -1,0 +1,69 @@
+// What moves the data. A backend offers every collective or is not offered at all.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/buffer.h"
+
+namespace hvd {
+
+enum class OpKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kBarrier };
+
+[[nodiscard]] const char* name_of(OpKind kind);
+
+// A run of elements in memory.
+struct Extent {
+  std::byte* data = nullptr;
+  int64_t count = 0;
+};
+
+// What the members of a process set execute together. Several tensors form one logical vector: its elements lie in the
+// extents one after the other, so tensors need not be copied into one buffer to travel together.
+struct Batch {
+  uint32_t set = 0;
+  uint32_t sequence = 0;     // the same on all members; no other batch of the set has it
+  std::vector<int> members;  // global ranks by set rank
+  int set_rank = 0;
+
+  DType dtype = DType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;  // never Average: that is Sum and a factor
+  double prescale = 1.0;         // applied to what this rank gives
+  double postscale = 1.0;        // applied to the reduced value
+  std::vector<Extent> inputs;
+  std::vector<Extent> outputs;
+};
+
+// A batch that is being executed, by the thread that drives the engine. Memory stays valid until it is done.
+class Execution {
+ public:
+  Execution() = default;
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
+  virtual ~Execution() = default;
+
+  // Does what can be done without waiting; returns whether anything was done.
+  virtual bool advance() = 0;
+  [[nodiscard]] virtual bool done() const = 0;
+  // Whether nothing more can be done before this global rank sends or reads.
+  [[nodiscard]] virtual bool waits_for(int rank) = 0;
+};
+
+class Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+
+  virtual std::unique_ptr<Execution> allreduce(Batch batch) = 0;
+  // counts[r]: elements that set rank r ends with.
+  virtual std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) = 0;
+  // counts[r]: elements that set rank r gives.
+  virtual std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) = 0;
+  virtual std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) = 0;
+  // counts[s][d]: elements from set rank s to set rank d.
+  virtual std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) = 0;
+};
+
+}  // namespace hvd

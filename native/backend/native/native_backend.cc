@@ -1,0 +1,73 @@
+#include "backend/native/native_backend.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "backend/native/plan_execution.h"
+
+namespace hvd {
+namespace {
+
+constexpr int64_t kMostFrameBytes = int64_t{64} << 10;
+constexpr int64_t kLeastFrameBytes = int64_t{8} << 10;
+constexpr int64_t kFramesPerShare = 4;  // so that sending, reducing and receiving overlap in mid-sized tensors too
+
+int64_t total_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+int64_t total_of(const std::vector<Extent>& extents) {
+  return std::accumulate(extents.begin(), extents.end(), int64_t{0},
+                         [](int64_t sum, const Extent& extent) { return sum + extent.count; });
+}
+
+}  // namespace
+
+PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_rank) const {
+  const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
+  const int64_t most = std::min(kMostFrameBytes, transport_.max_frame_bytes());
+  const int64_t frame = std::clamp(elements_per_rank * element_bytes / kFramesPerShare, kLeastFrameBytes, most);
+  return {batch.set_rank, static_cast<int>(batch.members.size()), std::max<int64_t>(frame / element_bytes, 1)};
+}
+
+// Inside a host everybody reaches everybody at memory speed, and two hops beat many. Between hosts the ring keeps each
+// rank to two neighbours.
+Algorithm NativeBackend::algorithm_for(const Batch& batch) const {
+  const bool local = transport_.all_local();
+  return local || batch.members.size() <= 2 ? Algorithm::kDirect : Algorithm::kRing;
+}
+
+std::unique_ptr<Execution> NativeBackend::execute(Batch batch, Plan plan) {
+  return std::make_unique<PlanExecution>(std::move(batch), std::move(plan), transport_);
+}
+
+std::unique_ptr<Execution> NativeBackend::allreduce(Batch batch) {
+  const int64_t count = total_of(batch.inputs);
+  const auto size = static_cast<int64_t>(batch.members.size());
+  Plan plan = plan_allreduce(context_of(batch, count / size), algorithm_for(batch), count);
+  return execute(std::move(batch), std::move(plan));
+}
+
+std::unique_ptr<Execution> NativeBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
+  Plan plan = plan_reducescatter(context_of(batch, counts.front()), algorithm_for(batch), counts);
+  return execute(std::move(batch), std::move(plan));
+}
+
+std::unique_ptr<Execution> NativeBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
+  const int64_t mean = total_of(counts) / static_cast<int64_t>(counts.size());
+  Plan plan = plan_allgather(context_of(batch, mean), algorithm_for(batch), counts);
+  return execute(std::move(batch), std::move(plan));
+}
+
+std::unique_ptr<Execution> NativeBackend::broadcast(Batch batch, int root_set_rank) {
+  const int64_t count = total_of(batch.inputs);
+  Plan plan = plan_broadcast(context_of(batch, count), root_set_rank, count);
+  return execute(std::move(batch), std::move(plan));
+}
+
+std::unique_ptr<Execution> NativeBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
+  int64_t most = 0;
+  for (const auto& row : counts) most = std::max(most, *std::max_element(row.begin(), row.end()));
+  Plan plan = plan_alltoall(context_of(batch, most), counts);
+  return execute(std::move(batch), std::move(plan));
+}
+
+}  // namespace hvd

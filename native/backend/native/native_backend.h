@@ -1,0 +1,28 @@
+// Collectives on CPU memory over the project's own transports.
+#pragma once
+
+#include "backend/backend.h"
+#include "plan/plan.h"
+#include "transport/transport.h"
+
+namespace hvd {
+
+class NativeBackend final : public Backend {
+ public:
+  explicit NativeBackend(Transport& transport) : transport_(transport) {}
+
+  std::unique_ptr<Execution> allreduce(Batch batch) override;
+  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
+  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
+  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
+  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+
+ private:
+  [[nodiscard]] PlanContext context_of(const Batch& batch, int64_t elements_per_rank) const;
+  [[nodiscard]] Algorithm algorithm_for(const Batch& batch) const;
+  std::unique_ptr<Execution> execute(Batch batch, Plan plan);
+
+  Transport& transport_;
+};
+
+}  // namespace hvd

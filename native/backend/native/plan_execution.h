@@ -1,0 +1,53 @@
+// Runs a plan over the links of a transport, step by step, without ever waiting.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/native/logical_vector.h"
+#include "plan/plan.h"
+#include "transport/transport.h"
+
+namespace hvd {
+
+class PlanExecution final : public Execution {
+ public:
+  PlanExecution(Batch batch, Plan plan, Transport& transport);
+
+  bool advance() override;
+  [[nodiscard]] bool done() const override { return active_.empty() && next_lane_ == plan_.lanes.size(); }
+  [[nodiscard]] bool waits_for(int rank) override;
+
+ private:
+  struct ActiveLane {
+    const Lane* lane;
+    size_t step;
+  };
+
+  bool try_step(const Step& step, uint32_t lane);
+  bool collect_frames(const Step& step, const FrameKey& key);
+  bool reserve_rooms(const Step& step, size_t bytes);
+  void compute(const Step& step, int64_t count);
+  void compute_block(const Step& step, const Extent& own, std::byte* stored, size_t offset, int64_t count);
+  [[nodiscard]] const std::byte* prescaled(const std::byte* own, int64_t count);
+  [[nodiscard]] Link& link(int set_rank) {
+    return transport_.data(batch_.members[static_cast<size_t>(set_rank)]);
+  }
+
+  Batch batch_;
+  Plan plan_;
+  Transport& transport_;
+  size_t element_bytes_;
+  LogicalVector input_;
+  LogicalVector output_;
+  size_t next_lane_ = 0;
+  std::vector<ActiveLane> active_;
+
+  // Of the step at hand; members so that no step allocates.
+  std::vector<Frame*> frames_;
+  std::vector<std::byte*> rooms_;
+  std::vector<const std::byte*> operands_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,102 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/buffer.h"
+#include "base/error.h"
+#include "engine/operation.h"
+#include "bindings/bindings.h"
+
+namespace nb = nanobind;
+
+namespace hvd::bindings {
+namespace {
+
+nb::tuple shape_tuple(const Shape& shape) {
+  nb::list list;
+  for (const int64_t extent : shape) list.append(extent);
+  return nb::tuple(list);
+}
+
+DType dtype_from(const std::string& name) {
+  const auto dtype = dtype_from_name(name);
+  if (!dtype) throw Error(ErrorKind::kUsage, "dtype " + name + " is not supported");
+  return *dtype;
+}
+
+void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype, const Shape& shape) {
+  for (const int64_t extent : shape) {
+    if (extent < 0) throw Error(ErrorKind::kUsage, "a shape holds the negative extent " + std::to_string(extent));
+  }
+  new (self) Buffer{reinterpret_cast<std::byte*>(address), dtype_from(dtype), shape};
+  if (address == 0 && self->bytes() > 0) {
+    self->~Buffer();
+    throw Error(ErrorKind::kUsage, "an array of " + to_string(shape) + " has no address");
+  }
+}
+
+DType dtype_of(nb::dlpack::dtype type) {
+  struct Row {
+    nb::dlpack::dtype_code code;
+    uint8_t bits;
+    DType dtype;
+  };
+  using Code = nb::dlpack::dtype_code;
+  static constexpr Row kRows[] = {
+      {Code::Bool, 8, DType::kBool},       {Code::UInt, 8, DType::kUInt8},    {Code::Int, 8, DType::kInt8},
+      {Code::UInt, 16, DType::kUInt16},    {Code::Int, 16, DType::kInt16},    {Code::UInt, 32, DType::kUInt32},
+      {Code::Int, 32, DType::kInt32},      {Code::UInt, 64, DType::kUInt64},  {Code::Int, 64, DType::kInt64},
+      {Code::Float, 16, DType::kFloat16},  {Code::Bfloat, 16, DType::kBFloat16}, {Code::Float, 32, DType::kFloat32},
+      {Code::Float, 64, DType::kFloat64}};
+  for (const Row& row : kRows) {
+    if (static_cast<uint8_t>(row.code) == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
+  }
+  throw Error(ErrorKind::kUsage, "the array has a dtype that is not supported (complex, quantised or sub-byte)");
+}
+
+Buffer buffer_from_array(const nb::ndarray<nb::device::cpu, nb::c_contig>& array) {
+  Shape shape;
+  for (size_t d = 0; d < array.ndim(); ++d) shape.push_back(static_cast<int64_t>(array.shape(d)));
+  return {static_cast<std::byte*>(array.data()), dtype_of(array.dtype()), std::move(shape)};
+}
+
+nb::dlpack::dtype dlpack_of(DType dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const auto bits = static_cast<uint8_t>(size_of(dtype) * 8);
+  Code code = Code::UInt;
+  if (dtype == DType::kBool) code = Code::Bool;
+  if (dtype == DType::kBFloat16) code = Code::Bfloat;
+  if (dtype == DType::kFloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64) code = Code::Float;
+  if (dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 || dtype == DType::kInt64) code = Code::Int;
+  return {static_cast<uint8_t>(code), bits, 1};
+}
+
+// A DLPack capsule that shares the memory and keeps it alive.
+nb::object export_array(const OwnedArray& array) {
+  auto* owner = new std::shared_ptr<std::byte[]>(array.data);
+  const nb::capsule capsule(owner, [](void* pointer) noexcept { delete static_cast<std::shared_ptr<std::byte[]>*>(pointer); });
+  std::vector<size_t> shape(array.shape.begin(), array.shape.end());
+  return nb::cast(nb::ndarray<>(array.data.get(), shape.size(), shape.data(), capsule, nullptr, dlpack_of(array.dtype)));
+}
+
+}  // namespace
+
+void bind_buffer(nb::module_& module) {
+  nb::class_<Buffer>(module, "Buffer")
+      .def("__init__", &construct_buffer, nb::arg("address"), nb::arg("dtype"), nb::arg("shape"))
+      .def_static("from_array", &buffer_from_array, nb::arg("array").noconvert())
+      .def_prop_ro("address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.data); })
+      .def_prop_ro("dtype", [](const Buffer& self) { return std::string(name_of(self.dtype)); })
+      .def_prop_ro("shape", [](const Buffer& self) { return shape_tuple(self.shape); })
+      .def_prop_ro("num_bytes", &Buffer::bytes);
+  nb::class_<OwnedArray>(module, "NativeArray")
+      .def(
+          "__dlpack__",
+          [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); })
+      .def("__dlpack_device__", [](const OwnedArray&) { return nb::make_tuple(1, 0); })
+      .def_prop_ro("dtype", [](const OwnedArray& self) { return std::string(name_of(self.dtype)); })
+      .def_prop_ro("shape", [](const OwnedArray& self) { return shape_tuple(self.shape); })
+      .def_prop_ro("address", [](const OwnedArray& self) { return reinterpret_cast<uintptr_t>(self.data.get()); });
+}
+
+}  // namespace hvd::bindings

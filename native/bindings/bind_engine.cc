@@ -1,0 +1,235 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <sys/eventfd.h>
+
+#include <deque>
+
+#include "bindings/bindings.h"
+#include "engine/engine.h"
+
+namespace nb = nanobind;
+
+namespace hvd::bindings {
+namespace {
+
+constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
+
+// This rank's inbox, made before the peers are known.
+struct LocalPort {
+  LocalPort(int num_local, int local_index)
+      : num_local(num_local), local_index(local_index), segment(Segment::create_shared(num_local)),
+        doorbell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!doorbell.valid()) throw_errno("cannot make an eventfd");
+  }
+  int num_local;
+  int local_index;
+  std::shared_ptr<Segment> segment;
+  Fd doorbell;
+};
+
+// An engine, and the Python objects whose memory its operations use. The list is only touched with the GIL held.
+class PyEngine {
+ public:
+  PyEngine(TransportParts parts, EngineOptions options)
+      : engine_(std::make_shared<Engine>(std::move(parts), std::move(options))) {}
+
+  [[nodiscard]] const std::shared_ptr<Engine>& engine() const { return engine_; }
+
+  void keep(std::shared_ptr<Operation> operation, nb::object object) {
+    while (!kept_.empty() && kept_.front().first->done()) kept_.pop_front();
+    if (!object.is_none()) kept_.emplace_back(std::move(operation), std::move(object));
+  }
+
+  void close(const std::string& reason) {
+    {
+      const nb::gil_scoped_release release;
+      engine_->close(reason);
+    }
+    kept_.clear();
+  }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::deque<std::pair<std::shared_ptr<Operation>, nb::object>> kept_;
+};
+
+struct PyHandle {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Operation> operation;
+
+  void throw_error() const {
+    if (operation->error()) throw Error(*operation->error());
+  }
+
+  // Waits in slices, so that Ctrl-C and other Python signal handlers come through.
+  bool wait(std::optional<double> timeout_s) const {
+    const bool forever = !timeout_s || *timeout_s > 1e8;
+    const TimePoint until =
+        std::chrono::steady_clock::now() +
+        (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
+    while (!operation->done()) {
+      Duration slice = kSignalCheckPeriod;
+      if (!forever) slice = std::min<Duration>(slice, until - std::chrono::steady_clock::now());
+      if (slice <= Duration::zero()) return false;
+      {
+        const nb::gil_scoped_release release;
+        if (engine->wait(*operation, slice)) break;
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    throw_error();
+    return true;
+  }
+
+  [[nodiscard]] std::vector<OwnedArray> results() const {
+    if (!operation->done()) throw Error(ErrorKind::kUsage, operation->spec.name + " is still in flight");
+    throw_error();
+    return operation->results;
+  }
+};
+
+PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<Buffer> inputs,
+                std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
+                std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
+                const std::string& call_site, nb::object keep_alive) {
+  if (kind < 0 || kind > static_cast<int>(OpKind::kBarrier)) throw Error(ErrorKind::kUsage, "unknown kind of operation");
+  if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
+    throw Error(ErrorKind::kUsage, name + ": unknown reduce operation " + std::to_string(reduce_op));
+  }
+  auto operation = std::make_shared<Operation>();
+  operation->spec.kind = static_cast<OpKind>(kind);
+  operation->spec.name = name;
+  operation->spec.reduce_op = static_cast<ReduceOp>(reduce_op);
+  operation->spec.prescale = prescale;
+  operation->spec.postscale = postscale;
+  operation->spec.root = root;
+  operation->spec.cacheable = cacheable;
+  operation->spec.call_site = call_site;
+  operation->set = process_set;
+  operation->inputs = std::move(inputs);
+  operation->outputs = std::move(outputs);
+  operation->has_splits = splits.has_value();
+  if (splits) operation->splits = std::move(*splits);
+  self.engine()->submit(operation, waits_next);
+  self.keep(operation, std::move(keep_alive));
+  return {self.engine(), std::move(operation)};
+}
+
+EngineOptions make_options(size_t fusion_threshold, size_t cache_capacity, double stall_check_time_s,
+                           double stall_shutdown_time_s, std::vector<std::string> rank_names) {
+  EngineOptions options;
+  options.fusion_threshold = fusion_threshold;
+  options.cache_capacity = cache_capacity;
+  options.stall_check_time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_check_time_s));
+  options.stall_shutdown_time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_shutdown_time_s));
+  options.rank_names = std::move(rank_names);
+  return options;
+}
+
+using LocalPeerTuple = std::tuple<int, int, int, int, int>;
+using RemotePeerTuple = std::tuple<int, int, int>;
+
+void construct_engine(PyEngine* self, int rank, int size, const EngineOptions& options, LocalPort* port,
+                      const std::vector<LocalPeerTuple>& local_peers, const std::vector<RemotePeerTuple>& remote_peers) {
+  TransportParts parts;
+  parts.rank = rank;
+  parts.size = size;
+  for (const auto& [peer, control, data] : remote_peers) parts.remote_peers.push_back({peer, Fd(control), Fd(data)});
+  for (const auto& [peer, index, segment, doorbell, liveness] : local_peers) {
+    const Fd segment_fd(segment);
+    LocalPeer& added = parts.local_peers.emplace_back(LocalPeer{peer, index, nullptr, Fd(doorbell), Fd(liveness)});
+    if (port == nullptr) throw Error(ErrorKind::kUsage, "ranks on this host need a port");
+    added.segment = Segment::open(segment_fd.get(), port->num_local);
+  }
+  if (port != nullptr) {
+    if (!port->doorbell.valid()) throw Error(ErrorKind::kUsage, "the port belongs to another engine already");
+    parts.num_local = port->num_local;
+    parts.local_index = port->local_index;
+    parts.segment = std::exchange(port->segment, nullptr);
+    parts.doorbell = std::move(port->doorbell);
+  }
+  if (static_cast<int>(local_peers.size() + remote_peers.size()) != size - 1) {
+    throw Error(ErrorKind::kUsage, "an engine needs a connection to each other rank");
+  }
+  new (self) PyEngine(std::move(parts), options);
+}
+
+nb::dict statistics(const PyEngine& self) {
+  const EngineStatistics numbers = self.engine()->statistics();
+  nb::dict dict;
+  dict["submitted"] = numbers.submitted;
+  dict["announced_by_id"] = numbers.announced_by_id;
+  dict["batches"] = numbers.batches;
+  dict["fused_operations"] = numbers.fused_operations;
+  dict["passes"] = numbers.passes;
+  return dict;
+}
+
+nb::list make_world(int size, const EngineOptions& options) {
+  if (size < 1) throw Error(ErrorKind::kUsage, "a world needs at least one rank");
+  nb::list engines;
+  for (TransportParts& parts : make_memory_transports(size)) {
+    engines.append(nb::cast(new PyEngine(std::move(parts), options), nb::rv_policy::take_ownership));
+  }
+  return engines;
+}
+
+void bind_constants(nb::module_& module) {
+  module.attr("ALLREDUCE") = static_cast<int>(OpKind::kAllreduce);
+  module.attr("ALLGATHER") = static_cast<int>(OpKind::kAllgather);
+  module.attr("BROADCAST") = static_cast<int>(OpKind::kBroadcast);
+  module.attr("ALLTOALL") = static_cast<int>(OpKind::kAlltoall);
+  module.attr("REDUCESCATTER") = static_cast<int>(OpKind::kReducescatter);
+  module.attr("BARRIER") = static_cast<int>(OpKind::kBarrier);
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  bind_constants(module);
+  nb::class_<LocalPort>(module, "LocalPort")
+      .def(nb::init<int, int>(), nb::arg("num_local"), nb::arg("local_index"))
+      .def_prop_ro("segment_fd", [](const LocalPort& self) { return self.segment ? self.segment->fd() : -1; })
+      .def_prop_ro("doorbell_fd", [](const LocalPort& self) { return self.doorbell.get(); });
+  nb::class_<EngineOptions>(module, "EngineOptions")
+      .def(
+          "__init__",
+          [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity, double stall_check_time_s,
+             double stall_shutdown_time_s, std::vector<std::string> rank_names) {
+            new (self) EngineOptions(make_options(fusion_threshold, cache_capacity, stall_check_time_s,
+                                                  stall_shutdown_time_s, std::move(rank_names)));
+          },
+          nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
+          nb::arg("stall_check_time_s") = 60.0, nb::arg("stall_shutdown_time_s") = 0.0,
+          nb::arg("rank_names") = std::vector<std::string>());
+  nb::class_<PyHandle>(module, "Handle")
+      .def("done", [](const PyHandle& self) { return self.operation->done(); })
+      .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
+      .def("results", &PyHandle::results)
+      .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; });
+  nb::class_<PyEngine>(module, "Engine")
+      .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"),
+           nb::arg("port").none(), nb::arg("local_peers"), nb::arg("remote_peers"))
+      .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
+      .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
+      .def("submit", &submit, nb::arg("kind"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
+           nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
+           nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(),
+           nb::arg("process_set") = 0, nb::arg("cacheable") = true, nb::arg("waits_next") = false,
+           nb::arg("call_site") = "", nb::arg("keep_alive") = nb::none())
+      .def("error",
+           [](const PyEngine& self) {
+             const auto error = self.engine()->error();
+             return error ? std::string(error->what()) : std::string();
+           })
+      .def("statistics", &statistics)
+      .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine");
+  module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions());
+}
+
+}  // namespace hvd::bindings

@@ -1,0 +1,43 @@
+// Maps the native error tree on the classes of horovod.errors: the one place that does.
+#include "base/error.h"
+#include "bindings/bindings.h"
+
+namespace nb = nanobind;
+
+namespace hvd::bindings {
+namespace {
+
+const char* class_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+      return "UsageError";
+    case ErrorKind::kDuplicateName:
+      return "DuplicateNameError";
+    case ErrorKind::kMismatch:
+      return "MismatchError";
+    case ErrorKind::kPeerLost:
+      return "PeerLostError";
+    case ErrorKind::kShutDown:
+      return "ShutDownError";
+    case ErrorKind::kStalled:
+      return "StalledError";
+    case ErrorKind::kInternal:
+      return "HorovodInternalError";
+  }
+  return "HorovodInternalError";
+}
+
+}  // namespace
+
+void register_errors() {
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      const nb::object type = nb::module_::import_("horovod.errors").attr(class_of(error.kind()));
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+}
+
+}  // namespace hvd::bindings

@@ -1,0 +1,13 @@
+#include "bindings/bindings.h"
+
+#ifndef HVD_VERSION
+#define HVD_VERSION "unknown"
+#endif
+
+NB_MODULE(_native, module) {
+  module.doc() = "The native engine of Horovod.";
+  module.attr("__version__") = HVD_VERSION;
+  hvd::bindings::register_errors();
+  hvd::bindings::bind_buffer(module);
+  hvd::bindings::bind_engine(module);
+}

@@ -1,0 +1,134 @@
+#include "engine/control.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hvd {
+namespace {
+
+constexpr uint32_t kLastFragment = 0;
+constexpr uint32_t kMoreFollows = 1;
+constexpr size_t kMostMessageBytes = size_t{64} << 20;
+
+}  // namespace
+
+Bytes Message::encode() const {
+  WireWriter out;
+  out.put(static_cast<uint8_t>(kind));
+  out.put(set);
+  switch (kind) {
+    case MessageKind::kAnnounce:
+      out.put(static_cast<uint32_t>(announcements.size()));
+      for (const Announcement& announcement : announcements) announcement.write(out);
+      break;
+    case MessageKind::kRespond:
+      out.put(static_cast<uint32_t>(responses.size()));
+      for (const Response& response : responses) response.write(out);
+      break;
+    case MessageKind::kResend:
+      out.put(id);
+      break;
+    case MessageKind::kBye:
+    case MessageKind::kAbort:
+      out.put(static_cast<uint8_t>(error_kind));
+      out.put_string(text);
+      break;
+  }
+  return out.take();
+}
+
+Message Message::decode(std::span<const std::byte> bytes) {
+  WireReader in(bytes);
+  Message message;
+  const auto kind = in.get<uint8_t>();
+  if (kind > static_cast<uint8_t>(MessageKind::kAbort)) {
+    throw Error(ErrorKind::kInternal, "a control message is of an unknown kind: the peer runs another version");
+  }
+  message.kind = static_cast<MessageKind>(kind);
+  message.set = in.get<uint32_t>();
+  switch (message.kind) {
+    case MessageKind::kAnnounce:
+      message.announcements.resize(in.get_count(17));
+      for (Announcement& announcement : message.announcements) announcement = Announcement::read(in);
+      break;
+    case MessageKind::kRespond:
+      message.responses.resize(in.get_count(5));
+      for (Response& response : message.responses) response = Response::read(in);
+      break;
+    case MessageKind::kResend:
+      message.id = in.get<uint32_t>();
+      break;
+    case MessageKind::kBye:
+    case MessageKind::kAbort:
+      message.error_kind = static_cast<ErrorKind>(std::min<uint8_t>(in.get<uint8_t>(), 6));
+      message.text = in.get_string();
+      break;
+  }
+  return message;
+}
+
+ControlPlane::ControlPlane(Transport& transport)
+    : transport_(transport), peers_(static_cast<size_t>(transport.size())) {}
+
+void ControlPlane::send(int peer, Bytes message) {
+  peers_[static_cast<size_t>(peer)].outgoing.push_back(std::move(message));
+  flush(peer);
+}
+
+bool ControlPlane::flush(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!transport_.has(rank)) return true;
+  Link& link = transport_.control(rank);
+  while (!peer.outgoing.empty()) {
+    const Bytes& message = peer.outgoing.front();
+    const size_t bytes = std::min(message.size() - peer.sent, link.max_frame_bytes());
+    std::byte* room = link.try_reserve(bytes);
+    if (room == nullptr) return false;
+    std::memcpy(room, message.data() + peer.sent, bytes);
+    peer.sent += bytes;
+    const bool last = peer.sent == message.size();
+    link.commit({{.set = 0, .sequence = 0, .lane = last ? kLastFragment : kMoreFollows}, static_cast<uint32_t>(bytes)});
+    if (!last) continue;
+    peer.outgoing.pop_front();
+    peer.sent = 0;
+  }
+  return link.flush();
+}
+
+bool ControlPlane::flush() {
+  bool empty = true;
+  for (int rank = 0; rank < transport_.size(); ++rank) empty = flush(rank) && empty;
+  return empty;
+}
+
+bool ControlPlane::receive(const std::function<void(int, const Message&)>& handle) {
+  bool any = false;
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (!transport_.has(rank)) continue;
+    Link& link = transport_.control(rank);
+    link.poll();
+    Bytes& incoming = peers_[static_cast<size_t>(rank)].incoming;
+    while (Frame* frame = link.front()) {
+      any = true;
+      const std::span<const std::byte> payload(frame->payload, frame->header.bytes);
+      const bool last = frame->header.key.lane == kLastFragment;
+      if (last && incoming.empty()) {
+        const Message message = Message::decode(payload);
+        link.consume(*frame);
+        handle(rank, message);
+        continue;
+      }
+      if (incoming.size() + payload.size() > kMostMessageBytes) {
+        throw Error(ErrorKind::kInternal, "a control message of a peer is too long");
+      }
+      incoming.insert(incoming.end(), payload.begin(), payload.end());
+      link.consume(*frame);
+      if (!last) continue;
+      const Message message = Message::decode(std::exchange(incoming, Bytes()));
+      handle(rank, message);
+    }
+  }
+  return any;
+}
+
+}  // namespace hvd

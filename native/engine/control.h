@@ -1,0 +1,61 @@
+// Control messages between ranks: whole messages of any length over the frames of the control links.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "transport/transport.h"
+
+namespace hvd {
+
+enum class MessageKind : uint8_t {
+  kAnnounce,  // member to coordinator: names that became ready
+  kRespond,   // coordinator to members: what to do, in this order
+  kResend,    // coordinator to a member: announce this number again, in full
+  kBye,       // the rank leaves; it will not take part in anything any more
+  kAbort,     // everything fails: the first cause
+};
+
+struct Message {
+  MessageKind kind = MessageKind::kAnnounce;
+  uint32_t set = 0;
+  std::vector<Announcement> announcements;
+  std::vector<Response> responses;
+  uint32_t id = 0;    // kResend
+  ErrorKind error_kind = ErrorKind::kInternal;
+  std::string text;   // kBye, kAbort: the reason
+
+  [[nodiscard]] Bytes encode() const;
+  // Throws Error if the bytes are no message.
+  static Message decode(std::span<const std::byte> bytes);
+};
+
+class ControlPlane {
+ public:
+  explicit ControlPlane(Transport& transport);
+
+  // Sends now what there is room for and keeps the rest for flush(). Never blocks.
+  void send(int peer, const Message& message) { send(peer, message.encode()); }
+  void send(int peer, Bytes message);
+  // Returns whether nothing is left to be sent.
+  bool flush();
+
+  // Calls `handle` for each message that has arrived completely; returns whether there was any.
+  bool receive(const std::function<void(int peer, const Message&)>& handle);
+
+ private:
+  struct Peer {
+    std::deque<Bytes> outgoing;
+    size_t sent = 0;  // of the first message
+    Bytes incoming;   // fragments of a message that is not complete
+  };
+  bool flush(int peer);
+
+  Transport& transport_;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace hvd

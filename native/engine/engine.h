@@ -1,0 +1,160 @@
+// The engine of one rank: takes operations, agrees on them with the other ranks, executes them.
+//
+// The engine is a state machine that is driven by one thread at a time, the one that holds `drive_mutex_`: its own
+// thread, which sleeps in epoll while there is nothing to do, or a caller that waits for its operation and spares the
+// switch to another thread. Submission only touches a queue.
+//
+// Failure: the loss of a peer, or an error that cannot be put on one operation, fails everything that is pending here
+// and all that is submitted later, and is told to the other ranks, so that all report the same first cause.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/control.h"
+#include "engine/operation.h"
+#include "engine/process_set.h"
+#include "transport/transport.h"
+
+namespace hvd {
+
+struct EngineOptions {
+  size_t fusion_threshold = size_t{64} << 20;
+  size_t cache_capacity = 1024;
+  Duration stall_check_time = std::chrono::seconds(60);  // zero: never
+  Duration stall_shutdown_time = Duration::zero();       // zero: never
+  std::vector<std::string> rank_names;                   // what messages say of a rank, "host-a:4711"
+  LogSink log = log_to_stderr;
+  std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
+};
+
+struct EngineStatistics {
+  uint64_t submitted = 0;
+  uint64_t announced_by_id = 0;
+  uint64_t batches = 0;
+  uint64_t fused_operations = 0;  // executed together with others
+  uint64_t passes = 0;
+};
+
+class Engine {
+ public:
+  Engine(TransportParts parts, EngineOptions options);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine();
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+  // Hands an operation over. `waits_next`: the caller will wait() at once. Throws Error if the operation is not valid.
+  void submit(const std::shared_ptr<Operation>& operation, bool waits_next);
+
+  // Returns whether the operation is done; waits for it at most for `timeout`, driving the engine if nobody else does.
+  bool wait(Operation& operation, Duration timeout);
+
+  // Why nothing works any more, if so.
+  [[nodiscard]] std::optional<Error> error() const;
+  [[nodiscard]] EngineStatistics statistics() const;
+
+  // Tells the peers, fails what is pending, joins the thread. Idempotent.
+  void close(const std::string& reason);
+
+ private:
+  struct Active {
+    ProcessSet* set;
+    std::unique_ptr<Execution> execution;
+    std::vector<std::shared_ptr<Operation>> operations;
+  };
+
+  // What submitters need to know of a process set.
+  struct Membership {
+    std::vector<int> members;
+    int set_rank = -1;
+    std::unordered_set<std::string> names_in_flight;
+  };
+
+  void run();
+  // Does all that can be done without waiting, once; returns whether it did anything. Errors end in fail().
+  bool pass();
+  bool pass_or_throw();
+  void drive(const Operation& operation, TimePoint until);
+  [[nodiscard]] bool spin(uint32_t seen) const;
+  [[nodiscard]] std::optional<Duration> until_next_check() const;
+  [[nodiscard]] bool is_closing() const;
+  void leave();
+
+  [[nodiscard]] Membership& membership_of(const Operation& operation);
+  bool take_submissions();
+
+  // Negotiation (engine_negotiation.cc)
+  bool receive_messages();
+  void handle(int peer, const Message& message);
+  void announce(ProcessSet& set, int member, Announcement announcement);
+  void send_announcements(ProcessSet& set, std::vector<Announcement> announcements);
+  bool answer(ProcessSet& set);
+  void apply(ProcessSet& set, const Response& response);
+  void announce_again(ProcessSet& set, uint32_t id);
+  void peer_left(int peer, const std::string& reason);
+
+  // Execution (engine_execution.cc)
+  void execute(ProcessSet& set, const Response& response);
+  void start(ProcessSet& set, std::unique_ptr<Execution> execution, std::vector<std::shared_ptr<Operation>> operations);
+  void start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations);
+  void start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const NameRef& ref);
+  void start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const NameRef& ref);
+  void start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+  [[nodiscard]] Batch batch_of(ProcessSet& set, const RequestSpec& spec, DType dtype);
+  bool advance_executions();
+  void finish(Operation& operation);
+
+  // Failure
+  bool look_for_lost_peers();
+  void fail(const Error& error, bool tell_peers);
+  void check_stalls();
+
+  [[nodiscard]] std::string name_of_rank(int rank) const;
+  [[nodiscard]] ProcessSet& set_of(uint32_t id);
+
+  const int rank_;
+  const int size_;
+  const EngineOptions options_;
+  // With all peers on this host a waiting caller needs no epoll, so it can drive.
+  const bool callers_drive_;
+  const bool may_spin_;
+
+  mutable std::mutex queue_mutex_;  // guards the next block, and the life of transport_ against submitters
+  std::deque<std::shared_ptr<Operation>> queue_;
+  std::vector<Membership> memberships_;  // by set
+  std::optional<Error> failure_;
+  std::optional<std::string> closing_;  // why
+
+  std::mutex drive_mutex_;  // guards all that follows
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<std::unique_ptr<ProcessSet>> sets_;  // by id
+  std::vector<Active> active_;
+  std::vector<std::optional<std::string>> left_peers_;  // by rank: why it left
+  TimePoint next_stall_check_{};
+  bool failed_ = false;
+  bool closed_ = false;
+
+  std::atomic<bool> look_for_lost_{false};
+  std::atomic<int> num_waiters_{0};
+  struct Counters {
+    std::atomic<uint64_t> submitted{0}, announced_by_id{0}, batches{0}, fused_operations{0}, passes{0};
+  } counters_;
+  std::mutex close_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <cstring>
+
+#include "engine/engine.h"
+
+namespace hvd {
+namespace {
+
+// Batches in flight for a set: one on its way while the next starts. What becomes ready meanwhile is fused.
+constexpr int kMostBatchesInFlight = 2;
+
+}  // namespace
+
+bool Engine::receive_messages() {
+  return control_->receive([this](int peer, const Message& message) { handle(peer, message); });
+}
+
+void Engine::handle(int peer, const Message& message) {
+  if (failed_) return;
+  if (message.kind == MessageKind::kAbort) {
+    fail(Error(message.error_kind, message.text), false);
+    return;
+  }
+  if (message.kind == MessageKind::kBye) {
+    peer_left(peer, message.text);
+    return;
+  }
+  ProcessSet& set = set_of(message.set);
+  if (message.kind == MessageKind::kAnnounce) {
+    const std::optional<int> member = set.set_rank_of(peer);
+    if (!member || set.negotiator == nullptr) {
+      throw Error(ErrorKind::kInternal, name_of_rank(peer) + " announced an operation to the wrong rank");
+    }
+    for (const Announcement& announcement : message.announcements) announce(set, *member, announcement);
+    return;
+  }
+  if (peer != set.coordinator()) {
+    throw Error(ErrorKind::kInternal, name_of_rank(peer) + " answers for a process set that it does not coordinate");
+  }
+  if (message.kind == MessageKind::kResend) announce_again(set, message.id);
+  for (const Response& response : message.responses) apply(set, response);
+}
+
+void Engine::send_announcements(ProcessSet& set, std::vector<Announcement> announcements) {
+  if (set.is_coordinator()) {
+    for (Announcement& announcement : announcements) announce(set, set.set_rank, std::move(announcement));
+    return;
+  }
+  Message message;
+  message.kind = MessageKind::kAnnounce;
+  message.set = set.id;
+  message.announcements = std::move(announcements);
+  control_->send(set.coordinator(), message);
+}
+
+// On the coordinator: a member is ready for a name.
+void Engine::announce(ProcessSet& set, int member, Announcement announcement) {
+  const uint32_t id = announcement.id;
+  if (set.negotiator->announce(member, std::move(announcement), options_.clock->now())) return;
+  if (member == set.set_rank) {
+    announce_again(set, id);
+    return;
+  }
+  Message message;
+  message.kind = MessageKind::kResend;
+  message.set = set.id;
+  message.id = id;
+  control_->send(set.members[static_cast<size_t>(member)], message);
+}
+
+// The coordinator gave the number to another name meanwhile.
+void Engine::announce_again(ProcessSet& set, uint32_t id) {
+  for (const auto& [name, operation] : set.pending) {
+    if (operation->announced_id != id) continue;
+    Announcement announcement = set.announcement_of(*operation);
+    announcement.full = true;
+    announcement.spec = operation->spec;
+    operation->announced_id.reset();
+    send_announcements(set, {std::move(announcement)});
+    return;
+  }
+  throw Error(ErrorKind::kInternal, "the coordinator asks again for an operation that is not pending");
+}
+
+// On the coordinator: tells all members, this rank last, what has been agreed.
+bool Engine::answer(ProcessSet& set) {
+  if (set.negotiator == nullptr || failed_) return false;
+  const auto in_flight =
+      std::count_if(active_.begin(), active_.end(), [&](const Active& active) { return active.set == &set; });
+  const std::vector<Response> responses = set.negotiator->take_responses(in_flight < kMostBatchesInFlight);
+  if (responses.empty()) return false;
+  if (set.size() > 1) {
+    Message message;
+    message.kind = MessageKind::kRespond;
+    message.set = set.id;
+    message.responses = responses;
+    const Bytes bytes = message.encode();
+    for (const int member : set.members) {
+      if (member != rank_) control_->send(member, bytes);
+    }
+  }
+  for (const Response& response : responses) apply(set, response);
+  return true;
+}
+
+void Engine::apply(ProcessSet& set, const Response& response) {
+  switch (response.kind) {
+    case Response::Kind::kExecute:
+      execute(set, response);
+      break;
+    case Response::Kind::kError: {
+      const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+      operation->fail(Error(response.error_kind, response.message));
+      finish(*operation);
+      break;
+    }
+    case Response::Kind::kResult: {
+      const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+      size_t offset = 0;
+      for (const Buffer& output : operation->outputs) {
+        const size_t bytes = output.bytes();
+        if (offset + bytes > response.payload.size()) {
+          throw Error(ErrorKind::kInternal, "the coordinator sent a result that is too short");
+        }
+        if (bytes > 0) std::memcpy(output.data, response.payload.data() + offset, bytes);
+        offset += bytes;
+      }
+      finish(*operation);
+      break;
+    }
+  }
+}
+
+void Engine::peer_left(int peer, const std::string& reason) {
+  left_peers_[static_cast<size_t>(peer)] = reason;
+  for (const auto& set : sets_) {
+    const std::optional<int> member = set->set_rank_of(peer);
+    if (!member) continue;
+    if (set->negotiator != nullptr) set->negotiator->member_left(*member, reason);
+    if (set->coordinator() != peer) continue;
+    set->left = name_of_rank(peer) + " has shut Horovod down (" + reason +
+                "), so operations that need it cannot be done any more";
+    for (const auto& [name, operation] : set->pending) {
+      operation->fail(Error(ErrorKind::kShutDown, name + " failed: " + *set->left));
+      finish(*operation);
+    }
+    set->pending.clear();
+  }
+}
+
+}  // namespace hvd

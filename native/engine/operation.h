@@ -1,0 +1,65 @@
+// One submitted operation, from the call to its result. Shared by the caller (as its handle) and the engine.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/request.h"
+
+namespace hvd {
+
+// Memory that the engine allocated because the caller could not know the size.
+struct OwnedArray {
+  DType dtype = DType::kUInt8;
+  Shape shape;
+  std::shared_ptr<std::byte[]> data;
+};
+
+class Operation {
+ public:
+  // What to do; not changed after submission.
+  RequestSpec spec;
+  uint32_t set = 0;
+  int set_rank = 0;
+  uint64_t digest = 0;
+  std::vector<Buffer> inputs;
+  std::vector<Buffer> outputs;
+  bool has_splits = false;
+  std::vector<int64_t> splits;  // alltoall: rows for each member
+
+  // Written by the engine before it completes the operation, read by the caller afterwards.
+  std::vector<OwnedArray> results;
+  std::vector<int64_t> received_splits;
+
+  // Used by the engine alone.
+  std::optional<uint32_t> announced_id;
+  int executions_left = 0;
+
+  [[nodiscard]] bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
+
+  // Sleeps until the operation is done or the time is over; returns whether it is done.
+  bool wait_done(Duration timeout) const;
+
+  // The error it ended with, if it did. Only after done().
+  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+
+  // The first call decides; later ones change nothing.
+  void complete();
+  void fail(const Error& error);
+
+ private:
+  static constexpr uint32_t kPending = 0;
+  static constexpr uint32_t kDone = 1;
+
+  void finish();
+
+  std::atomic<uint32_t> state_{kPending};
+  std::optional<Error> error_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,53 @@
+// The engine's view of one process set: who is in it, what this rank has pending, and, on its coordinator, the
+// negotiation. The coordinator is the member with set rank 0.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/negotiator.h"
+#include "engine/operation.h"
+
+namespace hvd {
+
+class ProcessSet {
+ public:
+  ProcessSet(uint32_t id, std::vector<int> members, int rank) : id(id), members(std::move(members)) {
+    for (size_t i = 0; i < this->members.size(); ++i) {
+      if (this->members[i] == rank) set_rank = static_cast<int>(i);
+    }
+  }
+
+  [[nodiscard]] int coordinator() const { return members.front(); }
+  [[nodiscard]] bool is_coordinator() const { return set_rank == 0; }
+  [[nodiscard]] int size() const { return static_cast<int>(members.size()); }
+  [[nodiscard]] std::optional<int> set_rank_of(int rank) const;
+
+  // How to announce an operation: by number if the name was agreed before with the same digest.
+  [[nodiscard]] Announcement announcement_of(Operation& operation) const;
+  // The pending operation that the coordinator means; throws if there is none. Learns numbers on the way.
+  [[nodiscard]] std::shared_ptr<Operation> take(const NameRef& ref);
+
+  uint32_t id;
+  std::vector<int> members;  // global ranks, rising
+  int set_rank = -1;
+  uint32_t next_sequence = 0;
+  std::unordered_map<std::string, std::shared_ptr<Operation>> pending;
+  std::unique_ptr<Negotiator> negotiator;  // on the coordinator
+  std::optional<std::string> left;         // the coordinator has left: why
+
+ private:
+  struct Known {
+    uint32_t id;
+    uint64_t digest;
+  };
+  void learn(const std::string& name, uint32_t number, uint64_t digest);
+
+  std::unordered_map<std::string, Known> known_;
+  std::vector<std::string> names_by_id_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,81 @@
+// What ranks tell each other about an operation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/buffer.h"
+#include "base/wire.h"
+
+namespace hvd {
+
+struct TensorSpec {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+};
+
+// What the members of a set must agree on. Several tensors form a group.
+struct RequestSpec {
+  OpKind kind = OpKind::kAllreduce;
+  std::string name;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root = -1;  // global rank
+  std::vector<TensorSpec> tensors;
+  bool cacheable = true;
+  std::string call_site;  // "file:line" of the user's call; need not agree
+
+  // A 64-bit digest of all that must agree. In allgather and alltoall the first dimension may differ.
+  [[nodiscard]] uint64_t digest() const;
+  // "allreduce(Sum) of float32 [2, 3] at train.py:12".
+  [[nodiscard]] std::string describe() const;
+  [[nodiscard]] bool first_dimension_differs() const {
+    return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+  }
+
+  void write(WireWriter& out) const;
+  static RequestSpec read(WireReader& in);
+};
+
+// "I am ready for this name": in full the first time, then by the number that the coordinator gave to the name.
+struct Announcement {
+  bool full = true;
+  uint32_t id = 0;
+  uint64_t digest = 0;
+  RequestSpec spec;                // if full
+  std::vector<int64_t> extents;    // allgather: first dimension of each tensor; alltoall: rows for each member
+  Bytes payload;                   // small allreduce: the values themselves, already prescaled
+
+  void write(WireWriter& out) const;
+  static Announcement read(WireReader& in);
+};
+
+// A name in an answer of the coordinator.
+struct NameRef {
+  bool by_id = false;
+  uint32_t id = 0;
+  std::string name;
+  int64_t new_id = -1;  // from now on the name has this number
+  std::vector<std::vector<int64_t>> extents;  // by set rank
+
+  void write(WireWriter& out) const;
+  static NameRef read(WireReader& in);
+};
+
+// The coordinator's order: execute these together, or take this result, or fail.
+struct Response {
+  enum class Kind : uint8_t { kExecute, kResult, kError };
+  Kind kind = Kind::kExecute;
+  std::vector<NameRef> names;  // one, but for kExecute of fused operations
+  Bytes payload;               // kResult: reduced values, empty for a barrier
+  ErrorKind error_kind = ErrorKind::kMismatch;
+  std::string message;
+
+  void write(WireWriter& out) const;
+  static Response read(WireReader& in);
+};
+
+}  // namespace hvd

@@ -1,0 +1,87 @@
+// Plans: which rank sends, receives and reduces which elements, as plain data.
+//
+// A plan is a pure function of (operation, set rank, set size, element counts), so it can be
+// checked for thousands of ranks without a socket. Words used here:
+//
+//   range    elements [begin, end) of the logical vector that the operation works on
+//   frame    what one send moves: at most `chunk` elements, sent and received as a whole
+//   lane     a sequence of steps that run one after the other; lanes of a plan are independent and run
+//            side by side. Lane numbers agree on all ranks: a frame carries its lane's number.
+//   step     wait for one frame from each rank of `receive_from`, combine, pass the result on:
+//              value = combine(frames, and this rank's own input[range] if `with_own`)
+//              if store: output[range] = value
+//              send value to each rank of `send_to`
+//
+// Guarantees that every plan keeps and the tests check: each frame sent is received once, in a lane of
+// the same number and with the same range; between two ranks the frames of one lane are received in the
+// order in which they are sent; the whole never deadlocks when frames of different lanes are taken in any order.
+// Nor when channels are short, down to one frame: a rank that works on all its lanes and takes in each lane the next
+// operand as soon as it is there (or goes through its lanes by rising number) never has to empty a channel by force.
+// A step that only sends has a `range` as long as `source`; it is the receiver's, except in alltoall.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace hvd {
+
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  [[nodiscard]] int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+struct Step {
+  std::vector<int> receive_from;  // set ranks in the order in which operands are combined
+  std::vector<int> send_to;       // set ranks
+  Range range;                    // in the output's numbering for received frames and `store`
+  Range source;                   // in the input's numbering: what this rank adds or sends
+  bool with_own = false;          // this rank's input[source] is an operand
+  int own_position = 0;           // its place among the operands, so that the order is that of the ranks
+  bool store = false;             // write the value to output[range]
+  bool finish = false;            // the value is final: apply the postscale factor before storing or sending
+};
+
+struct Lane {
+  uint32_t number = 0;
+  std::vector<Step> steps;
+};
+
+struct Plan {
+  std::vector<Lane> lanes;  // by rising number
+};
+
+enum class Algorithm : uint8_t {
+  kDirect,  // each rank owns a share, gets it from everybody, and gives the result to everybody: two hops
+  kRing,    // reduce-scatter and allgather around a ring: least fan-out, 2 (n - 1) hops
+};
+
+// How many elements a frame may hold, and who takes part.
+struct PlanContext {
+  int rank = 0;       // set rank
+  int size = 1;       // ranks in the set
+  int64_t chunk = 1;  // elements in a frame at most, > 0
+};
+
+// Splits `count` elements among `size` ranks: sizes differ by at most one, the longer shares first.
+[[nodiscard]] Range share_of(int64_t count, int rank, int size);
+
+// All ranks end with the reduction of `count` elements in output.
+[[nodiscard]] Plan plan_allreduce(const PlanContext& context, Algorithm algorithm, int64_t count);
+
+// Rank r ends with the reduction of `counts[r]` elements, which start at the sum of the counts before
+// it in the input, and at 0 in its output.
+[[nodiscard]] Plan plan_reducescatter(const PlanContext& context, Algorithm algorithm,
+                                      const std::vector<int64_t>& counts);
+
+// All ranks end with the blocks of all ranks one after the other; rank r gives `counts[r]` elements.
+[[nodiscard]] Plan plan_allgather(const PlanContext& context, Algorithm algorithm, const std::vector<int64_t>& counts);
+
+// All ranks end with the root's `count` elements. The root stores too (its output may be another buffer).
+[[nodiscard]] Plan plan_broadcast(const PlanContext& context, int root, int64_t count);
+
+// counts[s][d] elements go from rank s to rank d; blocks lie one after the other in input and output.
+[[nodiscard]] Plan plan_alltoall(const PlanContext& context, const std::vector<std::vector<int64_t>>& counts);
+
+}  // namespace hvd

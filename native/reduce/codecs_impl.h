@@ -1,0 +1,205 @@
+// How an element type is read, scaled and written. Included by kernels_impl.h only, once for each instruction
+// set, into the namespace HVD_REDUCE_ISA.
+//
+// A codec works on units of kLanes consecutive elements:
+//   Value        a unit in registers, in the type that operations compute with
+//   Acc          the codec that keeps a Value in a block buffer as it is
+//   kScales      whether the factor is applied on the way out, by times()
+//   load, store  from and to memory of any alignment
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "reduce/kernel_table.h"
+
+#define HVD_INLINE static inline __attribute__((always_inline))
+
+// Before a loop whose iterations do not depend on each other.
+#if defined(__clang__)
+#define HVD_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define HVD_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+namespace hvd::HVD_REDUCE_ISA {
+
+template <class T>
+HVD_INLINE T load_raw(const std::byte* p) {
+  T value;
+  __builtin_memcpy(&value, p, sizeof(T));
+  return value;
+}
+
+template <class T>
+HVD_INLINE void store_raw(std::byte* p, T value) {
+  __builtin_memcpy(p, &value, sizeof(T));
+}
+
+// The type as it is.
+template <class T>
+struct Plain {
+  using Value = T;
+  using Acc = Plain;
+  static constexpr size_t kLanes = 1;
+  static constexpr size_t kUnitBytes = sizeof(T);
+  static constexpr bool kScales = false;
+
+  HVD_INLINE Value load(const std::byte* p) { return load_raw<T>(p); }
+  HVD_INLINE void store(std::byte* p, Value value) { store_raw<T>(p, value); }
+};
+
+// Truncates towards zero; what T cannot hold becomes its nearest end, NaN becomes 0.
+template <class T>
+HVD_INLINE T saturate(double value) {
+  constexpr int kValueBits = 8 * sizeof(T) - (std::is_signed_v<T> ? 1 : 0);
+  constexpr T kMax = static_cast<T>(~uint64_t{0} >> (64 - kValueBits));
+  constexpr T kMin = std::is_signed_v<T> ? static_cast<T>(~kMax) : T{0};
+  // One past kMax, which unlike kMax itself is exact in float64 for every T.
+  constexpr double kEnd = 2.0 * static_cast<double>(uint64_t{1} << (kValueBits - 1));
+  constexpr double kStart = static_cast<double>(kMin);
+  const bool fits = value > kStart && value < kEnd;
+  const T inside = static_cast<T>(fits ? value : 0.0);
+  const T outside = value >= kEnd ? kMax : value <= kStart ? kMin : T{0};
+  return fits ? inside : outside;
+}
+
+// Multiplied in float64, then rounded (floating point) or truncated (integers).
+template <class T>
+struct Scaled : Plain<T> {
+  static constexpr bool kScales = true;
+
+  HVD_INLINE T times(T value, double factor) {
+    const double product = static_cast<double>(value) * factor;
+    if constexpr (std::is_integral_v<T>) {
+      return saturate<T>(product);
+    } else {
+      return static_cast<T>(product);
+    }
+  }
+};
+
+// The same result as Scaled<float>, faster, for a factor that float32 holds exactly: then the product in float64
+// would be exact, so that either way it is rounded once.
+struct ScaledInFloat : Plain<float> {
+  static constexpr bool kScales = true;
+
+  HVD_INLINE float times(float value, double factor) { return value * static_cast<float>(factor); }
+};
+
+// Two neighbours, taken apart and put together again in 32-bit words: no lane ever moves.
+struct FloatPair {
+  float low;
+  float high;
+};
+
+struct BFloat16 {
+  using Value = FloatPair;
+  using Acc = Plain<FloatPair>;
+  static constexpr size_t kLanes = 2;
+  static constexpr size_t kUnitBytes = 4;
+  static constexpr bool kScales = true;
+
+  HVD_INLINE Value load(const std::byte* p) {
+    const uint32_t word = load_raw<uint32_t>(p);
+    return {__builtin_bit_cast(float, word << 16), __builtin_bit_cast(float, word & 0xffff0000u)};
+  }
+
+  HVD_INLINE void store(std::byte* p, Value value) {
+    store_raw<uint32_t>(p, (round(value.low) >> 16) | (round(value.high) & 0xffff0000u));
+  }
+
+  HVD_INLINE Value times(Value value, double factor) {
+    return {value.low * static_cast<float>(factor), value.high * static_cast<float>(factor)};
+  }
+
+  // The upper 16 bits are the result.
+  HVD_INLINE uint32_t round(float value) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+    const uint32_t nearest = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const uint32_t quiet = bits | 0x400000u;  // rounding could carry a NaN over to something else
+    return value != value ? quiet : nearest;
+  }
+};
+
+#if defined(__F16C__)
+
+struct Float16 {
+#if defined(__AVX512F__)
+  static constexpr size_t kLanes = 16;
+  using Stored = __m256i_u;
+#else
+  static constexpr size_t kLanes = 8;
+  using Stored = __m128i_u;
+#endif
+  typedef float Value __attribute__((vector_size(4 * kLanes)));
+  using Acc = Plain<Value>;
+  static constexpr size_t kUnitBytes = 2 * kLanes;
+  static constexpr bool kScales = true;
+
+#if defined(__AVX512F__)
+  static constexpr __mmask16 kAllLanes = 0xffff;  // the forms without a mask make gcc 12 warn
+
+  HVD_INLINE Value load(const std::byte* p) { return _mm512_maskz_cvtph_ps(kAllLanes, load_raw<Stored>(p)); }
+  HVD_INLINE void store(std::byte* p, Value value) {
+    store_raw<Stored>(p, _mm512_maskz_cvtps_ph(kAllLanes, value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+#else
+  HVD_INLINE Value load(const std::byte* p) { return _mm256_cvtph_ps(load_raw<Stored>(p)); }
+  HVD_INLINE void store(std::byte* p, Value value) {
+    store_raw<Stored>(p, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+
+  HVD_INLINE Value times(Value value, double factor) { return value * static_cast<float>(factor); }
+};
+
+#else
+
+// Software conversion without branches, so that loops over it still vectorise. Magnitudes are signed because
+// SSE2 only compares signed integers.
+struct Float16 {
+  using Value = float;
+  using Acc = Plain<float>;
+  static constexpr size_t kLanes = 1;
+  static constexpr size_t kUnitBytes = 2;
+  static constexpr bool kScales = true;
+
+  HVD_INLINE Value load(const std::byte* p) {
+    const uint32_t half = load_raw<uint16_t>(p);
+    const int32_t magnitude = static_cast<int32_t>(half & 0x7fffu);
+    const int32_t bias = magnitude > 0x7bff ? (255 - 31) << 23 : (127 - 15) << 23;
+    const int32_t normal = (magnitude << 13) + bias;
+    // A subnormal counts units of 2^-24.
+    const float small = static_cast<float>(magnitude) * 0x1p-24f;
+    const int32_t number = magnitude < 0x400 ? __builtin_bit_cast(int32_t, small) : normal;
+    const uint32_t quiet = magnitude > 0x7c00 ? 0x400000u : 0u;
+    return __builtin_bit_cast(float, static_cast<uint32_t>(number) | quiet | (half & 0x8000u) << 16);
+  }
+
+  HVD_INLINE void store(std::byte* p, Value value) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+    const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
+    // A carry out of the fraction moves to the next exponent, at the top to infinity: just what rounding wants.
+    const int32_t normal = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    // Next to 0.5 the spacing of float32 is 2^-24, that of float16 subnormals: the addition rounds for us.
+    const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
+    const int32_t small = __builtin_bit_cast(int32_t, shifted) - 0x3f000000;
+    const int32_t nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
+    int32_t half = magnitude < 0x38800000 ? small : normal;  // below 2^-14
+    half = magnitude > 0x477fffff ? 0x7c00 : half;           // from 2^16
+    half = magnitude > 0x7f800000 ? nan : half;
+    store_raw<uint16_t>(p, static_cast<uint16_t>(static_cast<uint32_t>(half) | ((bits >> 16) & 0x8000u)));
+  }
+
+  HVD_INLINE Value times(Value value, double factor) { return value * static_cast<float>(factor); }
+};
+
+#endif
+
+}  // namespace hvd::HVD_REDUCE_ISA

@@ -1,0 +1,95 @@
+#include "reduce/kernels.h"
+
+#include <atomic>
+#include <string>
+
+#include "base/error.h"
+#include "reduce/kernel_table.h"
+
+namespace hvd {
+namespace {
+
+// The table for a name if this processor can run it, else nullptr.
+const KernelTable* find_table(std::string_view isa) {
+#if defined(__x86_64__)
+  if (isa == "avx512" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    return &reduce_avx512::kTable;
+  }
+  if (isa == "avx2" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    return &reduce_avx2::kTable;
+  }
+#endif
+  return isa == "base" ? &reduce_base::kTable : nullptr;
+}
+
+const KernelTable* find_best_table() {
+  for (const std::string_view isa : {"avx512", "avx2"}) {
+    if (const KernelTable* found = find_table(isa)) return found;
+  }
+  return &reduce_base::kTable;
+}
+
+// Threads that come first together all find the same table.
+std::atomic<const KernelTable*> active_table{nullptr};
+
+const KernelTable& table() {
+  const KernelTable* current = active_table.load(std::memory_order_acquire);
+  if (current == nullptr) {
+    const KernelTable* best = find_best_table();
+    // Keeps what select_kernel_isa may have chosen meanwhile.
+    if (active_table.compare_exchange_strong(current, best, std::memory_order_acq_rel)) current = best;
+  }
+  return *current;
+}
+
+const KernelRow& row_of(DType dtype) { return table().rows[static_cast<size_t>(dtype)]; }
+
+ReduceKernel kernel_for(DType dtype, ReduceOp op) {
+  const KernelRow& row = row_of(dtype);
+  switch (op) {
+    case ReduceOp::kSum:
+      return row.sum;
+    case ReduceOp::kMin:
+      return row.min;
+    case ReduceOp::kMax:
+      return row.max;
+    case ReduceOp::kProduct:
+      return row.product;
+    case ReduceOp::kAverage:
+    case ReduceOp::kAdasum:
+      break;
+  }
+  throw Error(ErrorKind::kInternal, "There is no element-wise kernel for " + std::string(name_of(op)) + " of " +
+                                        std::string(name_of(dtype)) +
+                                        "; the caller must turn it into Sum, Min, Max or Product.");
+}
+
+}  // namespace
+
+void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t count,
+            double factor) {
+  const ReduceKernel kernel = kernel_for(dtype, op);
+  if (sources.empty()) {
+    throw Error(ErrorKind::kInternal, std::string(name_of(op)) + " of " + std::string(name_of(dtype)) +
+                                          " was called without a source; at least one is needed.");
+  }
+  if (count > 0) kernel(dst, sources.data(), sources.size(), count, factor);
+}
+
+void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor) {
+  if (count > 0) row_of(dtype).scale(dst, src, count, factor);
+}
+
+std::string_view kernel_isa() { return table().isa; }
+
+bool select_kernel_isa(std::string_view isa) {
+  const KernelTable* found = find_table(isa);
+  if (found == nullptr) return false;
+  active_table.store(found, std::memory_order_release);
+  return true;
+}
+
+}  // namespace hvd

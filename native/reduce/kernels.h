@@ -1,0 +1,40 @@
+// Typed kernels over contiguous memory. One table, chosen once for the instruction set at hand; results are
+// bit-equal whichever it is (the payloads of NaNs aside).
+//
+// Half types (float16, bfloat16) are combined in float32 and rounded once, to nearest even.
+// Min and Max of floating point: NaN if any source is NaN; of -0 and +0 the later source is taken.
+// bool: Sum and Max are "or", Product and Min are "and". Integers wrap around on overflow.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace hvd {
+
+// dst[i] = sources[0][i] op sources[1][i] op … in this order; dst may be one of the sources, but must not overlap
+// one otherwise. At least one source; `count` elements each; no alignment is required.
+// `op` is Sum, Min, Max or Product (the caller turns Average into Sum and a factor).
+// If `factor` is not 1, the result is multiplied by it before it is rounded and stored:
+//   half types         in float32, on the accumulator that was never rounded in between
+//   float32, float64   in float64
+//   integers           in float64, then truncated towards zero; out of range becomes the nearest end, NaN becomes 0.
+//                      Beyond 2^53 the float64 is an approximation
+//   bool               unchanged
+// One source and a factor of 1 is a copy, bit by bit.
+// Throws Error(kInternal) for another `op` or for no source.
+void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t count,
+            double factor);
+
+// dst[i] = src[i] * factor by the same rules; dst may be src. A factor of 1 copies.
+void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor);
+
+// Which instruction set the table was made for: "avx512", "avx2" or "base".
+[[nodiscard]] std::string_view kernel_isa();
+
+// Forces one, for tests and benchmarks; returns false if this processor does not have it.
+bool select_kernel_isa(std::string_view isa);
+
+}  // namespace hvd

@@ -1,0 +1,56 @@
+// N ranks as threads of one process: engines over the memory transport, or over sockets, without a launcher.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace hvd::testing {
+
+enum class Wire : uint8_t { kMemory, kSockets };
+
+class World {
+ public:
+  explicit World(int size, EngineOptions options = {}, Wire wire = Wire::kMemory);
+
+  [[nodiscard]] int size() const { return static_cast<int>(engines_.size()); }
+  [[nodiscard]] Engine& engine(int rank) { return *engines_[static_cast<size_t>(rank)]; }
+  // Breaks all connections of a rank without a goodbye, as the end of its process does.
+  void kill(int rank);
+
+  // Runs `body(rank)` on a thread for each rank and joins them. The first exception is thrown again.
+  void run(const std::function<void(int rank)>& body);
+
+ private:
+  std::vector<std::vector<Fd>> sockets_;  // by rank: second descriptors of its connections
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+// Submits and waits; throws Error as a caller would see it. Gives up after 30 s.
+void run_operation(Engine& engine, const std::shared_ptr<Operation>& operation);
+
+template <typename T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() { return DType::kFloat32; }
+template <>
+constexpr DType dtype_of<double>() { return DType::kFloat64; }
+template <>
+constexpr DType dtype_of<int32_t>() { return DType::kInt32; }
+template <>
+constexpr DType dtype_of<int64_t>() { return DType::kInt64; }
+template <>
+constexpr DType dtype_of<uint8_t>() { return DType::kUInt8; }
+
+template <typename T>
+Buffer view(std::vector<T>& values, Shape shape = {}) {
+  if (shape.empty()) shape = {static_cast<int64_t>(values.size())};
+  return {reinterpret_cast<std::byte*>(values.data()), dtype_of<T>(), std::move(shape)};
+}
+
+std::shared_ptr<Operation> make_operation(OpKind kind, const std::string& name, std::vector<Buffer> inputs,
+                                          std::vector<Buffer> outputs);
+
+}  // namespace hvd::testing

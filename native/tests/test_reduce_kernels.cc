@@ -1,0 +1,290 @@
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <sstream>
+
+#include "base/error.h"
+#include "test_reduce_reference.h"
+#include "testing/check.h"
+
+namespace hvd {
+namespace {
+
+using testing::Bool;
+using testing::EachIsa;
+using testing::Random;
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+constexpr size_t kCounts[] = {0, 1, 7, 64, 1000, 4099};
+constexpr size_t kMaxCount = 4099;
+constexpr size_t kMaxSources = 6;
+constexpr double kFactors[] = {1.0, 0.5, 1 / 3.};
+constexpr size_t kGuardBytes = 64;
+
+std::vector<DType> all_dtypes() {
+  std::vector<DType> dtypes;
+  for (size_t i = 0; i < kNumDTypes; ++i) dtypes.push_back(static_cast<DType>(i));
+  return dtypes;
+}
+
+// Memory at a chosen distance from a cache line, with room for guards.
+class Bytes {
+ public:
+  explicit Bytes(size_t num_bytes) : memory_(num_bytes + 5 * kGuardBytes) {}
+  std::byte* at(size_t misalignment) {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+    return memory_.data() + (-address % kGuardBytes) + kGuardBytes + misalignment;
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+// Where dst and the sources lie. `alias` is the source that is dst, or -1.
+struct Layout {
+  int alias;
+  bool misaligned;
+};
+
+std::vector<Layout> layouts_for(size_t num_sources) {
+  std::vector<Layout> layouts{{-1, false}, {-1, true}, {0, true}};
+  if (num_sources > 1) layouts.push_back({static_cast<int>(num_sources) - 1, false});
+  if (num_sources > 2) layouts.push_back({static_cast<int>(num_sources) / 2, true});
+  return layouts;
+}
+
+template <class T>
+class Matrix {
+ public:
+  explicit Matrix(DType dtype) : dtype_(dtype), dst_(kMaxCount * sizeof(T)) {
+    Random random;
+    for (auto& source : sources_) {
+      source.resize(kMaxCount);
+      for (T& element : source) element = testing::random_element<T>(random);
+    }
+    for (size_t j = 0; j < kMaxSources; ++j) buffers_.emplace_back(kMaxCount * sizeof(T));
+  }
+
+  void run(const EachIsa& isas) {
+    for (const ReduceOp op : kOps) {
+      for (size_t num_sources = 1; num_sources <= kMaxSources; ++num_sources) {
+        for (const double factor : kFactors) {
+          const std::vector<T> expected = testing::expected_reduce(op, sources_, num_sources, factor);
+          for (const std::string_view isa : isas.names()) {
+            select_kernel_isa(isa);
+            for (const Layout layout : layouts_for(num_sources)) {
+              for (const size_t count : kCounts) check(op, num_sources, count, factor, layout, expected);
+            }
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  void check(ReduceOp op, size_t num_sources, size_t count, double factor, Layout layout,
+             const std::vector<T>& expected) {
+    const size_t num_bytes = count * sizeof(T);
+    std::vector<const std::byte*> pointers;
+    std::byte* dst = dst_.at(layout.misaligned ? 3 : 0);
+    for (size_t j = 0; j < num_sources; ++j) {
+      std::byte* source = buffers_[j].at(layout.misaligned ? 1 + 2 * j : 0);
+      std::memcpy(source, sources_[j].data(), num_bytes);
+      pointers.push_back(source);
+      if (static_cast<int>(j) == layout.alias) dst = source;
+    }
+    std::memset(dst - kGuardBytes, 0xa5, kGuardBytes);
+    std::memset(dst + num_bytes, 0xa5, kGuardBytes);
+    reduce(dtype_, op, dst, pointers, count, factor);
+    const size_t difference = testing::first_difference(dst, expected.data(), count);
+    if (difference == count && guards_intact(dst, num_bytes)) return;
+    std::ostringstream text;
+    text << kernel_isa() << " " << name_of(op) << " of " << num_sources << " " << name_of(dtype_) << " x " << count
+         << ", factor " << factor << ", dst is source " << layout.alias << ", misaligned " << layout.misaligned
+         << (difference == count ? ": wrote outside" : ": first difference at ") << difference;
+    testing::report(__FILE__, __LINE__, text.str());
+  }
+
+  static bool guards_intact(const std::byte* dst, size_t num_bytes) {
+    const auto intact = [](std::byte value) { return value == std::byte{0xa5}; };
+    return std::all_of(dst - kGuardBytes, dst, intact) &&
+           std::all_of(dst + num_bytes, dst + num_bytes + kGuardBytes, intact);
+  }
+
+  DType dtype_;
+  std::vector<std::vector<T>> sources_{kMaxSources};
+  std::vector<Bytes> buffers_;
+  Bytes dst_;
+};
+
+template <class T>
+std::vector<T> reduced(DType dtype, ReduceOp op, const std::vector<std::vector<T>>& sources, double factor = 1.0) {
+  std::vector<T> result(sources[0].size());
+  std::vector<const std::byte*> pointers;
+  for (const auto& source : sources) pointers.push_back(reinterpret_cast<const std::byte*>(source.data()));
+  reduce(dtype, op, reinterpret_cast<std::byte*>(result.data()), pointers, result.size(), factor);
+  return result;
+}
+
+template <class T>
+T scaled(DType dtype, T value, double factor) {
+  T result;
+  scale(dtype, reinterpret_cast<std::byte*>(&result), reinterpret_cast<const std::byte*>(&value), 1, factor);
+  return result;
+}
+
+}  // namespace
+
+TEST("reduce: every dtype, op, number of sources, count, layout, factor and instruction set") {
+  const EachIsa isas;
+  for (const DType dtype : all_dtypes()) {
+    testing::with_type(dtype, [&](auto element) { Matrix<decltype(element)>(dtype).run(isas); });
+  }
+}
+
+TEST("reduce: many sources, dst is any of them") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (size_t num_sources = 2; num_sources <= 17; ++num_sources) {
+      for (size_t alias = 0; alias < num_sources; ++alias) {
+        std::vector<std::vector<int32_t>> sources(num_sources, std::vector<int32_t>(2500));
+        for (size_t j = 0; j < num_sources; ++j) {
+          for (size_t i = 0; i < 2500; ++i) sources[j][i] = static_cast<int32_t>(i * (j + 1));
+        }
+        std::vector<const std::byte*> pointers;
+        for (auto& source : sources) pointers.push_back(reinterpret_cast<const std::byte*>(source.data()));
+        reduce(DType::kInt32, ReduceOp::kSum, reinterpret_cast<std::byte*>(sources[alias].data()), pointers, 2500, 1);
+        const size_t weight = num_sources * (num_sources + 1) / 2;
+        size_t wrong = 0;
+        for (size_t i = 0; i < 2500; ++i) wrong += sources[alias][i] != static_cast<int32_t>(i * weight);
+        CHECK_EQ(wrong, size_t{0});
+      }
+    }
+  }
+}
+
+// For AddressSanitizer: the memory ends exactly where the elements end.
+TEST("reduce and scale: read and write nothing beyond the last element") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const DType dtype : all_dtypes()) {
+      for (size_t count = 1; count <= 67; count += 3) {
+        const size_t num_bytes = count * size_of(dtype);
+        const auto a = std::make_unique<std::byte[]>(num_bytes);
+        const auto b = std::make_unique<std::byte[]>(num_bytes);
+        const std::byte* const sources[] = {a.get(), b.get(), a.get(), a.get(), b.get()};
+        const auto dst = std::make_unique<std::byte[]>(num_bytes);
+        for (const size_t num_sources : {2, 5}) {
+          reduce(dtype, ReduceOp::kSum, dst.get(), std::span(sources, num_sources), count, 0.25);
+        }
+        scale(dtype, dst.get(), a.get(), count, 0.3);
+        CHECK(std::all_of(dst.get(), dst.get() + num_bytes, [](std::byte value) { return value == std::byte{0}; }));
+      }
+    }
+  }
+}
+
+TEST("scale: in place, by every factor") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const DType dtype : all_dtypes()) {
+      testing::with_type(dtype, [&](auto element) {
+        using T = decltype(element);
+        for (const double factor : {1.0, 0.5, 1 / 3., -2.5, 0.0}) {
+          Random random;
+          std::vector<std::vector<T>> values(1, std::vector<T>(333));
+          for (T& value : values[0]) value = testing::random_element<T>(random);
+          const std::vector<T> expected = testing::expected_reduce(ReduceOp::kSum, values, 1, factor);
+          auto* memory = reinterpret_cast<std::byte*>(values[0].data());
+          scale(dtype, memory, memory, 333, factor);
+          CHECK_EQ(testing::first_difference(memory, expected.data(), 333), size_t{333});
+        }
+      });
+    }
+  }
+}
+
+TEST("reduce: integers wrap around") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    CHECK(reduced<int8_t>(DType::kInt8, ReduceOp::kSum, {{127, -128}, {1, -1}}) == (std::vector<int8_t>{-128, 127}));
+    CHECK(reduced<uint16_t>(DType::kUInt16, ReduceOp::kProduct, {{65535}, {65535}}) == (std::vector<uint16_t>{1}));
+    CHECK(reduced<int32_t>(DType::kInt32, ReduceOp::kSum, {{INT32_MAX}, {INT32_MAX}}) == (std::vector<int32_t>{-2}));
+    CHECK(reduced<int64_t>(DType::kInt64, ReduceOp::kProduct, {{INT64_MIN}, {-1}}) ==
+          (std::vector<int64_t>{INT64_MIN}));
+    // An average: the sum wraps in its own type first.
+    CHECK(reduced<int8_t>(DType::kInt8, ReduceOp::kSum, {{100}, {100}}, 0.5) == (std::vector<int8_t>{-28}));
+  }
+}
+
+TEST("scale: integers are truncated towards zero and saturate") {
+  const EachIsa isas;
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    CHECK_EQ(scaled<int32_t>(DType::kInt32, -7, 0.5), -3);
+    CHECK_EQ(scaled<int32_t>(DType::kInt32, 7, 0.5), 3);
+    CHECK_EQ(scaled<uint8_t>(DType::kUInt8, 200, 2) + 0, 255);
+    CHECK_EQ(scaled<uint8_t>(DType::kUInt8, 200, -1) + 0, 0);
+    CHECK_EQ(scaled<int8_t>(DType::kInt8, 100, -2) + 0, -128);
+    CHECK_EQ(scaled<int16_t>(DType::kInt16, -3, inf), INT16_MIN);
+    CHECK_EQ(scaled<int32_t>(DType::kInt32, INT32_MIN, -1), INT32_MAX);  // one past the end
+    CHECK_EQ(scaled<int64_t>(DType::kInt64, INT64_MIN, -1), INT64_MAX);
+    CHECK_EQ(scaled<int64_t>(DType::kInt64, INT64_MAX, 2), INT64_MAX);
+    CHECK_EQ(scaled<int64_t>(DType::kInt64, INT64_MIN, 1.5), INT64_MIN);
+    CHECK_EQ(scaled<uint64_t>(DType::kUInt64, UINT64_MAX, 1e300), UINT64_MAX);
+    CHECK_EQ(scaled<uint64_t>(DType::kUInt64, uint64_t{1} << 63, 0.5), uint64_t{1} << 62);
+    CHECK_EQ(scaled<int32_t>(DType::kInt32, 5, std::numeric_limits<double>::quiet_NaN()), 0);
+    CHECK_EQ(scaled<uint32_t>(DType::kUInt32, 0, inf), 0u);  // 0 * inf is NaN
+  }
+}
+
+TEST("reduce: bool gives 0 or 1 and has no factor") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    const std::vector<std::vector<uint8_t>> sources{{0, 0, 1, 2}, {0, 3, 0, 4}};
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      CHECK(reduced(DType::kBool, op, sources, 0.5) == (std::vector<uint8_t>{0, 1, 1, 1}));
+    }
+    for (const ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin}) {
+      CHECK(reduced(DType::kBool, op, sources, 0.5) == (std::vector<uint8_t>{0, 0, 0, 1}));
+    }
+    CHECK_EQ(scaled<uint8_t>(DType::kBool, 1, 0.0) + 0, 1);
+  }
+}
+
+TEST("kernel_isa: follows select_kernel_isa, which refuses what it does not know") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    CHECK(select_kernel_isa(isa));
+    CHECK_EQ(kernel_isa(), isa);
+  }
+  CHECK(!select_kernel_isa("sse9"));
+  CHECK_EQ(kernel_isa(), "base");
+}
+
+TEST("reduce: refuses Average, Adasum and no source") {
+  float value = 1;
+  auto* dst = reinterpret_cast<std::byte*>(&value);
+  const std::byte* const sources[] = {dst};
+  const auto refuses = [&](ReduceOp op, size_t num_sources) {
+    try {
+      reduce(DType::kFloat32, op, dst, std::span(sources, num_sources), 1, 1.0);
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kInternal;
+    }
+    return false;
+  };
+  CHECK(refuses(ReduceOp::kAverage, 1));
+  CHECK(refuses(ReduceOp::kAdasum, 1));
+  CHECK(refuses(ReduceOp::kSum, 0));
+  reduce(DType::kFloat32, ReduceOp::kSum, nullptr, std::span(sources, 1), 0, 0.5);
+  scale(DType::kFloat32, nullptr, nullptr, 0, 0.5);
+}
+
+}  // namespace hvd

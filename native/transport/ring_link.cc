@@ -1,0 +1,89 @@
+#include "transport/ring_link.h"
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace hvd {
+namespace {
+
+// Header and payload start on a cache line. A header with this length says: go on at the start of the ring.
+constexpr size_t kLine = 64;
+constexpr uint32_t kWrap = 0xffffffff;
+
+constexpr uint64_t round_up(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+}  // namespace
+
+RingLink::RingLink(RingView out, RingView in, Doorbell peer) : out_(out), in_(in), peer_(peer) {}
+
+size_t RingLink::max_frame_bytes() const { return out_.capacity / 4; }
+
+bool RingLink::has_room(uint64_t up_to) {
+  if (up_to - read_by_peer_ <= out_.capacity) return true;
+  read_by_peer_ = out_.words->read.load(std::memory_order_acquire);
+  if (up_to - read_by_peer_ <= out_.capacity) return true;
+  // Also rings, because the peer may have to move frames that it cannot use yet.
+  if (out_.words->wants_room.exchange(1, std::memory_order_seq_cst) == 0) peer_.ring();
+  read_by_peer_ = out_.words->read.load(std::memory_order_seq_cst);
+  return up_to - read_by_peer_ <= out_.capacity;
+}
+
+std::byte* RingLink::try_reserve(size_t bytes) {
+  const uint64_t offset = write_position_ % out_.capacity;
+  const uint64_t needed = kLine + round_up(bytes);
+  const bool wraps = offset + needed > out_.capacity;
+  const uint64_t skipped = wraps ? out_.capacity - offset : 0;
+  if (!has_room(write_position_ + skipped + needed)) return nullptr;
+  if (wraps) {
+    const FrameHeader skip{.key = {}, .bytes = kWrap};
+    std::memcpy(out_.data + offset, &skip, sizeof(skip));
+    write_position_ += skipped;
+  }
+  return out_.data + write_position_ % out_.capacity + kLine;
+}
+
+void RingLink::commit(const FrameHeader& header) {
+  std::memcpy(out_.data + write_position_ % out_.capacity, &header, sizeof(header));
+  write_position_ += kLine + round_up(header.bytes);
+  out_.words->written.store(write_position_, std::memory_order_release);
+  peer_.ring();
+}
+
+bool RingLink::poll() {
+  const uint64_t written = in_.words->written.load(std::memory_order_acquire);
+  if (written == scan_position_) return false;
+  while (scan_position_ != written) {
+    const uint64_t offset = scan_position_ % in_.capacity;
+    Frame frame;
+    std::memcpy(&frame.header, in_.data + offset, sizeof(frame.header));
+    if (frame.header.bytes == kWrap) {
+      scan_position_ += in_.capacity - offset;
+      continue;
+    }
+    if (frame.header.bytes > in_.capacity - offset - kLine) {
+      throw Error(ErrorKind::kInternal, "a frame in shared memory is longer than its ring");
+    }
+    frame.payload = in_.data + offset + kLine;
+    scan_position_ += kLine + round_up(frame.header.bytes);
+    frame.end = scan_position_;
+    frames_.push_back(std::move(frame));
+  }
+  return true;
+}
+
+bool RingLink::set_aside() {
+  return in_.words->wants_room.load(std::memory_order_seq_cst) != 0 && Link::set_aside();
+}
+
+void RingLink::release(uint64_t position) {
+  if (position <= released_) return;
+  released_ = position;
+  in_.words->read.store(position, std::memory_order_seq_cst);
+  if (in_.words->wants_room.load(std::memory_order_seq_cst) != 0) {
+    in_.words->wants_room.store(0, std::memory_order_relaxed);
+    peer_.ring();
+  }
+}
+
+}  // namespace hvd

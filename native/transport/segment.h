@@ -1,0 +1,70 @@
+// A rank's inbox: its doorbell, and for each rank of the host a ring for control and one for data that this rank reads.
+//
+// The memory is either shared between processes (a memfd: it has no name, so nothing can be left behind) or private to a
+// process whose threads are the ranks.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "base/fd.h"
+#include "transport/doorbell.h"
+
+namespace hvd {
+
+// Positions count bytes since the start and never wrap; the offset in the ring is the position modulo the capacity.
+struct RingWords {
+  alignas(64) std::atomic<uint64_t> written{0};      // by the sender
+  alignas(64) std::atomic<uint64_t> read{0};         // by the receiver
+  alignas(64) std::atomic<uint32_t> wants_room{0};   // the sender waits for `read` to move
+};
+
+struct RingView {
+  RingWords* words = nullptr;
+  std::byte* data = nullptr;
+  size_t capacity = 0;  // a power of two
+};
+
+enum class LinkKind : uint8_t { kControl, kData };
+
+// Where things lie in the segment of a rank with `num_local` ranks on its host.
+struct SegmentLayout {
+  explicit SegmentLayout(int num_local);
+  [[nodiscard]] size_t total_bytes() const;
+  [[nodiscard]] size_t offset_of(int sender, LinkKind kind) const;
+
+  int num_local;
+  size_t control_capacity;
+  size_t data_capacity;
+};
+
+// How long the payload of a frame may be in the data rings of a host, and on the host where it is shortest.
+[[nodiscard]] size_t max_ring_frame_bytes(int num_local);
+[[nodiscard]] size_t least_ring_frame_bytes();
+
+class Segment {
+ public:
+  // Makes a segment in shared memory (with a descriptor to pass on) or in private memory.
+  static std::shared_ptr<Segment> create_shared(int num_local);
+  static std::shared_ptr<Segment> create_private(int num_local);
+  // Maps the segment of another rank; the descriptor may be closed afterwards.
+  static std::shared_ptr<Segment> open(int fd, int num_local);
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment();
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] DoorbellWords* doorbell() const;
+  [[nodiscard]] RingView ring(int sender, LinkKind kind) const;
+
+ private:
+  Segment(int num_local, Fd fd);
+  void construct_words();
+
+  SegmentLayout layout_;
+  Fd fd_;
+  std::byte* base_ = nullptr;
+};
+
+}  // namespace hvd

@@ -1,0 +1,28 @@
+"""Horovod: take a script that trains on one device, add a few lines, run it on many.
+
+Scripts import the adapter of their framework, such as ``horovod.torch``. This module itself loads
+no framework.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.runner.run import run as run
+
+__version__ = "1.0.0.dev0"
+__all__ = ["__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    # run() brings the launcher along, which a training script does not need.
+    if name == "run":
+        from horovod.runner.run import run
+
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

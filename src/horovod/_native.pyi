@@ -1,0 +1,165 @@
+"""The native engine, as Python sees it. Nothing here knows a framework."""
+
+from collections.abc import Sequence
+from typing import Any
+
+__version__: str
+
+# Operations (``kind`` of Engine.submit). Reduce operations are the integers of group.ReduceOp.
+ALLREDUCE: int
+ALLGATHER: int
+BROADCAST: int
+ALLTOALL: int
+REDUCESCATTER: int
+BARRIER: int
+
+class Buffer:
+    """A view of a contiguous array in this process's memory; it does not keep the memory alive.
+
+    Args:
+        address: of the first element; may be 0 if the shape holds no element.
+        dtype: one of bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64,
+            float16, bfloat16, float32, float64.
+        shape: the extent of each dimension; empty for a scalar.
+    """
+
+    def __init__(self, address: int, dtype: str, shape: Sequence[int]) -> None: ...
+    @staticmethod
+    def from_array(array: Any) -> Buffer:
+        """Views any object with ``__dlpack__`` or the buffer protocol (CPU, C-contiguous)."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+class NativeArray:
+    """Memory that the engine allocated for a result; exports ``__dlpack__`` without a copy."""
+
+    def __dlpack__(self, stream: Any = None, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def address(self) -> int: ...
+
+class Handle:
+    """One submitted operation; it holds the result or the exception."""
+
+    def done(self) -> bool:
+        """Whether the operation ended, also with an error. Never blocks, never raises."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits without the GIL; Python's signal handlers run meanwhile.
+
+        Returns:
+            True when the operation ended well, False when the time was over.
+
+        Raises:
+            HorovodInternalError, MismatchError, PeerLostError, ShutDownError: it failed.
+        """
+
+    def results(self) -> list[NativeArray]:
+        """The arrays that the engine allocated (allgather, alltoall); after a successful wait."""
+
+    def received_splits(self) -> list[int]:
+        """alltoall: rows received from each member, in the order of set ranks."""
+
+class LocalPort:
+    """This rank's inbox in shared memory: a memfd with rings from each co-host rank, and an eventfd.
+
+    Args:
+        num_local: ranks on this host, this one included.
+        local_index: this rank's index among them (0 … num_local - 1).
+    """
+
+    def __init__(self, num_local: int, local_index: int) -> None: ...
+    @property
+    def segment_fd(self) -> int: ...
+    @property
+    def doorbell_fd(self) -> int: ...
+
+class EngineOptions:
+    """How an engine behaves; all fields have defaults and can be given as keywords."""
+
+    def __init__(
+        self,
+        *,
+        fusion_threshold: int = ...,
+        cache_capacity: int = ...,
+        stall_check_time_s: float = ...,
+        stall_shutdown_time_s: float = ...,
+        rank_names: Sequence[str] = ...,
+    ) -> None: ...
+
+class Engine:
+    """The engine of one rank; owns one thread. Closing it releases every descriptor and mapping.
+
+    Args:
+        rank, size: of the global process set (set 0).
+        port: this rank's inbox, or None when no other rank is on this host.
+        local_peers: (rank, local index, segment fd, doorbell fd, liveness socket fd) of each other
+            rank on this host. The engine takes the descriptors over and closes them.
+        remote_peers: (rank, control socket fd, data socket fd) of each rank on another host.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        options: EngineOptions,
+        port: LocalPort | None,
+        local_peers: Sequence[tuple[int, int, int, int, int]],
+        remote_peers: Sequence[tuple[int, int, int]],
+    ) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def submit(
+        self,
+        kind: int,
+        name: str,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        *,
+        reduce_op: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        root: int = ...,
+        splits: Sequence[int] | None = ...,
+        process_set: int = ...,
+        cacheable: bool = ...,
+        waits_next: bool = ...,
+        call_site: str = ...,
+        keep_alive: object = None,
+    ) -> Handle:
+        """Hands an operation to the engine; all inputs of one call form a group.
+
+        ``outputs`` is one buffer per input for allreduce, broadcast and reducescatter (for
+        reducescatter with the shape that this rank receives), and empty for allgather, alltoall
+        and barrier. ``keep_alive`` (for example the tensors) is referenced until the handle is done.
+        ``waits_next`` says that the caller will call ``wait`` at once, which saves a thread switch.
+
+        Raises:
+            UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.
+            ShutDownError, PeerLostError: the engine can no longer work.
+        """
+
+    def error(self) -> str:
+        """Why the engine can no longer work, or an empty string."""
+
+    def statistics(self) -> dict[str, int]:
+        """Counters for tests and debugging."""
+
+    def close(self, reason: str = ...) -> None:
+        """Tells the peers, fails what is pending, joins the thread, releases everything. Idempotent."""
+
+def make_world(size: int, options: EngineOptions = ...) -> list[Engine]:
+    """Engines of ``size`` ranks that are threads of this process, over the memory transport."""

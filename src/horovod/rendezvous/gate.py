@@ -1,0 +1,194 @@
+"""Accepts connections and lets in only those that prove to know the job's secret.
+
+Strangers cost little: a connection has one absolute deadline for the whole handshake, and at most
+``max_pending`` may be unproven at a time; then the oldest is thrown out. Nothing is ever sent to
+a stranger.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from horovod.rendezvous.handshake import (
+    HandshakeError,
+    Hello,
+    ReplayStore,
+    ServerHandshake,
+    Session,
+)
+from horovod.rendezvous.loop import READ, EventLoop
+from horovod.rendezvous.sockets import close_quietly
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+HANDSHAKE_TIMEOUT_S = 5.0
+MAX_PENDING = 256
+_ACCEPTS_PER_TURN = 32
+_PAUSE_S = 0.1
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A connection whose other end knows the secret; its receiver owns the non-blocking socket."""
+
+    sock: socket.socket
+    hello: Hello
+    session: Session
+
+
+@dataclass(frozen=True)
+class Door:
+    """One listener.
+
+    Attributes:
+        sock: listening, non-blocking; the gate closes it.
+        admits: whether this listener expects such a hello.
+        prepare: called with each new connection; False throws it out.
+    """
+
+    sock: socket.socket
+    admits: Callable[[Hello], bool]
+    prepare: Callable[[socket.socket], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    sock: socket.socket
+    handshake: ServerHandshake
+    deadline: float
+
+
+class Gate:
+    """Serves its doors on an event loop; it lives on that loop's thread.
+
+    Args:
+        loop: not yet started.
+        doors: the listeners.
+        secret: of the job.
+        on_admitted: takes over each proven connection, on the loop's thread.
+        handshake_timeout_s: seconds that a connection may take from accept to proof.
+        max_pending: connections that may be unproven at a time.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        doors: Sequence[Door],
+        secret: bytes,
+        on_admitted: Callable[[Admitted], None],
+        *,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        max_pending: int = MAX_PENDING,
+    ) -> None:
+        self._loop = loop
+        self._doors = tuple(doors)
+        self._secret = secret
+        self._on_admitted = on_admitted
+        self._handshake_timeout_s = handshake_timeout_s
+        self._max_pending = max_pending
+        self._replay = ReplayStore()
+        self._pending: dict[_Pending, None] = {}  # in the order of their deadlines
+        self._paused_until: float | None = None
+        self._listen()
+        loop.add_timer(self)
+
+    def next_deadline(self) -> float | None:
+        """When the oldest unproven connection must go, or the doors reopen."""
+        deadlines = [] if self._paused_until is None else [self._paused_until]
+        deadlines += [pending.deadline for pending in list(self._pending)[:1]]
+        return min(deadlines, default=None)
+
+    def expire(self, now: float) -> None:
+        """Throws out whoever took too long; reopens the doors after a pause."""
+        while self._pending and (oldest := next(iter(self._pending))).deadline <= now:
+            self._drop(oldest)
+        if self._paused_until is not None and self._paused_until <= now:
+            self._paused_until = None
+            self._listen()
+
+    def close(self) -> None:
+        """Closes the listeners and every unproven connection; after the loop has ended."""
+        for door in self._doors:
+            close_quietly(door.sock)
+        for pending in list(self._pending):
+            self._drop(pending)
+
+    def _listen(self) -> None:
+        for door in self._doors:
+            self._loop.register(door.sock, READ, partial(self._accept, door))
+
+    def _accept(self, door: Door, events: int) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _address = door.sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._make_room()
+                return
+            self._begin(door, sock)
+
+    def _make_room(self) -> None:
+        """No descriptor is left: throw out a stranger, or else stop accepting for a moment."""
+        if self._evict_stranger():
+            return
+        for door in self._doors:
+            self._loop.unregister(door.sock)
+        self._paused_until = time.monotonic() + _PAUSE_S
+
+    def _begin(self, door: Door, sock: socket.socket) -> None:
+        try:
+            sock.setblocking(False)
+            if not door.prepare(sock):
+                sock.close()
+                return
+        except OSError:
+            close_quietly(sock)
+            return
+        if len(self._pending) >= self._max_pending:
+            self._evict_stranger()
+        handshake = ServerHandshake(self._secret, door.admits, self._replay)
+        pending = _Pending(sock, handshake, time.monotonic() + self._handshake_timeout_s)
+        self._pending[pending] = None
+        self._loop.register(sock, READ, partial(self._advance, pending))
+
+    def _evict_stranger(self) -> bool:
+        """Drops the oldest connection that has not sent a valid hello."""
+        for pending in self._pending:
+            if pending.handshake.hello is None:
+                self._drop(pending)
+                return True
+        return False
+
+    def _advance(self, pending: _Pending, events: int) -> None:
+        handshake = pending.handshake
+        try:
+            received = pending.sock.recv_into(handshake.buffer())
+            if received == 0:
+                raise HandshakeError("closed")
+            answer = handshake.filled(received)
+            # So few bytes always fit into the buffer of a connection that sent nothing before.
+            if answer and pending.sock.send(answer) != len(answer):
+                raise HandshakeError("does not read")
+        except BlockingIOError:
+            return
+        except (HandshakeError, OSError):
+            self._drop(pending)
+            return
+        if handshake.session is not None and handshake.hello is not None:
+            del self._pending[pending]
+            self._loop.unregister(pending.sock)
+            self._on_admitted(Admitted(pending.sock, handshake.hello, handshake.session))
+
+    def _drop(self, pending: _Pending) -> None:
+        del self._pending[pending]
+        self._loop.unregister(pending.sock)
+        close_quietly(pending.sock)

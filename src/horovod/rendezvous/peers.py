@@ -1,0 +1,298 @@
+"""Connects this rank with every other one and hands the descriptors over to the native engine.
+
+Ranks of one host meet over an abstract unix socket and exchange their ports in shared memory;
+ranks of different hosts open two TCP connections, one for control and one for data. The higher
+rank connects to the lower one. A thread accepts meanwhile and needs nothing from the connecting
+side, so no order in which the ranks arrive can block them.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from horovod.errors import StartError
+from horovod.rendezvous.accept import Acceptor
+from horovod.rendezvous.dial import OpenSocket, dial, retrying
+from horovod.rendezvous.handshake import Hello
+from horovod.rendezvous.local import Inbox, Port, connect_unix, receive_inbox, send_inbox
+from horovod.rendezvous.roster import RankInfo, Roster, describe_ranks, host_key
+from horovod.rendezvous.secret import check_secret
+from horovod.rendezvous.sockets import close_quietly, connect_tcp, remaining_s
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from horovod.config import Config
+    from horovod.rendezvous.store import StoreClient
+
+__all__ = ["Connections", "Port", "connect_peers"]
+
+PortT = TypeVar("PortT", bound=Port)
+
+# How often a rank that waits for late ones asks the store whether one of them has given up.
+_LOOK_AROUND_S = 0.5
+
+
+@dataclass(frozen=True)
+class Connections(Generic[PortT]):
+    """What the engine needs. All descriptors are close-on-exec and belong to the receiver.
+
+    Sockets are in non-blocking mode.
+
+    Attributes:
+        port: this rank's inbox; None when no other rank is on this host.
+        local_peers: (rank, local index, segment fd, doorbell fd, liveness socket fd) of each other
+            rank on this host, in the order of ranks.
+        remote_peers: (rank, control socket fd, data socket fd) of each rank on another host.
+        rank_names: ``host:pid`` of each rank, for messages.
+    """
+
+    port: PortT | None
+    local_peers: tuple[tuple[int, int, int, int, int], ...]
+    remote_peers: tuple[tuple[int, int, int], ...]
+    rank_names: tuple[str, ...]
+
+    def close(self) -> None:
+        """Closes all descriptors, for a receiver that cannot use them; call it at most once."""
+        for local_peer in self.local_peers:
+            for descriptor in local_peer[2:]:
+                os.close(descriptor)
+        for remote_peer in self.remote_peers:
+            for descriptor in remote_peer[1:]:
+                os.close(descriptor)
+
+
+def connect_peers(
+    config: Config,
+    secret: bytes,
+    store: StoreClient | None,
+    make_port: Callable[[int, int], PortT],
+    epoch: int = 0,
+    version: str | None = None,
+) -> Connections[PortT]:
+    """Meets all ranks of the job and connects with each of them.
+
+    Args:
+        config: tells rank, size, host name and ``start_timeout_s``, the time for all of this.
+        secret: of the job, 32 bytes.
+        store: a connection to the job's store; not used (may be None) in a job of one rank.
+        make_port: called as ``make_port(num_local, local_index)`` if another rank is on this host.
+        epoch: number of this round of connecting; each call in a job needs another one, the same
+            on all ranks, counting up from 0.
+        version: of Horovod, which must be equal on all ranks; the installed one if None.
+
+    Raises:
+        StartError: ranks are missing, there twice, disagree on size or version, or cannot be
+            connected in time. Nothing stays open then.
+    """
+    check_secret(secret)
+    if config.size == 1:
+        return Connections(None, (), (), (f"{config.hostname}:{os.getpid()}",))
+    if store is None:
+        raise StartError(f"rank {config.rank} of {config.size} has no connection to a store")
+    deadline = time.monotonic() + config.start_timeout_s
+    with ExitStack() as cleanup:
+        acceptor = cleanup.enter_context(
+            Acceptor(store.local_address, config.rank, config.size, epoch, secret)
+        )
+        info = RankInfo(
+            rank=config.rank,
+            size=config.size,
+            host=config.hostname,
+            pid=os.getpid(),
+            host_key=host_key(config.hostname),
+            version=_installed_version() if version is None else version,
+            tcp_address=acceptor.tcp_address,
+            tcp_port=acceptor.tcp_port,
+            unix_name=acceptor.unix_name,
+        )
+        roster = Roster(store, epoch, info, config.start_timeout_s)
+        wiring = cleanup.enter_context(
+            _Wiring(info, secret, epoch, deadline, acceptor, make_port, roster.first_failure)
+        )
+        try:
+            roster.announce()
+            return wiring.connect(roster.wait_all())
+        except TimeoutError as error:
+            cause = f"the start took longer than {config.start_timeout_s:g} s (--start-timeout)"
+            raise _explain(roster, config, cause) from error
+        except StartError as error:
+            raise _explain(roster, config, str(error)) from error
+        except BaseException as error:
+            roster.report_failure(f"{type(error).__name__}: {error}")
+            raise
+
+
+def _explain(roster: Roster, config: Config, cause: str) -> StartError:
+    """Adds who we are and, if another rank gave up before, its cause; tells the others ours."""
+    first_cause = roster.first_failure()
+    roster.report_failure(cause)
+    if first_cause and first_cause not in cause:
+        cause = f"{cause}; before that, {first_cause}"
+    return StartError(
+        f"rank {config.rank} of {config.size} on {config.hostname} could not start: {cause}"
+    )
+
+
+def _installed_version() -> str:
+    try:
+        return metadata.version("horovod")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class _Wiring(Generic[PortT]):
+    """The connections of one rank while they are made; what is not detached gets closed."""
+
+    def __init__(
+        self,
+        me: RankInfo,
+        secret: bytes,
+        epoch: int,
+        deadline: float,
+        acceptor: Acceptor,
+        make_port: Callable[[int, int], PortT],
+        first_failure: Callable[[], str],
+    ) -> None:
+        self._me = me
+        self._secret = secret
+        self._epoch = epoch
+        self._deadline = deadline
+        self._acceptor = acceptor
+        self._make_port = make_port
+        self._first_failure = first_failure
+        self._port: PortT | None = None
+        self._links: dict[tuple[int, str], socket.socket] = {}
+        self._inboxes: dict[int, Inbox] = {}
+
+    def __enter__(self) -> _Wiring[PortT]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for sock in self._links.values():
+            close_quietly(sock)
+        for inbox in self._inboxes.values():
+            inbox.close()
+        # A traceback may keep this object alive; the port must not live as long.
+        self._port = None
+
+    def connect(self, infos: list[RankInfo]) -> Connections[PortT]:
+        """Connects with every rank, in four steps of which only the last two wait for peers."""
+        local = [info for info in infos if info.host_key == self._me.host_key]
+        local_index = [info.rank for info in local].index(self._me.rank)
+        if len(local) > 1:
+            self._port = self._make_port(len(local), local_index)
+        for info in infos[: self._me.rank]:
+            for purpose in self._purposes(info):
+                self._links[info.rank, purpose] = self._dial(info, purpose)
+        self._send_port(local_index, range(self._me.rank))
+        self._accept(infos[self._me.rank + 1 :])
+        self._send_port(local_index, range(self._me.rank + 1, self._me.size))
+        for info in local:
+            if info.rank != self._me.rank:
+                self._inboxes[info.rank] = self._receive_port(info, local.index(info))
+        return self._detach(infos)
+
+    def _purposes(self, info: RankInfo) -> tuple[str, ...]:
+        return ("local",) if info.host_key == self._me.host_key else ("control", "data")
+
+    def _dial(self, info: RankInfo, purpose: str) -> socket.socket:
+        open_socket: OpenSocket
+        if purpose == "local":
+            open_socket = retrying(partial(connect_unix, info.unix_name), BlockingIOError)
+            address = "its unix socket"
+        else:
+            open_socket = partial(connect_tcp, info.tcp_address, info.tcp_port)
+            address = f"{info.tcp_address} port {info.tcp_port}"
+        hello = Hello(purpose, self._me.rank, info.rank, self._epoch)
+        what = f"rank {info.rank} ({info.name}) at {address}"
+        return dial(open_socket, self._secret, hello, self._deadline, what)[0]
+
+    def _accept(self, infos: list[RankInfo]) -> None:
+        """Takes the connections of higher ranks from the acceptor until none is missing."""
+        missing = {(info.rank, purpose) for info in infos for purpose in self._purposes(info)}
+        while missing:
+            try:
+                admitted = self._acceptor.take(
+                    min(self._deadline, time.monotonic() + _LOOK_AROUND_S)
+                )
+            except (TimeoutError, queue.Empty):
+                late = {rank for rank, _ in missing}
+                self._look_around([info for info in infos if info.rank in late])
+                continue
+            link = (admitted.hello.rank, admitted.hello.purpose)
+            # A peer dials again when it did not see our welcome: the newest connection counts.
+            close_quietly(self._links.pop(link, None))
+            self._links[link] = admitted.sock
+            missing.discard(link)
+
+    def _look_around(self, late: list[RankInfo]) -> None:
+        """Raises if it makes no sense to wait longer for the ranks that are late."""
+        failure = self._first_failure()
+        if failure:
+            raise StartError(failure)
+        if time.monotonic() < self._deadline:
+            return
+        raise StartError(
+            f"no connection came in time from {describe_ranks(late)}; look for their errors, "
+            "check that a firewall lets them reach "
+            f"{self._me.tcp_address} port {self._me.tcp_port}, or give "
+            "more time with --start-timeout (HOROVOD_START_TIMEOUT)"
+        )
+
+    def _send_port(self, local_index: int, ranks: range) -> None:
+        for rank in ranks:
+            sock = self._links.get((rank, "local"))
+            if sock is None or self._port is None:
+                continue
+            try:
+                send_inbox(sock, self._me.rank, local_index, self._port, self._deadline)
+            except OSError as error:
+                raise StartError(f"rank {rank} on this host was lost: {error}") from error
+
+    def _receive_port(self, info: RankInfo, local_index: int) -> Inbox:
+        try:
+            inbox = receive_inbox(self._links[info.rank, "local"], self._deadline)
+        except OSError as error:
+            raise StartError(
+                f"rank {info.rank} ({info.name}) on this host did not send its port: {error}"
+            ) from error
+        if (inbox.rank, inbox.local_index) != (info.rank, local_index):
+            inbox.close()
+            raise StartError(f"rank {info.rank} ({info.name}) takes itself for another rank")
+        return inbox
+
+    def _detach(self, infos: list[RankInfo]) -> Connections[PortT]:
+        remaining_s(self._deadline)
+        for sock in self._links.values():
+            sock.setblocking(False)
+        descriptors = {link: sock.detach() for link, sock in self._links.items()}
+        connections = Connections(
+            port=self._port,
+            local_peers=tuple(
+                (
+                    rank,
+                    inbox.local_index,
+                    inbox.segment_fd,
+                    inbox.doorbell_fd,
+                    descriptors[rank, "local"],
+                )
+                for rank, inbox in sorted(self._inboxes.items())
+            ),
+            remote_peers=tuple(
+                (info.rank, descriptors[info.rank, "control"], descriptors[info.rank, "data"])
+                for info in infos
+                if info.host_key != self._me.host_key
+            ),
+            rank_names=tuple(info.name for info in infos),
+        )
+        self._inboxes.clear()
+        return connections

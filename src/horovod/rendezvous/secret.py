@@ -1,0 +1,97 @@
+"""The secret of one job: how it is made, and how it rests in a private file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+
+from horovod.errors import StartError
+
+SECRET_BYTES = 32
+_FILE_NAME = "secret"
+
+
+def make_secret() -> bytes:
+    """Makes the random secret of a new job: 32 bytes."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def check_secret(secret: bytes) -> bytes:
+    """Returns ``secret`` if it has the right size.
+
+    Raises:
+        StartError: it is shorter or longer than 32 bytes.
+    """
+    if len(secret) != SECRET_BYTES:
+        raise StartError(f"the job's secret has {len(secret)} bytes, not {SECRET_BYTES}")
+    return secret
+
+
+def write_secret(directory: str | os.PathLike[str], secret: bytes) -> str:
+    """Writes the secret to a new file of mode 0600.
+
+    Args:
+        directory: belongs to this user and is closed to everybody else (mode 0700).
+        secret: 32 bytes.
+
+    Returns:
+        The path of the file, for ``HOROVOD_SECRET_FILE``.
+
+    Raises:
+        StartError: the directory is open to others, or the file exists or cannot be written.
+    """
+    check_secret(secret)
+    path = os.path.join(os.fspath(directory), _FILE_NAME)
+    try:
+        _check_private(os.stat(directory), f"the directory {os.fspath(directory)}", "0700")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(secret)
+    except OSError as error:
+        raise StartError(f"cannot write the job's secret to {path}: {error.strerror}") from error
+    return path
+
+
+def read_secret(path: str | os.PathLike[str]) -> bytes:
+    """Reads the secret that :func:`write_secret` wrote.
+
+    Args:
+        path: of the file. A symbolic link is followed, as Kubernetes mounts its secrets so; what
+            counts is the owner and the mode of the file behind it.
+
+    Raises:
+        StartError: the file is missing, readable by others, owned by another user, or not 32
+            bytes long.
+    """
+    if not os.fspath(path):
+        raise StartError(
+            "this rank was not told where the job's secret is (HOROVOD_SECRET_FILE is missing): "
+            "start the script with horovodrun"
+        )
+    try:
+        # Without O_NONBLOCK the open of a FIFO would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StartError(f"the secret {os.fspath(path)} is not a regular file")
+            _check_private(status, f"the file {os.fspath(path)}", "0600")
+            return check_secret(file.read(SECRET_BYTES + 1))
+    except OSError as error:
+        raise StartError(
+            f"cannot read the job's secret {os.fspath(path)}: {error.strerror}"
+        ) from error
+
+
+def _check_private(status: os.stat_result, what: str, wanted_mode: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise StartError(
+            f"{what} belongs to user {status.st_uid}, not to this process's user {os.geteuid()}; "
+            "a secret of somebody else is not used"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise StartError(
+            f"{what} is open to other users (mode {mode:04o}): chmod it to {wanted_mode}"
+        )

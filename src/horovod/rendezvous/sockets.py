@@ -1,0 +1,137 @@
+"""Sockets with absolute deadlines (values of ``time.monotonic()``), and how they are opened."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from horovod.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_JOIN_BYTES = 64 * 1024
+_KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 15),  # seconds of silence before the first probe
+    (socket.TCP_KEEPINTVL, 5),  # seconds between probes
+    (socket.TCP_KEEPCNT, 4),  # unanswered probes until the connection is given up
+)
+
+
+def remaining_s(deadline: float) -> float:
+    """Seconds until the deadline.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline has passed")
+    return left
+
+
+def receive_exactly(sock: socket.socket, num_bytes: int, deadline: float) -> bytes:
+    """Receives exactly ``num_bytes``.
+
+    Raises:
+        OSError: the peer closed the connection, it broke, or the deadline passed.
+    """
+    data = bytearray(num_bytes)
+    view = memoryview(data)
+    while view:
+        view = view[receive_some(sock, view, deadline) :]
+    return bytes(data)
+
+
+def receive_some(sock: socket.socket, view: memoryview, deadline: float) -> int:
+    """Receives at least one byte into ``view`` and returns how many.
+
+    Raises:
+        OSError: the peer closed the connection, it broke, or the deadline passed.
+    """
+    sock.settimeout(remaining_s(deadline))
+    received = sock.recv_into(view)
+    if received == 0:
+        raise ConnectionResetError("the peer closed the connection")
+    return received
+
+
+def send_parts(sock: socket.socket, parts: Sequence[bytes], deadline: float) -> None:
+    """Sends all parts one after the other; small ones leave in one packet.
+
+    Raises:
+        OSError: the connection broke, or the deadline passed.
+    """
+    if sum(map(len, parts)) <= _JOIN_BYTES:
+        parts = (b"".join(parts),)
+    for part in parts:
+        sock.settimeout(remaining_s(deadline))
+        sock.sendall(part)
+
+
+def set_tcp_options(sock: socket.socket) -> None:
+    """Turns delays off, and keepalive on so that a host that vanished is noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def listen_tcp(address: str, port: int = 0) -> socket.socket:
+    """Opens a non-blocking listener on one address of this host.
+
+    Args:
+        address: an IPv4 or IPv6 address, or a name that stands for one. An address that means
+            "all interfaces" is refused: a job listens only where its ranks must reach it.
+        port: 0 lets the system choose.
+
+    Raises:
+        StartError: the address is unknown, not of this host, all interfaces, or the port is taken.
+    """
+    sock = None
+    try:
+        family, _, _, _, target = socket.getaddrinfo(
+            address or "0.0.0.0", port, type=socket.SOCK_STREAM
+        )[0]
+        if ipaddress.ip_address(str(target[0]).partition("%")[0]).is_unspecified:
+            raise StartError(
+                f"refusing to listen on all interfaces ({address!r}); give the one address that "
+                "the hosts of the job can reach"
+            )
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(target)
+        sock.listen(socket.SOMAXCONN)
+        sock.setblocking(False)
+        return sock
+    except (OSError, OverflowError) as error:
+        close_quietly(sock)
+        raise StartError(f"cannot listen on {address} port {port}: {error}") from error
+
+
+def connect_tcp(address: str, port: int, deadline: float) -> socket.socket:
+    """Connects to a TCP listener.
+
+    Raises:
+        OSError: it could not be reached before the deadline.
+    """
+    sock = socket.create_connection((address, port), timeout=remaining_s(deadline))
+    try:
+        # Dialling a free port of the own host can connect a socket with itself.
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError(f"nobody listens on {address} port {port}")
+        set_tcp_options(sock)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def close_quietly(sock: socket.socket | None) -> None:
+    """Closes a socket, also one that is already broken."""
+    if sock is not None:
+        with suppress(OSError):
+            sock.close()

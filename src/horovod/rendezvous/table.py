@@ -1,0 +1,118 @@
+"""The store's keys and values, and who waits for which of them. Pure: no I/O, one thread."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Found = dict[str, bytes]
+
+
+@dataclass(eq=False)
+class Waiter:
+    """Somebody who waits until all ``keys`` exist, or ``stop_key`` does.
+
+    Attributes:
+        keys: what is asked for.
+        stop_key: ends the wait early; empty for none.
+        answer: called once with those of the keys (and the stop key) that exist.
+        missing: keys that are not known to exist.
+    """
+
+    keys: tuple[str, ...]
+    stop_key: str
+    answer: Callable[[Found], None]
+    missing: set[str] = field(default_factory=set)
+    done: bool = False
+
+
+class Table:
+    """Keys and values, with waiters that are answered exactly once."""
+
+    def __init__(self) -> None:
+        self._values: Found = {}
+        self._waiting: dict[str, dict[Waiter, None]] = {}
+        self._deadlines: list[tuple[float, int, Waiter]] = []
+        self._numbers = itertools.count()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Stores a value and answers those who waited for it."""
+        self._values[key] = value
+        for waiter in list(self._waiting.get(key, ())):
+            waiter.missing.discard(key)
+            if key == waiter.stop_key or not waiter.missing:
+                self._settle(waiter)
+
+    def add(self, key: str, value: bytes) -> bytes | None:
+        """Stores a value if the key is new; otherwise returns the value that is there."""
+        existing = self._values.get(key)
+        if existing is None:
+            self.set(key, value)
+        return existing
+
+    def wait(
+        self,
+        keys: Sequence[str],
+        stop_key: str,
+        deadline: float,
+        now: float,
+        answer: Callable[[Found], None],
+    ) -> Waiter:
+        """Answers when all keys or the stop key exist, at the deadline with what there is."""
+        waiter = Waiter(tuple(keys), stop_key, answer)
+        self._settle(waiter)
+        if not waiter.done and deadline <= now:
+            self._finish(waiter)
+        if not waiter.done:
+            heapq.heappush(self._deadlines, (deadline, next(self._numbers), waiter))
+        return waiter
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Forgets a waiter without an answer. Idempotent."""
+        waiter.done = True
+        self._forget(waiter)
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Deletes all keys that start with ``prefix`` and returns how many these were."""
+        doomed = [key for key in self._values if key.startswith(prefix)]
+        for key in doomed:
+            del self._values[key]
+        return len(doomed)
+
+    def next_deadline(self) -> float | None:
+        """When the next waiter's time is over."""
+        while self._deadlines and self._deadlines[0][2].done:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now: float) -> None:
+        """Answers those whose time is over."""
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            self._finish(heapq.heappop(self._deadlines)[2])
+
+    def _settle(self, waiter: Waiter) -> None:
+        """Answers the waiter if it can be, or else notes what it misses (keys may be deleted)."""
+        waiter.missing = {key for key in waiter.keys if key not in self._values}
+        if not waiter.missing or waiter.stop_key in self._values:
+            self._finish(waiter)
+            return
+        for key in (*waiter.missing, waiter.stop_key):
+            self._waiting.setdefault(key, {})[waiter] = None
+
+    def _finish(self, waiter: Waiter) -> None:
+        waiter.done = True
+        self._forget(waiter)
+        wanted = (*waiter.keys, waiter.stop_key)
+        waiter.answer({key: self._values[key] for key in wanted if key in self._values})
+
+    def _forget(self, waiter: Waiter) -> None:
+        for key in (*waiter.keys, waiter.stop_key):
+            waiters = self._waiting.get(key, {})
+            waiters.pop(waiter, None)
+            if not waiters:
+                self._waiting.pop(key, None)

@@ -1,0 +1,22 @@
+"""Starts the ranks of a job and watches over them: ``horovodrun`` and ``horovod.run``.
+
+A *launcher* (the process of the user) starts one *agent* per host; the agent starts all ranks of
+its host, relays what they print and ends every process of the job when the launcher asks for it
+or is gone.
+
+    hosts     pure: host lists, which rank goes where
+    flags     pure: the table of tuning flags and their variables
+    plan      pure: what the agent of each host has to do
+    failure   pure: which of several failures was the first
+    frames    the messages between launcher and agent
+    agent     the process that owns the ranks of one host; ranks, outbox and processes serve it
+    local     starts an agent on this machine
+    link      the launcher's end of one agent
+    job       the launcher's loop: relays, decides, stops
+    output    prefixes and files of what the ranks print
+    launch    store + plan + job
+    options   the command line
+    check_build  what ``--check-build`` prints
+    cli       ``horovodrun``
+    run       ``horovod.run``; run_task is what its ranks execute
+"""

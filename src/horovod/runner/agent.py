@@ -1,0 +1,283 @@
+"""The agent: owns all ranks of one host (``python -m horovod.runner.agent``).
+
+It reads frames on stdin and writes frames on stdout (see :mod:`horovod.runner.frames`), and is
+two processes. The *guard* only waits for the *agent* proper, which starts the ranks, relays what
+they print and reports how they end. Both are subreapers, so that whichever of the two is killed,
+the other one still has every process of the job below it and ends them. The end of stdin (the
+launcher died, or ssh was cut) ends the ranks as a STOP frame does.
+
+The agent has one thread: callbacks of an event loop, no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from horovod.rendezvous.secret import write_secret
+from horovod.runner import processes
+from horovod.runner.frames import GRACE_S, Decoder, Frame, FrameError, Kind
+from horovod.runner.outbox import Outbox
+from horovod.runner.plan import AgentJob
+from horovod.runner.ranks import Rank, Stream, explain_start_error, start_rank
+
+GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
+
+_READ_BYTES = 65536
+_STDIN = 0
+
+
+class Agent:
+    """Starts the ranks of one host and watches over them until none of their processes is left.
+
+    Args:
+        directory: private to this job; holds the secret.
+        loop: the event loop to run in.
+    """
+
+    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._directory = directory
+        self._loop = loop
+        self._inbox = Decoder()
+        self._outbox = Outbox(loop, self._set_paused, self._on_launcher_gone)
+        self._ranks: dict[int, Rank] = {}  # by pid; those that have not ended
+        self._streams: list[Stream] = []
+        self._paused = False
+        self._job_seen = False
+        self._stopping = False
+        self._killing_until_s: float | None = None
+        self._finished: asyncio.Future[None] = loop.create_future()
+        loop.set_exception_handler(self._on_error)
+
+    def run(self) -> None:
+        """Runs until the job of this host is over."""
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            name = signal.Signals(signum).name
+            self._loop.add_signal_handler(signum, self.stop, f"the agent received {name}")
+        self._loop.add_signal_handler(signal.SIGCHLD, self._on_child)
+        os.set_blocking(_STDIN, False)
+        self._loop.add_reader(_STDIN, self._on_stdin)
+        self._outbox.send(Kind.READY, payload=b"%d" % os.getpid())
+        self._loop.run_until_complete(self._finished)
+
+    # -- the launcher
+
+    def _on_stdin(self) -> None:
+        try:
+            data = os.read(_STDIN, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._on_launcher_gone()
+            return
+        try:
+            for frame in self._inbox.feed(data):
+                self._obey(frame)
+        except FrameError as error:
+            self.stop(f"the agent received what is {error}")
+
+    def _obey(self, frame: Frame) -> None:
+        if frame.kind is Kind.JOB:
+            if not self._job_seen and not self._stopping:
+                self._job_seen = True
+                self._start(AgentJob.from_json(frame.payload))
+        elif frame.kind is Kind.STOP:
+            self.stop()
+        elif frame.kind is Kind.KILL:
+            self.stop()
+            self._kill()
+
+    def _on_launcher_gone(self) -> None:
+        self._loop.remove_reader(_STDIN)
+        self.stop()
+
+    def _watch_launcher(self, pid: int) -> None:
+        """Notices the launcher's death also while a fork of it still holds our stdin open."""
+        if not hasattr(os, "pidfd_open"):
+            return  # the end of stdin has to do
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._on_launcher_gone()
+        except OSError:
+            return  # a kernel without pidfd_open
+        else:
+            self._loop.add_reader(descriptor, self._on_launcher_dead, descriptor)
+
+    def _on_launcher_dead(self, descriptor: int) -> None:
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+        self._on_launcher_gone()
+
+    # -- the ranks
+
+    def _start(self, job: AgentJob) -> None:
+        secret_file = write_secret(self._directory, job.secret)
+        if job.launcher_pid:
+            self._watch_launcher(job.launcher_pid)
+        for rank_job in job.ranks:
+            if self._stopping:
+                break
+            env = {**job.env, **rank_job.env, "HOROVOD_SECRET_FILE": secret_file}
+            try:
+                self._watch_rank(start_rank(rank_job.rank, job, env))
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                code, reason = explain_start_error(error, job)
+                payload = f"{code} {reason}".encode()
+                self._outbox.send(Kind.NOT_STARTED, rank_job.rank, payload)
+                self.stop()
+        self._on_child()
+
+    def _watch_rank(self, rank: Rank) -> None:
+        self._ranks[rank.process.pid] = rank
+        self._streams += rank.streams
+        self._outbox.send(Kind.STARTED, rank.rank, b"%d" % rank.process.pid)
+        if not self._paused:
+            for stream in rank.streams:
+                self._loop.add_reader(_open(stream), self._relay, stream)
+
+    def _relay(self, stream: Stream) -> int:
+        """Passes on what can be read at once; returns the number of bytes."""
+        if stream.pipe is None:
+            return 0
+        try:
+            data = os.read(stream.pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._outbox.send(stream.kind, stream.rank, data)
+        else:
+            self._loop.remove_reader(stream.pipe)
+            stream.pipe.close()
+            stream.pipe = None
+            self._streams.remove(stream)
+        return len(data)
+
+    def _drain(self, stream: Stream) -> None:
+        """Passes on what a process that has ended left in its pipe.
+
+        At most what a pipe holds: a process that inherited the pipe may still be writing.
+        """
+        left = 1024 * 1024
+        while left > 0 and (num_bytes := self._relay(stream)):
+            left -= num_bytes
+
+    def _set_paused(self, paused: bool) -> None:
+        self._paused = paused
+        for stream in self._streams:
+            if paused:
+                self._loop.remove_reader(_open(stream))
+            else:
+                self._loop.add_reader(_open(stream), self._relay, stream)
+
+    def _on_child(self) -> None:
+        ended, any_left = processes.reap()
+        for pid, code in ended.items():
+            rank = self._ranks.pop(pid, None)
+            if rank is None:
+                continue  # an orphan that a rank left to us
+            rank.process.returncode = code
+            for stream in rank.streams:
+                self._drain(stream)
+            self._outbox.send(Kind.EXITED, rank.rank, b"%d" % code)
+        if not any_left:
+            if self._job_seen or self._stopping:
+                self._finish()
+        elif not self._ranks and self._job_seen:
+            self.stop()  # what the ranks left running in the background
+
+    # -- the end
+
+    def stop(self, reason: str = "") -> None:
+        """Sends SIGTERM to all processes of the job, and SIGKILL after the grace period.
+
+        Args:
+            reason: told to the launcher, which did not ask for it; empty if it did.
+        """
+        if self._stopping:
+            return
+        self._stopping = True
+        if reason:
+            self._outbox.send(Kind.STOPPING, payload=reason.encode())
+        self._terminate()
+        self._loop.call_later(GRACE_S, self._kill)
+        self._loop.call_soon(self._on_child)
+
+    def _terminate(self) -> None:
+        for pid in self._ranks:
+            with contextlib.suppress(PermissionError):  # it changed its user
+                os.killpg(pid, signal.SIGTERM)
+        # Those that left their group, or that outlived its leader.
+        processes.signal_others(signal.SIGTERM, self._ranks)
+
+    def _kill(self) -> None:
+        if self._finished.done():
+            return
+        now_s = self._loop.time()
+        if self._killing_until_s is None:
+            self._killing_until_s = now_s + GIVE_UP_S
+        elif now_s >= self._killing_until_s:
+            self._finish()
+            return
+        processes.signal_descendants(signal.SIGKILL)
+        self._loop.call_later(processes.KILL_INTERVAL_S, self._kill)
+
+    def _finish(self) -> None:
+        """Ends the agent once the launcher has taken what is left to say, or is gone."""
+        if self._finished.done():
+            return
+        for stream in list(self._streams):
+            self._drain(stream)
+        self._stopping = True
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._outbox.send(Kind.DONE)
+        self._outbox.when_empty(self._leave)
+
+    def _leave(self) -> None:
+        if not self._finished.done():
+            self._finished.set_result(None)
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        self.stop(f"the agent failed: {context.get('exception') or context['message']}")
+
+
+def _open(stream: Stream) -> IO[bytes]:
+    assert stream.pipe is not None
+    return stream.pipe
+
+
+def main() -> int:
+    """Forks into guard and agent; both return only when the job of this host is over."""
+    processes.become_subreaper()
+    directory = Path(tempfile.mkdtemp(prefix="horovod-"))
+    guard_pid = os.getpid()
+    agent_pid = os.fork()
+    if agent_pid == 0:
+        processes.become_subreaper()
+        processes.die_with_parent(signal.SIGTERM, guard_pid)
+        Agent(directory, asyncio.new_event_loop()).run()
+        return 0
+    return _guard(agent_pid, directory)
+
+
+def _guard(agent_pid: int, directory: Path) -> int:
+    _, status = os.waitpid(agent_pid, 0)
+    processes.kill_descendants(GIVE_UP_S)
+    shutil.rmtree(directory, ignore_errors=True)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""The tuning flags of ``horovodrun`` as data: each becomes one variable of the ranks.
+
+A flag that was not given has the value None and leaves an inherited variable as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One tuning flag.
+
+    Attributes:
+        name: without dashes in front; the words of a switch that turns it on.
+        variable: the environment variable that carries the value to the ranks.
+        section: the heading under which ``--help`` lists it.
+        help: one line.
+        kind: int, float, str, or bool for a switch.
+        off: the words that turn a switch off.
+        aliases: older (on, off) spellings of a switch.
+        minimum, maximum: bounds of a number, both included.
+        scale: what one unit of the flag is in units of the variable.
+        negated: a switch whose variable means the opposite of the flag.
+        needs: the attribute of another flag without which this one is not passed on.
+        choices: the only texts allowed.
+    """
+
+    name: str
+    variable: str
+    section: str
+    help: str
+    kind: type[int] | type[float] | type[str] | type[bool]
+    off: str = ""
+    aliases: tuple[tuple[str, str], ...] = ()
+    minimum: float = 0
+    maximum: float = float("inf")
+    scale: int = 1
+    negated: bool = False
+    needs: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """The key under which the parsed value is found."""
+        return self.name.replace("-", "_")
+
+
+def _switch(name: str, variable: str, section: str, help: str, **more: Any) -> Flag:
+    return Flag(name, variable, section, help, bool, **{"off": f"no-{name}", **more})
+
+
+_PARAMS = "tuning"
+_AUTOTUNE = "autotune"
+_TIMELINE = "timeline"
+_STALL = "stall check"
+_LIBRARY = "libraries"
+_LOGGING = "logging"
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "fusion-threshold-mb",
+        "HOROVOD_FUSION_THRESHOLD",
+        _PARAMS,
+        "MiB of tensors that may travel in one batch; 0 turns fusion off",
+        int,
+        scale=MIB,
+    ),
+    Flag("cycle-time-ms", "HOROVOD_CYCLE_TIME", _PARAMS, "kept for old scripts", float),
+    Flag(
+        "cache-capacity",
+        "HOROVOD_CACHE_CAPACITY",
+        _PARAMS,
+        "names whose negotiation is remembered; 0 turns the cache off",
+        int,
+    ),
+    _switch(
+        "hierarchical-allreduce",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        _PARAMS,
+        "reduce inside each host first",
+    ),
+    _switch(
+        "hierarchical-allgather",
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        _PARAMS,
+        "gather inside each host first",
+    ),
+    _switch("torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _PARAMS, "use the torus algorithm"),
+    _switch("autotune", "HOROVOD_AUTOTUNE", _AUTOTUNE, "measure the best settings while training"),
+    Flag(
+        "autotune-log-file",
+        "HOROVOD_AUTOTUNE_LOG",
+        _AUTOTUNE,
+        "file for what was tried",
+        str,
+        needs="autotune",
+    ),
+    Flag(
+        "autotune-warmup-samples",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        _AUTOTUNE,
+        "samples that are thrown away at first",
+        int,
+        needs="autotune",
+    ),
+    Flag(
+        "autotune-steps-per-sample",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        _AUTOTUNE,
+        "steps in one sample",
+        int,
+        needs="autotune",
+    ),
+    Flag(
+        "autotune-bayes-opt-max-samples",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        _AUTOTUNE,
+        "samples after which tuning ends",
+        int,
+        needs="autotune",
+    ),
+    Flag(
+        "autotune-gaussian-process-noise",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        _AUTOTUNE,
+        "expected noise of a sample, 0 to 1",
+        float,
+        maximum=1,
+        needs="autotune",
+    ),
+    Flag("timeline-filename", "HOROVOD_TIMELINE", _TIMELINE, "file for the timeline", str),
+    _switch(
+        "timeline-mark-cycles",
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        _TIMELINE,
+        "mark each batch in the timeline",
+        needs="timeline_filename",
+    ),
+    _switch(
+        "stall-check",
+        "HOROVOD_STALL_CHECK_DISABLE",
+        _STALL,
+        "report ranks that did not submit a tensor",
+        negated=True,
+    ),
+    Flag(
+        "stall-check-warning-time-seconds",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        _STALL,
+        "seconds until missing ranks are reported",
+        int,
+    ),
+    Flag(
+        "stall-check-shutdown-time-seconds",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        _STALL,
+        "seconds until a stalled job ends; 0 means never",
+        int,
+    ),
+    _switch("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _LIBRARY, "MPI without threads"),
+    Flag("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _LIBRARY, "streams for NCCL", int),
+    Flag("thread-affinity", "HOROVOD_THREAD_AFFINITY", _LIBRARY, "core of the engine thread", int),
+    Flag(
+        "gloo-timeout-seconds",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        _LIBRARY,
+        "seconds that connecting to a peer may take",
+        int,
+    ),
+    Flag(
+        "log-level",
+        "HOROVOD_LOG_LEVEL",
+        _LOGGING,
+        "what the ranks report",
+        str,
+        choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
+    ),
+    Flag(
+        "log-with-timestamp",
+        "HOROVOD_LOG_HIDE_TIME",
+        _LOGGING,
+        "write the time in front of log lines",
+        bool,
+        off="log-without-timestamp",
+        aliases=(("no-log-hide-timestamp", "log-hide-timestamp"),),
+        negated=True,
+    ),
+)
+
+
+def variables_of(values: Mapping[str, Any], flags: tuple[Flag, ...] = FLAGS) -> dict[str, str]:
+    """Turns the values of tuning flags into environment variables.
+
+    Args:
+        values: by :attr:`Flag.attribute`; a missing key or None means that the flag was not given.
+        flags: the table to use.
+
+    Returns:
+        Only the variables of flags that were given.
+
+    Raises:
+        UsageError: a number is out of its bounds, or the shutdown time of the stall check does
+            not exceed its warning time.
+    """
+    variables = {}
+    for flag in flags:
+        value = values.get(flag.attribute)
+        if value is None:
+            continue
+        _check_bounds(flag, value)
+        if not flag.needs or values.get(flag.needs):
+            variables[flag.variable] = _text(flag, value)
+    _check_stall_times(values)
+    return variables
+
+
+def _check_bounds(flag: Flag, value: Any) -> None:
+    if flag.kind in (int, float) and not flag.minimum <= value <= flag.maximum:
+        bounds = (
+            f"at least {flag.minimum:g}"
+            if flag.maximum == float("inf")
+            else f"between {flag.minimum:g} and {flag.maximum:g}"
+        )
+        raise UsageError(f"--{flag.name} is {value}, but must be {bounds}")
+
+
+def _check_stall_times(values: Mapping[str, Any]) -> None:
+    warning = values.get("stall_check_warning_time_seconds")
+    shutdown = values.get("stall_check_shutdown_time_seconds")
+    if warning and shutdown and shutdown <= warning:
+        raise UsageError(
+            f"--stall-check-shutdown-time-seconds is {shutdown}, but must exceed "
+            f"--stall-check-warning-time-seconds, which is {warning}"
+        )
+
+
+def _text(flag: Flag, value: Any) -> str:
+    if flag.kind is bool:
+        return "1" if bool(value) != flag.negated else "0"
+    return str(value * flag.scale if flag.kind is int else value)

@@ -1,0 +1,157 @@
+"""Host lists and the assignment of ranks to hosts. Pure: no name is resolved here.
+
+Words: a *slot* is the capacity of a host for one rank. The *local rank* counts the ranks of one
+host; the *cross rank* counts the hosts that hold a rank with the same local rank.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HOST = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*))"
+    r"(?::(?P<slots>\d{1,6}))?"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host and the number of ranks it may hold; None if the user gave no number."""
+
+    name: str
+    slots: int | None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one rank runs."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    hostname: str
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Reads a list such as ``a:2,b:4``, ``localhost`` or ``[fe80::1]:2``.
+
+    A host that is named more than once gets the sum of its slots.
+
+    Args:
+        text: comma-separated ``host``, ``host:slots`` or ``[IPv6 address]:slots``.
+
+    Returns:
+        The hosts in the order in which they were first named.
+
+    Raises:
+        UsageError: an entry cannot be read; the message quotes it.
+    """
+    return _merge([_parse_host(entry.strip()) for entry in text.split(",")])
+
+
+def parse_hostfile(text: str, path: str) -> list[Host]:
+    """Reads lines such as ``worker-0 slots=4``; blank lines and ``#`` comments are skipped.
+
+    Args:
+        text: the contents of the file.
+        path: its name, for messages.
+
+    Returns:
+        The hosts in the order in which they were first named.
+
+    Raises:
+        UsageError: a line cannot be read, or no line names a host.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.split("#", 1)[0].split()
+        if not fields:
+            continue
+        slots = [field[len("slots=") :] for field in fields[1:] if field.startswith("slots=")]
+        try:
+            hosts.append(_parse_host(":".join([fields[0], *slots[:1]])))
+        except UsageError as error:
+            raise UsageError(f"{path}, line {number}: {error}") from None
+    if not hosts:
+        raise UsageError(f"{path} names no host; write one 'host slots=N' per line")
+    return _merge(hosts)
+
+
+def _parse_host(entry: str) -> Host:
+    match = _HOST.fullmatch(entry)
+    if match is None:
+        raise UsageError(
+            f"cannot read the host {entry!r}: write 'host', 'host:slots' or '[IPv6 address]:slots'"
+        )
+    slots = None if match["slots"] is None else int(match["slots"])
+    if slots == 0:
+        raise UsageError(f"host {entry!r} has no slot: give it at least one")
+    return Host(match["v6"] or match["name"], slots)
+
+
+def _merge(hosts: Sequence[Host]) -> list[Host]:
+    merged: dict[str, Host] = {}
+    for host in hosts:
+        known = merged.get(host.name)
+        if known is not None:
+            host = Host(host.name, (known.slots or 1) + (host.slots or 1))
+        merged[host.name] = host
+    return list(merged.values())
+
+
+def assign(hosts: Sequence[Host], num_proc: int) -> list[Slot]:
+    """Fills the slots of the hosts in order until every rank has one.
+
+    A host without a number of slots offers one slot, or all that are needed if it is the only host.
+
+    Args:
+        hosts: in the order of their ranks.
+        num_proc: how many ranks the job has, exactly.
+
+    Returns:
+        One slot per rank, in the order of ranks.
+
+    Raises:
+        UsageError: ``num_proc`` is not positive, or there are fewer slots than ranks.
+    """
+    if num_proc < 1:
+        raise UsageError(f"a job of {num_proc} ranks cannot run: give at least 1")
+    default = num_proc if len(hosts) == 1 else 1
+    capacities = [default if host.slots is None else host.slots for host in hosts]
+    if sum(capacities) < num_proc:
+        raise UsageError(
+            f"{num_proc} ranks were requested, but only {sum(capacities)} slots are available on "
+            + ", ".join(f"{host.name}:{n}" for host, n in zip(hosts, capacities, strict=True))
+        )
+    places: list[tuple[str, int]] = []
+    local_sizes: dict[str, int] = {}
+    for host, capacity in zip(hosts, capacities, strict=True):
+        local_sizes[host.name] = min(capacity, num_proc - len(places))
+        places += [(host.name, local_rank) for local_rank in range(local_sizes[host.name])]
+    return [
+        _slot(rank, hostname, local_rank, local_sizes)
+        for rank, (hostname, local_rank) in enumerate(places)
+    ]
+
+
+def _slot(rank: int, hostname: str, local_rank: int, local_sizes: dict[str, int]) -> Slot:
+    owners = [name for name, size in local_sizes.items() if size > local_rank]
+    return Slot(
+        rank=rank,
+        size=sum(local_sizes.values()),
+        local_rank=local_rank,
+        local_size=local_sizes[hostname],
+        cross_rank=owners.index(hostname),
+        cross_size=len(owners),
+        hostname=hostname,
+    )

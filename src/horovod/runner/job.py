@@ -1,0 +1,306 @@
+"""The launcher's loop: starts the agents, relays output, ends the job at the first failure.
+
+One thread, one selector, no polling: the loop sleeps until an agent reports, a signal comes or a
+deadline passes. The phases follow one another; each of them but RUNNING has a deadline:
+
+    STARTING  until every agent said that it runs
+    RUNNING   until all ranks ended, or one failed
+    SETTLING  a rank failed; the others get a moment to fail by themselves and say why
+    STOPPING  the agents end their ranks (SIGTERM, then SIGKILL)
+    KILLING   the agents were told to kill at once
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horovod.runner.failure import RankExit, first_failure, headline, report
+from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
+from horovod.runner.link import AgentLink
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Sequence
+
+    from horovod.runner.output import Output
+    from horovod.runner.plan import AgentJob
+
+# From the first failure to the end of the job pass at most the sum of these, less than 10 s.
+SETTLE_S = 2.0
+STOP_S = GRACE_S + 1.0
+KILL_S = 1.0
+CLOSE_S = 0.5
+
+
+class Phase(enum.IntEnum):
+    """Where a job is; see the module."""
+
+    STARTING = 0
+    RUNNING = 1
+    SETTLING = 2
+    STOPPING = 3
+    KILLING = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        exit_code: for the launcher: 0, that of the first failure, or 128 + signal.
+        message: what to tell the user; empty if all went well.
+        failure: the rank that failed first, if it was a rank.
+    """
+
+    exit_code: int
+    message: str = ""
+    failure: RankExit | None = None
+
+
+class Supervisor:
+    """Runs one job from start to end in the thread that calls :meth:`run`.
+
+    Args:
+        jobs: one per host.
+        start_agent: creates the agent process of a host.
+        output: takes what the ranks print.
+        start_timeout_s: until all agents must have reported.
+        log: takes one line about what happens; for ``--verbose``.
+        announce: takes one line when the first failure is known and other ranks still run.
+        interrupts: descriptor on which the number of a signal arrives as one byte; None if the
+            caller lets exceptions such as KeyboardInterrupt end the job.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[AgentJob],
+        start_agent: Callable[[AgentJob], subprocess.Popen[bytes]],
+        output: Output,
+        *,
+        start_timeout_s: float,
+        log: Callable[[str], None],
+        announce: Callable[[str], None],
+        interrupts: int | None = None,
+    ) -> None:
+        self._jobs = jobs
+        self._start_agent = start_agent
+        self._output = output
+        self._start_timeout_s = start_timeout_s
+        self._log = log
+        self._announce = announce
+        self._interrupts = interrupts
+        self._selector = selectors.DefaultSelector()
+        self._links: list[AgentLink] = []
+        self._phase = Phase.STARTING
+        self._deadline_s: float | None = None
+        self._exits: list[RankExit] = []
+        self._running = {rank_job.rank for job in jobs for rank_job in job.ranks}
+        self._outcome: Outcome | None = None
+        self._silent = False
+
+    def run(self) -> Outcome:
+        """Runs the job; returns when no process of it is left, or 10 s after a failure.
+
+        Raises:
+            BaseException: what a signal handler of the caller raised; the job has been ended.
+        """
+        try:
+            self._enter(Phase.STARTING, self._start_timeout_s)
+            if self._interrupts is not None:
+                self._selector.register(self._interrupts, selectors.EVENT_READ)
+            self._start_agents()
+            self._loop()
+            self._finish_output()
+        except BaseException:
+            self._end_after_exception()
+            raise
+        finally:
+            for link in self._links:
+                link.close(CLOSE_S)
+            self._selector.close()
+        return self._outcome or self._decide() or Outcome(0)
+
+    def _start_agents(self) -> None:
+        for job in self._jobs:
+            try:
+                process = self._start_agent(job)
+            except OSError as error:
+                self._stop(Outcome(1, f"cannot start the agent of {job.hostname}: {error}"))
+                return
+            link = AgentLink(job, process, self._selector)
+            self._links.append(link)
+            self._log(f"the agent of {job.hostname} is process {link.pid}")
+
+    def _end_after_exception(self) -> None:
+        """Ends the job; a second exception, from a second Ctrl-C, makes it quick."""
+        try:
+            self._stop(Outcome(1))
+            self._loop()
+        except BaseException:
+            self._silent = True
+            self._kill()
+            self._loop()
+
+    # -- the loop
+
+    def _loop(self) -> None:
+        while any(link.open for link in self._links):
+            timeout_s = None
+            if self._deadline_s is not None:
+                timeout_s = max(0.0, self._deadline_s - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
+                if isinstance(key.data, AgentLink):
+                    self._serve(key.data, key.fileobj)
+                else:
+                    self._on_interrupt(os.read(key.fd, 1)[0])
+            if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+                self._on_deadline()
+
+    def _serve(self, link: AgentLink, pipe: object) -> None:
+        try:
+            for frame in link.on_ready(pipe):
+                self._on_frame(link, frame)
+        except FrameError as error:
+            self._stop(Outcome(1, f"the agent of {link.hostname} sent what is {error}"))
+            link.abandon()
+        if not link.open and not link.done:
+            link.done = True
+            gone = Outcome(1, f"the agent of {link.hostname} is gone{_because(link)}")
+            self._stop(self._decide() or gone)
+
+    def _on_frame(self, link: AgentLink, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.STDOUT | Kind.STDERR:
+                self._relay(frame)
+            case Kind.READY:
+                link.ready = True
+                if self._phase is Phase.STARTING and all(each.ready for each in self._links):
+                    self._enter(Phase.RUNNING, None)
+            case Kind.STARTED:
+                pid = frame.payload.decode()
+                self._log(f"rank {frame.rank} on {link.hostname} is process {pid}")
+            case Kind.EXITED:
+                self._on_exit(link, frame.rank, int(frame.payload))
+            case Kind.NOT_STARTED:
+                code, _, reason = frame.payload.decode(errors="replace").partition(" ")
+                self._on_exit(link, frame.rank, int(code), reason)
+            case Kind.STOPPING:
+                reason = frame.payload.decode(errors="replace")
+                self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
+            case Kind.DONE:
+                link.done = True
+            case _:
+                raise FrameError(f"not for a launcher: {frame.kind.name}")
+
+    def _relay(self, frame: Frame) -> None:
+        stream = "stdout" if frame.kind is Kind.STDOUT else "stderr"
+        self._writing(lambda: self._output.write(frame.rank, stream, frame.payload))
+
+    def _finish_output(self) -> None:
+        self._writing(self._output.finish)
+
+    def _writing(self, write: Callable[[], None]) -> None:
+        """Writes output; a console or disk that takes nothing more ends the job."""
+        if self._silent:
+            return
+        try:
+            write()
+        except BrokenPipeError:
+            self._silent = True
+            self._stop(Outcome(128 + signal.SIGPIPE))
+        except OSError as error:
+            self._silent = True
+            self._stop(Outcome(1, f"cannot write the output of the ranks: {error}"))
+
+    # -- decisions
+
+    def _on_exit(self, link: AgentLink, rank: int, code: int, start_error: str = "") -> None:
+        self._running.discard(rank)
+        tail = self._output.stderr_tail(rank)
+        ended = RankExit(rank, link.hostname, code, time.monotonic(), tail, start_error)
+        self._log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
+        if self._phase >= Phase.STOPPING:
+            return  # it ended because it was told to
+        self._exits.append(ended)
+        if code != 0 and self._phase < Phase.SETTLING:
+            self._enter(Phase.SETTLING, SETTLE_S)
+        if self._phase is Phase.SETTLING and (start_error or not self._running):
+            self._stop(self._decide())
+
+    def _decide(self) -> Outcome | None:
+        failure = first_failure(self._exits)
+        if failure is None:
+            return None
+        return Outcome(failure.exit_code, report(failure), failure)
+
+    def _on_deadline(self) -> None:
+        match self._phase:
+            case Phase.STARTING:
+                late = [link for link in self._links if not link.ready]
+                hosts = ", ".join(link.hostname for link in late)
+                self._stop(
+                    Outcome(
+                        1,
+                        f"no agent came up on {hosts} within {self._start_timeout_s:g} s; raise "
+                        f"--start-timeout if it needs longer{_because(late[0])}",
+                    )
+                )
+                for link in late:
+                    link.abandon()
+            case Phase.SETTLING:
+                self._stop(self._decide())
+            case Phase.STOPPING:
+                self._kill()
+            case Phase.KILLING:
+                for link in self._links:
+                    link.done = True
+                    link.abandon()
+            case Phase.RUNNING:
+                self._deadline_s = None
+
+    def _on_interrupt(self, signum: int) -> None:
+        name = signal.Signals(signum).name
+        if self._phase >= Phase.STOPPING:
+            self._log(f"{name} again: killing the ranks")
+            self._kill()
+        else:
+            self._stop(Outcome(128 + signum, f"stopped by {name}"))
+
+    def _stop(self, outcome: Outcome | None) -> None:
+        """Ends the job; the first outcome counts."""
+        if self._phase >= Phase.STOPPING:
+            return
+        self._outcome = outcome
+        failure = None if outcome is None else outcome.failure
+        if failure is not None and not failure.start_error and self._running:
+            others = ", ".join(map(str, sorted(self._running)[:8]))
+            self._announce(f"{headline(failure)}; stopping rank {others}{_more(self._running)}")
+        self._enter(Phase.STOPPING, STOP_S)
+        self._log("stopping the ranks")
+        for link in self._links:
+            link.send(Kind.STOP)
+
+    def _kill(self) -> None:
+        if self._phase < Phase.KILLING:
+            self._enter(Phase.KILLING, KILL_S)
+            for link in self._links:
+                link.send(Kind.KILL)
+
+    def _enter(self, phase: Phase, timeout_s: float | None) -> None:
+        self._phase = phase
+        self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+
+def _more(ranks: set[int]) -> str:
+    return f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+
+
+def _because(link: AgentLink) -> str:
+    lines = link.complaints()
+    return "; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else ""

@@ -1,0 +1,135 @@
+"""The launcher's end of one agent: a process with three pipes, local or through ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+from typing import TYPE_CHECKING
+
+from horovod.runner.frames import Decoder, Frame, Kind, encode
+from horovod.runner.output import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horovod.runner.plan import AgentJob
+
+_READ_BYTES = 256 * 1024
+
+
+class AgentLink:
+    """Sends the job to an agent and reads what it reports. Belongs to one thread.
+
+    Args:
+        job: of the agent's host.
+        process: the agent, or the ssh that leads to it, with pipes for stdin, stdout and stderr.
+        selector: watches the pipes; the data of their keys is this link.
+
+    Attributes:
+        hostname: of the agent's host.
+        open: whether the agent still holds its end.
+        ready: whether the agent said that it runs.
+        done: whether it said that no process of the job is left.
+    """
+
+    def __init__(
+        self,
+        job: AgentJob,
+        process: subprocess.Popen[bytes],
+        selector: selectors.BaseSelector,
+    ) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.hostname = job.hostname
+        self.open = True
+        self.ready = False
+        self.done = False
+        self._process = process
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._selector = selector
+        self._decoder = Decoder()
+        self._complaints = Tail()
+        self._outgoing = bytearray()
+        os.set_blocking(self._stdin.fileno(), False)
+        os.set_blocking(self._stderr.fileno(), False)
+        selector.register(self._stdout, selectors.EVENT_READ, self)
+        selector.register(self._stderr, selectors.EVENT_READ, self)
+        self.send(Kind.JOB, job.to_json())
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started on this machine."""
+        return self._process.pid
+
+    def complaints(self) -> tuple[str, ...]:
+        """The last lines that the agent itself, not a rank, wrote to stderr."""
+        with contextlib.suppress(OSError, ValueError):  # nothing to read now, or closed
+            while data := os.read(self._stderr.fileno(), _READ_BYTES):
+                self._complaints.feed(data)
+        return self._complaints.lines()
+
+    def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """Queues a frame for the agent; an agent that is gone is no error here."""
+        if self.open:
+            self._outgoing += encode(kind, payload=payload)
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            del self._outgoing[: os.write(self._stdin.fileno(), self._outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._outgoing.clear()  # its death shows as the end of its stdout
+        watched = self._stdin in self._selector.get_map()
+        if self._outgoing and not watched:
+            self._selector.register(self._stdin, selectors.EVENT_WRITE, self)
+        elif watched and not self._outgoing:
+            self._selector.unregister(self._stdin)
+
+    def on_ready(self, pipe: object) -> Iterator[Frame]:
+        """Serves a pipe that the selector reported.
+
+        Args:
+            pipe: the file object of the selector's key.
+
+        Yields:
+            The frames that became complete.
+
+        Raises:
+            FrameError: what arrived is not from an agent.
+        """
+        if pipe is self._stdin:
+            self._flush()
+            return
+        pipe = self._stdout if pipe is self._stdout else self._stderr
+        try:
+            data = os.read(pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(pipe)
+            self.open = self.open and pipe is not self._stdout
+        elif pipe is self._stderr:
+            self._complaints.feed(data)
+        else:
+            yield from self._decoder.feed(data)
+
+    def abandon(self) -> None:
+        """Kills the process on this machine and no longer waits for the agent."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self.open = False
+
+    def close(self, timeout_s: float) -> None:
+        """Lets go of the process and its pipes, after its end if that comes in time."""
+        for pipe in (self._stdin, self._stdout, self._stderr):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(pipe)
+            with contextlib.suppress(OSError):
+                pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)

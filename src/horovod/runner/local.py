@@ -1,0 +1,61 @@
+"""Starts an agent on this machine, and tells which hosts are this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]
+
+from horovod.runner.environment import python_command, with_horovod_on_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def is_local(name: str) -> bool:
+    """Whether a host name or address means this machine.
+
+    Args:
+        name: as the user wrote it; it may be looked up in the network.
+    """
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
+    except OSError:
+        return False
+    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    return any(address in own or _is_loopback(address) for address in found)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def start_agent(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts an agent that talks frames over pipes; it does nothing before it gets its job.
+
+    It runs in a session of its own, so that Ctrl-C reaches the launcher alone.
+
+    Args:
+        environ: the variables of the agent itself.
+
+    Raises:
+        OSError: the process cannot be created.
+    """
+    return subprocess.Popen(
+        python_command("horovod.runner.agent"),
+        env=with_horovod_on_path(environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def network_interfaces() -> list[str]:
+    """The names of the network interfaces of this machine."""
+    return [name for _, name in socket.if_nameindex()]

@@ -1,0 +1,221 @@
+"""The command line of ``horovodrun``: which words belong to it, and what they mean.
+
+Everything from the first word that is not an option belongs to the user's command, also words that
+look like options of ``horovodrun``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from horovod.errors import UsageError
+from horovod.runner.flags import FLAGS, Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Flags of features that are still to come, with the number of words that follow them.
+_LATER = {
+    "elastic training": {
+        "--min-np": 1,
+        "--min-num-proc": 1,
+        "--max-np": 1,
+        "--max-num-proc": 1,
+        "--slots-per-host": 1,
+        "--elastic-timeout": 1,
+        "--reset-limit": 1,
+        "--blacklist-cooldown-range": 2,
+        "--host-discovery-script": 1,
+    },
+    "starting through ssh": {"-p": 1, "--ssh-port": 1, "-i": 1, "--ssh-identity-file": 1},
+    "starting through mpirun": {"--mpi": 0, "--mpi-args": 1, "--binding-args": 1},
+    "starting through jsrun": {"--jsrun": 0},
+    "a config file": {"--config-file": 1},
+}
+
+_LATER_BY_FLAG = {flag: feature for feature, flags in _LATER.items() for flag in flags}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are exceptions of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+class _Options:
+    """A parser that remembers how many words follow each option."""
+
+    def __init__(self) -> None:
+        self.parser = _Parser(
+            prog="horovodrun",
+            usage="horovodrun [options] COMMAND [ARGUMENTS ...]",
+            description="Starts COMMAND once per rank and watches over the ranks.",
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.num_words = {flag: n for flags in _LATER.values() for flag, n in flags.items()}
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
+
+    def add(self, section: str, *names: str, **settings: Any) -> None:
+        if section not in self._groups:
+            self._groups[section] = self.parser.add_argument_group(section)
+        action = self._groups[section].add_argument(*names, **settings)
+        self.num_words.update(dict.fromkeys(names, 0 if action.nargs == 0 else 1))
+
+
+def _make_options() -> _Options:
+    options = _Options()
+    _add_job(options)
+    _add_output(options)
+    for flag in FLAGS:
+        _add_flag(options, flag)
+    return options
+
+
+def _add_job(options: _Options) -> None:
+    add = options.add
+    section = "job"
+    add(section, "-h", "--help", action="help", help="show this text and exit")
+    add(section, "-v", "--version", action="store_true", help="print the version and exit")
+    add(section, "-cb", "--check-build", action="store_true", help="print what was found and exit")
+    add(section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="ranks to start")
+    add(section, "-H", "--hosts", metavar="HOST:SLOTS,...", help="default: localhost:N")
+    add(section, "-hostfile", "--hostfile", metavar="FILE", help="one 'HOST slots=N' per line")
+    add(
+        section,
+        "--network-interfaces",
+        "--network-interface",
+        dest="network_interfaces",
+        action="append",
+        metavar="NAME,...",
+        help="interfaces for the traffic of the ranks; default: loopback",
+    )
+    add(
+        section,
+        "--start-timeout",
+        type=int,
+        metavar="SECONDS",
+        help="until all ranks must have found each other (default: HOROVOD_START_TIMEOUT, or 30)",
+    )
+    add(section, "--tcp", action="store_true", help="NCCL does without InfiniBand")
+    add(section, "--gloo", action="store_true", help=argparse.SUPPRESS)
+    add(section, "--disable-cache", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_output(options: _Options) -> None:
+    add = options.add
+    section = "output"
+    add(section, "--verbose", action="store_true", help="tell each step on stderr")
+    add(
+        section,
+        "--output-filename",
+        metavar="DIR",
+        help="also write DIR/rank.<rank>/stdout and stderr, without prefixes",
+    )
+    add(
+        section,
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        dest="prefix_timestamp",
+        action="store_true",
+        help="write the time in front of each line",
+    )
+
+
+def _add_flag(options: _Options, flag: Flag) -> None:
+    name = f"--{flag.name}"
+    if flag.kind is not bool:
+        options.add(
+            flag.section,
+            name,
+            dest=flag.attribute,
+            type=flag.kind,
+            choices=flag.choices or None,
+            metavar={int: "N", float: "X"}.get(flag.kind, "TEXT"),
+            help=f"{flag.help} ({flag.variable})",
+        )
+        return
+    names = ((flag.name, flag.off, f"{flag.help} ({flag.variable})"),)
+    aliases = ((on, off, argparse.SUPPRESS) for on, off in flag.aliases)
+    for on, off, text in (*names, *aliases):
+        hidden = argparse.SUPPRESS if text is argparse.SUPPRESS else f"opposite of --{on}"
+        for word, value, help_text in ((on, True, text), (off, False, hidden)):
+            options.add(
+                flag.section,
+                f"--{word}",
+                dest=flag.attribute,
+                action="store_const",
+                const=value,
+                help=help_text,
+            )
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Reads the words that follow ``horovodrun``.
+
+    A tuning flag that was not given is None in the result.
+
+    Args:
+        words: the command line without the program's name.
+
+    Returns:
+        The options by attribute, and the user's command, untouched.
+
+    Raises:
+        UsageError: a flag is unknown, not supported yet, or has no or a wrong value.
+        SystemExit: ``--help`` was asked for and printed.
+    """
+    options = _make_options()
+    own, command = _split(words, options.num_words)
+    namespace = options.parser.parse_args(own)
+    if namespace.hosts is not None and namespace.hostfile is not None:
+        raise UsageError("-H and -hostfile exclude each other")
+    return namespace, command
+
+
+def _split(words: Sequence[str], num_words: dict[str, int]) -> tuple[list[str], list[str]]:
+    """Cuts the options from the command, each option with its value in one word."""
+    own: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest[0]
+        if word == "--":
+            return own, rest[1:]
+        if not word.startswith("-") or word == "-":
+            break
+        name, equals, value = _resolve(word, num_words)
+        if name in _LATER_BY_FLAG:
+            raise UsageError(f"{name}: {_LATER_BY_FLAG[name]} is not supported in this version")
+        rest = rest[1:]
+        if num_words[name] == 0:
+            if equals:
+                raise UsageError(f"{name} takes no value, but was given {value!r}")
+            own.append(name)
+            continue
+        if not equals:
+            if not rest:
+                raise UsageError(f"{name} needs a value")
+            value, rest = rest[0], rest[1:]
+        own.append(f"{name}={value}")
+    return own, rest
+
+
+def _resolve(word: str, num_words: dict[str, int]) -> tuple[str, str, str]:
+    """Finds the full name of an option, which may be abbreviated or joined with its value."""
+    name, equals, value = word.partition("=")
+    if name in num_words:
+        return name, equals, value
+    if name.startswith("--"):
+        matches = [known for known in num_words if known.startswith(name)]
+        if len(matches) == 1:
+            return matches[0], equals, value
+        if matches:
+            raise UsageError(f"{name} may mean {' or '.join(sorted(matches))}")
+    elif num_words.get(word[:2]) == 1:
+        return word[:2], "=", word[2:]
+    similar = difflib.get_close_matches(name, num_words, n=1)
+    hint = f"; did you mean {similar[0]}?" if similar else "; see horovodrun --help"
+    raise UsageError(f"unknown option {name}{hint}")

@@ -1,0 +1,172 @@
+"""What the agent of each host has to do. Pure: settings and addresses in, jobs out.
+
+A job travels to its agent over a pipe, never on a command line, because it holds the secret and
+the whole environment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.hosts import Slot
+
+LOOPBACK_INTERFACE = "lo"
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What the user wants to run, and how.
+
+    Attributes:
+        command: the program and its arguments.
+        cwd: the working directory of all ranks.
+        environ: the launcher's environment, which the ranks inherit.
+        variables: what the tuning flags set; stronger than ``environ``.
+        network_interfaces: names given by the user; empty means loopback.
+    """
+
+    command: tuple[str, ...]
+    cwd: str
+    environ: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    network_interfaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where the key-value store of the job listens, and the secret that opens it."""
+
+    address: str
+    port: int
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """One rank, and the variables that only this rank gets."""
+
+    rank: int
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class AgentJob:
+    """Everything that the agent of one host needs.
+
+    Attributes:
+        hostname: as the user wrote it.
+        command, cwd: what each rank executes, and where.
+        env: the variables that all ranks of the host have in common, complete.
+        ranks: the ranks of this host.
+        secret: of the job's store; the agent writes it into a private file.
+        launcher_pid: the process on the agent's own machine whose death ends the job; 0 if the
+            launcher runs elsewhere.
+    """
+
+    hostname: str
+    command: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str] = field(repr=False)
+    ranks: tuple[RankJob, ...]
+    secret: bytes = field(repr=False)
+    launcher_pid: int = 0
+
+    def to_json(self) -> bytes:
+        """The job as the agent reads it."""
+        document = {
+            "hostname": self.hostname,
+            "command": list(self.command),
+            "cwd": self.cwd,
+            "env": dict(self.env),
+            "ranks": [{"rank": job.rank, "env": dict(job.env)} for job in self.ranks],
+            "secret": self.secret.hex(),
+            "launcher_pid": self.launcher_pid,
+        }
+        return json.dumps(document).encode("ascii")
+
+    @staticmethod
+    def from_json(text: bytes) -> AgentJob:
+        """Reads what :meth:`to_json` wrote."""
+        document = json.loads(text)
+        return AgentJob(
+            hostname=document["hostname"],
+            command=tuple(document["command"]),
+            cwd=document["cwd"],
+            env=document["env"],
+            ranks=tuple(RankJob(job["rank"], job["env"]) for job in document["ranks"]),
+            secret=bytes.fromhex(document["secret"]),
+            launcher_pid=document["launcher_pid"],
+        )
+
+
+def make_plan(
+    slots: Sequence[Slot], settings: JobSettings, store: StoreAddress, launcher_pid: int = 0
+) -> list[AgentJob]:
+    """Computes the job of each host.
+
+    Args:
+        slots: where each rank runs; the ranks of a host are neighbours.
+        settings: what to run.
+        store: where the ranks find each other.
+        launcher_pid: see :class:`AgentJob`.
+
+    Returns:
+        One job per host, in the order of the hosts.
+    """
+    env = common_environment(settings, store)
+    return [
+        AgentJob(
+            hostname=hostname,
+            command=settings.command,
+            cwd=settings.cwd,
+            env=env,
+            ranks=tuple(RankJob(slot.rank, rank_environment(slot)) for slot in group),
+            secret=store.secret,
+            launcher_pid=launcher_pid,
+        )
+        for hostname, group in itertools.groupby(slots, key=lambda slot: slot.hostname)
+    ]
+
+
+def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, str]:
+    """The variables that all ranks share.
+
+    The names with GLOO in them are what scripts for earlier versions look at.
+    """
+    interfaces = settings.network_interfaces
+    inherited = {
+        # A user who chose an interface for NCCL knows better than the default.
+        "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE,
+        **settings.environ,
+        **settings.variables,
+    }
+    if interfaces:
+        inherited["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
+    return {
+        **inherited,
+        "PYTHONUNBUFFERED": "1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interfaces[0] if interfaces else LOOPBACK_INTERFACE,
+    }
+
+
+def rank_environment(slot: Slot) -> dict[str, str]:
+    """The variables that tell a rank its place in the job."""
+    return {
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+    }

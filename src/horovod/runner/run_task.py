@@ -1,0 +1,95 @@
+"""What each rank of ``horovod.run`` executes: fetch the function, call it, store the result.
+
+Keys of the store: ``function`` (from the caller), ``result/<rank>`` and ``error/<rank>`` (text of a
+traceback). The store takes only peers that know the job's secret, so what is unpickled comes from
+the process of the same user that started this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from horovod.config import Config
+from horovod.errors import StartError
+from horovod.rendezvous.secret import read_secret
+from horovod.rendezvous.store import StoreClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+FUNCTION_KEY = "function"
+
+
+def result_key(rank: int) -> str:
+    """Where the result of a rank lies, pickled."""
+    return f"result/{rank}"
+
+
+def error_key(rank: int) -> str:
+    """Where the traceback of a rank lies, as text."""
+    return f"error/{rank}"
+
+
+def pack_function(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: list[str]
+) -> bytes:
+    """Pickles a call together with the places where its modules may be found.
+
+    Args:
+        func, args, kwargs: the call.
+        path: entries for ``sys.path``; used after the entries of the rank's own.
+    """
+    return pickle.dumps((path, cloudpickle.dumps((func, args, kwargs))))
+
+
+def _call(payload: bytes) -> Any:
+    path, call = pickle.loads(payload)
+    sys.path += [entry for entry in path if entry not in sys.path]
+    func, args, kwargs = cloudpickle.loads(call)
+    return func(*args, **kwargs)
+
+
+def main() -> None:
+    """Runs the function of this rank.
+
+    An exception of the function is stored and then goes its way: Python prints it, and Horovod
+    tells it to the other ranks. ``sys.exit(0)`` counts as a return of None.
+    """
+    config = Config.from_env()
+    payload = _exchange(config, lambda store: store.get(FUNCTION_KEY, config.start_timeout_s))
+    try:
+        try:
+            result = _call(payload)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise
+            result = None
+        value = cloudpickle.dumps(result)
+    except BaseException:
+        text = traceback.format_exc().encode(errors="replace")
+        with contextlib.suppress(StartError):  # the first error is the one that matters
+            _exchange(config, lambda store: store.set(error_key(config.rank), text))
+        raise
+    # The job may have given this process another rank meanwhile.
+    key = result_key(Config.from_env().rank)
+    _exchange(config, lambda store: store.set(key, value))
+
+
+def _exchange(config: Config, exchange: Callable[[StoreClient], T]) -> T:
+    """Talks to the store over a connection of its own: the function may take hours, or fork."""
+    secret = read_secret(config.secret_file)
+    address, port = config.rendezvous_addr, config.rendezvous_port
+    with StoreClient(address, port, secret, config.start_timeout_s) as store:
+        return exchange(store)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Gradients of the collectives.
+
+Each backward pass is made of differentiable collectives itself, so second derivatives work too. It runs
+under the name of the forward call with ``.gradient`` appended; unnamed calls count up as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from horovod.errors import UsageError
+from horovod.group import ReduceOp
+from horovod.torch.calls import (
+    AllgatherCall,
+    AllreduceCall,
+    AlltoallCall,
+    BroadcastCall,
+    Call,
+    ReducescatterCall,
+)
+
+Tensors = tuple[torch.Tensor, ...]
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+def tracks(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a call on these tensors has to be recorded for the backward pass."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def allreduce(call: AllreduceCall, tensors: Sequence[torch.Tensor]) -> Tensors:
+    """Runs the call; its gradient is the same allreduce of the incoming gradients."""
+    if not tracks(tensors):
+        return call.run(tensors)
+    return cast(Tensors, _Allreduce.apply(call, *tensors))
+
+
+def reducescatter(call: ReducescatterCall, tensors: Sequence[torch.Tensor]) -> Tensors:
+    """Runs the call; its gradient gathers the incoming ones, scaled like the sum."""
+    if not tracks(tensors):
+        return call.run(tensors)
+    return cast(Tensors, _Reducescatter.apply(call, *tensors))
+
+
+def allgather(call: AllgatherCall, tensors: Sequence[torch.Tensor]) -> Tensors:
+    """Runs the call; its gradient is this rank's rows of the averaged incoming gradient."""
+    if not tracks(tensors):
+        return call.run(tensors)
+    if any(tensor.dim() == 0 for tensor in tensors):
+        raise UsageError("allgather of a tensor without dimensions; use tensor.reshape(1)")
+    return cast(Tensors, _Allgather.apply(call, *tensors))
+
+
+def broadcast(call: BroadcastCall, tensor: torch.Tensor) -> torch.Tensor:
+    """Runs the call; its gradient is the averaged incoming one on the root, zero elsewhere."""
+    if not tracks((tensor,)):
+        return call.run(tensor)
+    return cast(torch.Tensor, _Broadcast.apply(call, tensor))
+
+
+def alltoall(call: AlltoallCall, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs the call; its gradient sends each row of the incoming gradient back."""
+    if not tracks((tensor,)):
+        return call.run(tensor)
+    return cast(tuple[torch.Tensor, torch.Tensor], _Alltoall.apply(call, tensor))
+
+
+def _average(call: Call, gradients: Sequence[torch.Tensor]) -> Tensors:
+    prefix = "grouped_allreduce" if call.prefix.startswith("grouped_") else "allreduce"
+    return allreduce(
+        AllreduceCall(call.group, call.gradient_name(), prefix, call.call_site), gradients
+    )
+
+
+class _Collective(torch.autograd.Function):
+    """Chooses the incoming gradients that somebody wants; integer tensors of a group have none."""
+
+    @staticmethod
+    def wanted(ctx: Any, gradients: Gradients) -> list[torch.Tensor]:
+        return [
+            gradient.contiguous()
+            for gradient, needed in zip(gradients, ctx.needs_input_grad[1:], strict=True)
+            if needed and gradient is not None
+        ]
+
+    @staticmethod
+    def placed(ctx: Any, results: Sequence[torch.Tensor]) -> Gradients:
+        left = iter(results)
+        return (None, *(next(left) if needed else None for needed in ctx.needs_input_grad[1:]))
+
+
+class _Allreduce(_Collective):
+    @staticmethod
+    def forward(ctx: Any, call: AllreduceCall, *tensors: torch.Tensor) -> Tensors:
+        ctx.call = call
+        return call.run(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
+        wanted = _Collective.wanted(ctx, gradients)
+        return _Collective.placed(ctx, allreduce(ctx.call.as_gradient(), wanted))
+
+
+class _Reducescatter(_Collective):
+    @staticmethod
+    def forward(ctx: Any, call: ReducescatterCall, *tensors: torch.Tensor) -> Tensors:
+        ctx.call = call
+        return call.run(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
+        call: ReducescatterCall = ctx.call
+        factor = call.prescale * call.postscale
+        if call.op == ReduceOp.SUM:
+            factor *= call.group.size
+        scaled = [gradient * factor for gradient in _Collective.wanted(ctx, gradients)]
+        prefix = call.prefix.replace("reducescatter", "allgather")
+        gather = AllgatherCall(call.group, call.gradient_name(), prefix, call.call_site)
+        return _Collective.placed(ctx, allgather(gather, scaled))
+
+
+class _Allgather(_Collective):
+    @staticmethod
+    def forward(ctx: Any, call: AllgatherCall, *tensors: torch.Tensor) -> Tensors:
+        ctx.call = call
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        return call.run(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
+        call: AllgatherCall = ctx.call
+        rows = [n for n, needed in zip(ctx.rows, ctx.needs_input_grad[1:], strict=True) if needed]
+        starts = _offsets(call, rows)
+        reduced = _average(call, _Collective.wanted(ctx, gradients))
+        own = [
+            gradient.narrow(0, start, num_rows)
+            for gradient, start, num_rows in zip(reduced, starts, rows, strict=True)
+        ]
+        return _Collective.placed(ctx, own)
+
+
+def _offsets(call: AllgatherCall, rows: Sequence[int]) -> list[int]:
+    """Where this rank's rows begin in each gathered tensor."""
+    name = None if call.name is None else f"{call.name}.rows"
+    (gathered,) = AllgatherCall(call.group, name, "allgather", call.call_site).run(
+        (torch.tensor(rows, dtype=torch.int64),)
+    )
+    before = gathered.reshape(call.group.size, len(rows))[: call.group.rank]
+    return [int(start) for start in before.sum(dim=0).tolist()]
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: BroadcastCall, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.call = call
+        return call.run(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:  # type: ignore[override]
+        call: BroadcastCall = ctx.call
+        (reduced,) = _average(call, (gradient.contiguous(),))
+        return None, reduced if call.is_root else torch.zeros_like(reduced)
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, call: AlltoallCall, tensor: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.call = call
+        ctx.shape = tensor.shape
+        output, received = call.run(tensor)
+        ctx.received = tuple(received.tolist())
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: torch.Tensor, _: torch.Tensor
+    ) -> tuple[None, torch.Tensor]:
+        call: AlltoallCall = ctx.call
+        back = AlltoallCall(
+            call.group, call.gradient_name(), call.prefix, call.call_site, ctx.received
+        )
+        sent, _ = alltoall(back, gradient.contiguous())
+        missing = ctx.shape[0] - sent.shape[0]
+        if missing:
+            # Rows beyond the sum of the splits were not sent and have no influence.
+            shape = (missing, *ctx.shape[1:])
+            sent = torch.cat((sent, sent.new_zeros(shape)))
+        return None, sent

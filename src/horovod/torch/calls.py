@@ -1,0 +1,239 @@
+"""Collective calls on PyTorch tensors, without gradients: what to send, what comes back.
+
+A call is made once and can be run on tensors at once, started for later, or differentiated
+(:mod:`horovod.torch.autograd`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+
+from horovod._native import Handle
+from horovod.errors import UsageError
+from horovod.group import Group, ReduceOp
+from horovod.torch.tensors import adopt, mark_written, view, views
+
+Tensors = Sequence[torch.Tensor]
+C = TypeVar("C", bound="Call")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What every collective needs.
+
+    Attributes:
+        group: the ranks that take part.
+        name: what the ranks agree on; None counts up.
+        prefix: the operation's word in the name.
+        call_site: ``file:line`` of the caller.
+    """
+
+    group: Group
+    name: str | None
+    prefix: str
+    call_site: str
+
+    def gradient_name(self) -> str | None:
+        return None if self.name is None else f"{self.name}.gradient"
+
+    def as_gradient(self: C) -> C:
+        """The same call under another name, as the forward one may be in flight again."""
+        return replace(self, name=self.gradient_name())
+
+
+@dataclass(frozen=True)
+class AllreduceCall(Call):
+    """Reduces each tensor; any shape, the same on all ranks."""
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
+        """Starts the reduction of ``tensors`` into ``outputs``, which may be the same list."""
+        inputs = views(tensors)
+        handle = self.group.allreduce(
+            inputs,
+            inputs if outputs is tensors else views(outputs),
+            op=self.op,
+            prescale=self.prescale,
+            postscale=self.postscale,
+            name=self.name,
+            prefix=self.prefix,
+            waits_next=waits_next,
+            call_site=self.call_site,
+            keep=(tensors, outputs),
+        )
+        if outputs is tensors:
+            mark_written(tensors)
+        return handle
+
+    def outputs(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.empty_like(tensor) for tensor in tensors)
+
+    def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """Returns the reduced tensors; leaves the inputs untouched."""
+        outputs = self.outputs(tensors)
+        self.submit(tensors, outputs, waits_next=True).wait()
+        return outputs
+
+
+@dataclass(frozen=True)
+class ReducescatterCall(Call):
+    """Reduces each tensor and keeps this rank's rows of it."""
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
+        """Starts the reduction of ``tensors`` into ``outputs``, made by :meth:`outputs`."""
+        return self.group.reducescatter(
+            views(tensors),
+            views(outputs),
+            op=self.op,
+            prescale=self.prescale,
+            postscale=self.postscale,
+            name=self.name,
+            prefix=self.prefix,
+            waits_next=waits_next,
+            call_site=self.call_site,
+            keep=(tensors, outputs),
+        )
+
+    def outputs(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        return tuple(self._output(tensor) for tensor in tensors)
+
+    def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """Returns this rank's rows of the reduced tensors."""
+        outputs = self.outputs(tensors)
+        self.submit(tensors, outputs, waits_next=True).wait()
+        return outputs
+
+    def _output(self, tensor: torch.Tensor) -> torch.Tensor:
+        shape = tuple(tensor.shape)
+        if shape:
+            shape = (self.group.rows_of(shape[0]), *shape[1:])
+        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+
+
+@dataclass(frozen=True)
+class AllgatherCall(Call):
+    """Joins the tensors of all ranks along dimension 0."""
+
+    def submit(self, tensors: Tensors, waits_next: bool = False) -> Handle:
+        """Starts the gathering; :meth:`take` gives the result of the ended operation."""
+        return self.group.allgather(
+            views(tensors),
+            name=self.name,
+            prefix=self.prefix,
+            waits_next=waits_next,
+            call_site=self.call_site,
+            keep=tensors,
+        )
+
+    @staticmethod
+    def take(handle: Handle) -> tuple[torch.Tensor, ...]:
+        """The gathered tensors."""
+        return tuple(adopt(array) for array in handle.results())
+
+    def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """Returns the gathered tensors."""
+        handle = self.submit(tensors, waits_next=True)
+        handle.wait()
+        return self.take(handle)
+
+
+@dataclass(frozen=True)
+class BroadcastCall(Call):
+    """Copies the root's tensor to all ranks."""
+
+    root: int = 0
+
+    def submit(
+        self, tensor: torch.Tensor, output: torch.Tensor, waits_next: bool = False
+    ) -> Handle:
+        """Starts the broadcast of ``tensor`` into ``output``, which may be the same tensor."""
+        source = view(tensor)
+        handle = self.group.broadcast(
+            (source,),
+            (source if output is tensor else view(output),),
+            self.root,
+            name=self.name,
+            prefix=self.prefix,
+            waits_next=waits_next,
+            call_site=self.call_site,
+            keep=(tensor, output),
+        )
+        if output is tensor:
+            mark_written((tensor,))
+        return handle
+
+    def run(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor with the root's values; leaves the input untouched."""
+        output = torch.empty_like(tensor)
+        self.submit(tensor, output, waits_next=True).wait()
+        return output
+
+    @property
+    def is_root(self) -> bool:
+        return self.group.ranks[self.group.rank] == self.root
+
+
+@dataclass(frozen=True)
+class AlltoallCall(Call):
+    """Sends consecutive rows to each rank."""
+
+    splits: tuple[int, ...] | None = None
+
+    def submit(self, tensor: torch.Tensor, waits_next: bool = False) -> Handle:
+        """Starts the exchange; :meth:`take` gives the result of the ended operation."""
+        return self.group.alltoall(
+            (view(tensor),),
+            self.splits,
+            name=self.name,
+            prefix=self.prefix,
+            waits_next=waits_next,
+            call_site=self.call_site,
+            keep=tensor,
+        )
+
+    @staticmethod
+    def take(handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows received, and how many came from each rank (int32)."""
+        received = torch.tensor(handle.received_splits(), dtype=torch.int32)
+        return adopt(handle.results()[0]), received
+
+    def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the rows received, and how many came from each rank (int32)."""
+        handle = self.submit(tensor, waits_next=True)
+        handle.wait()
+        return self.take(handle)
+
+
+def splits_of(splits: Sequence[int] | torch.Tensor | None) -> tuple[int, ...] | None:
+    """The number of rows for each rank, from what a caller may give.
+
+    Args:
+        splits: integers, a one-dimensional int32 tensor, or None.
+
+    Raises:
+        UsageError: a tensor of another dtype or number of dimensions.
+    """
+    if splits is None:
+        return None
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype is not torch.int32 or splits.dim() != 1:
+            raise UsageError(
+                f"splits is a tensor of {splits.dtype} with {splits.dim()} dimensions; "
+                "give a list of integers or a one-dimensional torch.int32 tensor"
+            )
+        return tuple(splits.tolist())
+    try:
+        return tuple(int(rows) for rows in splits)
+    except (TypeError, ValueError):
+        raise UsageError(f"splits={splits!r} is not a sequence of integers") from None

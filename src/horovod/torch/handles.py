@@ -1,0 +1,105 @@
+"""The integers that asynchronous operations return."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from horovod._native import Handle
+from horovod.errors import UsageError
+from horovod.group import Group
+
+
+class _Pending(NamedTuple):
+    group: Group
+    handle: Handle
+    finish: Callable[[Handle], Any]
+
+
+class HandleTable:
+    """Operations that were started and not yet synchronised, by number from 1."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._latest: Group | None = None
+
+    def add(self, group: Group, handle: Handle, finish: Callable[[Handle], Any]) -> int:
+        """Keeps an operation until it is synchronised.
+
+        Args:
+            group: where it runs.
+            handle: the operation.
+            finish: makes the result of the ended operation; holds the tensors alive until then.
+        """
+        if group is not self._latest:
+            self._forget_ended_jobs()
+            self._latest = group
+        number = next(self._numbers)
+        self._pending[number] = _Pending(group, handle, finish)
+        return number
+
+    def poll(self, number: int) -> bool:
+        """Whether the operation ended, also with an error; never blocks.
+
+        Raises:
+            UsageError: the handle is unknown, or was synchronised already.
+        """
+        pending = self._pending.get(number)
+        if pending is None:
+            raise UsageError(f"handle {number} is unknown or has been synchronized already")
+        return pending.handle.done()
+
+    def synchronize(self, number: int) -> Any:
+        """Waits for the operation, returns its result and forgets it; None if it is unknown.
+
+        Raises:
+            HorovodInternalError: the operation failed.
+        """
+        pending = self._pending.get(number)
+        if pending is None:
+            return None
+        try:
+            pending.handle.wait()
+            return pending.finish(pending.handle)
+        finally:
+            self._pending.pop(number, None)
+
+    def _forget_ended_jobs(self) -> None:
+        """Drops what nobody synchronised before a shutdown, or it would stay for ever."""
+        for number, pending in list(self._pending.items()):
+            if pending.group.engine.error():
+                self._pending.pop(number, None)
+
+
+_table = HandleTable()
+add = _table.add
+
+
+def poll(handle: int) -> bool:
+    """Whether an asynchronous operation ended, also with an error; never blocks.
+
+    Args:
+        handle: what an ``*_async`` function returned.
+
+    Raises:
+        UsageError: the handle is unknown, or was synchronised already.
+    """
+    return _table.poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an asynchronous operation and returns its result.
+
+    Args:
+        handle: what an ``*_async`` function returned.
+
+    Returns:
+        A tensor; a tuple of tensors for a grouped operation; ``(output, received_splits)`` for
+        alltoall; None if the handle is unknown or was synchronised already.
+
+    Raises:
+        HorovodInternalError: the operation failed; the handle is dropped.
+    """
+    return _table.synchronize(handle)

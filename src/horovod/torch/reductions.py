@@ -1,0 +1,386 @@
+"""allreduce and reducescatter in all their forms.
+
+Common arguments:
+    tensor: dense, contiguous, on the CPU; the same shape and dtype on all ranks. Dtypes are bool, the
+        integer types, float16, bfloat16, float32 and float64.
+    name: what the ranks agree on; without one, all ranks must call in the same order.
+    op: Average (the default), Sum, Min, Max or Product; Average of integers truncates towards zero.
+    prescale_factor, postscale_factor: applied to each input, and to the result.
+    process_set: the ranks that take part.
+
+Common errors:
+    UsageError (a ValueError): the arguments are wrong; only this rank sees it.
+    HorovodInternalError: the ranks disagree, a rank was lost, or Horovod was shut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horovod.torch import autograd, handles
+from horovod.torch.calls import AllreduceCall, ReducescatterCall
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.tensors import view
+from horovod.train.call_site import call_site
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import Average, resolve_reduce_op
+
+CompressorLike = type[Compressor] | Compressor
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: CompressorLike = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks; the result is the same on each of them.
+
+    Args:
+        tensor: any shape and supported dtype, the same on all ranks; left untouched.
+        average: deprecated; True for Average, False for Sum.
+        name: what the ranks agree on.
+        compression: how the tensor travels, one of Compression.none, fp16 and bf16 or your own.
+        op: the reduction.
+        prescale_factor: multiplied to the input.
+        postscale_factor: multiplied to the result.
+        process_set: the ranks that take part.
+
+    Returns:
+        A tensor of the shape and dtype of ``tensor``. Its gradient is allreduced in the same way.
+
+    Raises:
+        UsageError: the arguments are wrong.
+        HorovodInternalError: the operation failed.
+
+    Example:
+        >>> hvd.allreduce(torch.ones(3), op=hvd.Sum)   # with 4 ranks
+        tensor([4., 4., 4.])
+    """
+    source = view(tensor)
+    if compression is not Compression.none or tensor.requires_grad:
+        call = _allreduce_call(
+            "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        )
+        compressed, context = compression.compress(tensor)
+        (reduced,) = autograd.allreduce(call, (compressed,))
+        return compression.decompress(reduced, context)
+    # The way of most calls, with nothing that a small tensor would have to pay for.
+    output = torch.empty_like(tensor)
+    group_of(process_set).allreduce(
+        (source,),
+        (view(output),),
+        op=resolve_reduce_op(op, average),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        name=name,
+        waits_next=True,
+        call_site=call_site(),
+        keep=(tensor, output),
+    ).wait()
+    return output
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts :func:`allreduce`; :func:`synchronize` returns the reduced tensor.
+
+    Do not change ``tensor`` before that. The result has no gradient.
+    """
+    call = _allreduce_call(
+        "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    outputs = call.outputs((tensor,))
+    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
+    call = _allreduce_call(
+        "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    tensors = (tensor,)
+    call.submit(tensors, tensors, waits_next=True).wait()
+    return tensor
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts :func:`allreduce_`; :func:`synchronize` returns the same tensor object.
+
+    Neither read nor change ``tensor`` before that.
+    """
+    call = _allreduce_call(
+        "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    tensors = (tensor,)
+    return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: CompressorLike = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors as one operation: they become ready, and fail, together.
+
+    Args:
+        tensors: at least one; shapes and dtypes may differ from each other, not between ranks.
+
+    The rest is as in :func:`allreduce`.
+    """
+    call = _allreduce_call(
+        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    reduced = autograd.allreduce(call, tuple(tensor for tensor, _ in pairs))
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, pairs, strict=True)
+    ]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts :func:`grouped_allreduce`; :func:`synchronize` returns a tuple of tensors."""
+    call = _allreduce_call(
+        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    inputs = tuple(tensors)
+    outputs = call.outputs(inputs)
+    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place as one operation and returns them."""
+    call = _allreduce_call(
+        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    inputs = tuple(tensors)
+    call.submit(inputs, inputs, waits_next=True).wait()
+    return list(inputs)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns a tuple of the same tensors."""
+    call = _allreduce_call(
+        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+    )
+    inputs = tuple(tensors)
+    return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: CompressorLike = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks and leaves each of them its own rows of the result.
+
+    Args:
+        tensor: at least one dimension; the same shape and dtype on all ranks; left untouched. Of d
+            rows, each of n ranks gets d // n, and the first d % n ranks get one more.
+        name: what the ranks agree on.
+        compression: how the tensor travels.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        prescale_factor: multiplied to the input.
+        postscale_factor: multiplied to the result.
+
+    Returns:
+        This rank's rows; perhaps none. The gradient is gathered from all ranks.
+
+    Raises:
+        UsageError: the arguments are wrong.
+        HorovodInternalError: the operation failed, or ``op`` is another reduction.
+    """
+    return _reducescatter(
+        "reducescatter",
+        (tensor,),
+        name,
+        compression,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+    )[0]
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts :func:`reducescatter`; :func:`synchronize` returns this rank's rows."""
+    call = _reducescatter_call(
+        "reducescatter", name, op, prescale_factor, postscale_factor, process_set
+    )
+    outputs = call.outputs((tensor,))
+    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: CompressorLike = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Runs :func:`reducescatter` on several tensors as one operation.
+
+    Args:
+        tensors: at least one; shapes and dtypes may differ from each other, not between ranks.
+
+    The rest is as in :func:`reducescatter`.
+    """
+    return _reducescatter(
+        "grouped_reducescatter",
+        tensors,
+        name,
+        compression,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+    )
+
+
+def _reducescatterync(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts :func:`grouped_reducescatter`; :func:`synchronize` returns a tuple of tensors."""
+    call = _reducescatter_call(
+        "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set
+    )
+    inputs = tuple(tensors)
+    outputs = call.outputs(inputs)
+    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs)
+
+
+def _allreduce_call(
+    prefix: str,
+    name: str | None,
+    op: int | None,
+    average: bool | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> AllreduceCall:
+    return AllreduceCall(
+        group_of(process_set),
+        name,
+        prefix,
+        call_site(),
+        resolve_reduce_op(op, average, stacklevel=4),
+        prescale_factor,
+        postscale_factor,
+    )
+
+
+def _reducescatter_call(
+    prefix: str,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> ReducescatterCall:
+    return ReducescatterCall(
+        group_of(process_set),
+        name,
+        prefix,
+        call_site(),
+        resolve_reduce_op(op),
+        prescale_factor,
+        postscale_factor,
+    )
+
+
+def _reducescatter(
+    prefix: str,
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    compression: CompressorLike,
+    op: int,
+    process_set: ProcessSet,
+    prescale_factor: float,
+    postscale_factor: float,
+) -> list[torch.Tensor]:
+    """Both synchronous forms of reducescatter; ``prefix`` is the operation's word in the name."""
+    call = _reducescatter_call(prefix, name, op, prescale_factor, postscale_factor, process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    reduced = autograd.reducescatter(call, tuple(tensor for tensor, _ in pairs))
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, pairs, strict=True)
+    ]

@@ -1,0 +1,299 @@
+"""Starting all ranks from the same state: parameters, optimizer state, Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from horovod._native import Handle
+from horovod.errors import HorovodInternalError, UsageError
+from horovod.group import Group
+from horovod.torch.calls import BroadcastCall
+from horovod.torch.tensors import dense, view
+from horovod.train import objects
+from horovod.train.call_site import call_site
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.waiting import wait_for_all
+
+T = TypeVar("T")
+
+
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | list[Any], root_rank: int
+) -> None:
+    """Overwrites tensors on all ranks with those of the root.
+
+    Args:
+        params: ``model.state_dict()`` or another mapping of names to tensors, or a list of tensors or
+            of ``(name, tensor)`` pairs such as ``list(model.named_parameters())``. Unnamed tensors
+            must stand in the same order on all ranks. Any layout; shapes and dtypes as on the root.
+        root_rank: the rank whose values count.
+
+    Raises:
+        UsageError: ``params`` is something else.
+        HorovodInternalError: the ranks disagree about a tensor, or the job failed.
+
+    Example:
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    """
+    group = group_of(global_process_set)
+    site = call_site()
+    started = [
+        _start_broadcast(group, tensor, root_rank, name, site)
+        for name, tensor in _named_tensors(params)
+    ]
+    wait_for_all(handle for handle, _, _ in started)
+    for _, sent, tensor in started:
+        if sent is not tensor:
+            with torch.no_grad():
+                tensor.copy_(sent)
+
+
+def _start_broadcast(
+    group: Group, tensor: torch.Tensor, root: int, name: str | None, site: str
+) -> tuple[Handle, torch.Tensor, torch.Tensor]:
+    sent = dense(tensor.detach())
+    call = BroadcastCall(group, name, "broadcast", site, root)
+    in_place = sent.data_ptr() == tensor.data_ptr()
+    return call.submit(sent, sent), tensor if in_place else sent, tensor
+
+
+def _named_tensors(
+    params: Mapping[str, torch.Tensor] | list[Any],
+) -> list[tuple[str | None, torch.Tensor]]:
+    pairs: list[tuple[Any, Any]]
+    if isinstance(params, Mapping):
+        pairs = sorted(params.items())
+    elif isinstance(params, list):
+        pairs = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        raise UsageError(
+            f"params is a {type(params).__name__}; give model.state_dict(), or a list of tensors or "
+            "of (name, tensor) pairs such as list(model.named_parameters())"
+        )
+    for pair in pairs:
+        if len(pair) != 2 or not isinstance(pair[1], torch.Tensor):
+            what = type(pair[-1]).__name__
+            raise UsageError(f"parameter {pair[0]!r} is a {what}, not a torch.Tensor")
+    return pairs
+
+
+def broadcast_object(
+    obj: T,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> T:
+    """Returns the root's object on every rank.
+
+    Args:
+        obj: anything that cloudpickle can write; read on the root only.
+        root_rank: the global rank whose object counts.
+        name: what the ranks agree on; must not be in flight twice.
+        process_set: the ranks that take part.
+
+    Returns:
+        On the root the very same object, elsewhere a copy.
+
+    Raises:
+        HorovodInternalError: the root could not pickle the object, or the job failed.
+    """
+    return objects.broadcast_object(group_of(process_set), obj, root_rank, name, call_site())
+
+
+def allgather_object(
+    obj: T, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[T]:
+    """Returns the objects of all ranks in rank order.
+
+    Args:
+        obj: anything that cloudpickle can write; may differ in type and size between ranks.
+        name: what the ranks agree on; must not be in flight twice.
+        process_set: the ranks that take part.
+
+    Raises:
+        HorovodInternalError: a rank could not pickle its object, or the job failed.
+    """
+    return objects.allgather_object(group_of(process_set), obj, name, call_site())
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Gives the optimizers of all ranks the options and the state of the root's.
+
+    The root's optimizer is only read, and no step is taken anywhere. Plain values keep their exact
+    Python type, tensors their dtype and memory layout.
+
+    Args:
+        optimizer: any of torch.optim but LBFGS, or a DistributedOptimizer; with the same groups of
+            parameters on all ranks.
+        root_rank: the rank whose state counts.
+        model: not needed; accepted for older scripts.
+
+    Raises:
+        UsageError: the optimizer is LBFGS, whose state is not one of single parameters.
+        HorovodInternalError: the optimizers differ in their groups, or the job failed.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UsageError("broadcast_optimizer_state does not support torch.optim.LBFGS")
+    group = group_of(global_process_set)
+    site = call_site()
+    is_root = group.ranks[group.rank] == root_rank
+    structure, tensors = _describe(optimizer) if is_root else (None, [])
+    structure = objects.broadcast_object(group, structure, root_rank, "optimizer_state", site)
+    assert structure is not None
+    _agree(group, _difference(optimizer, structure), site)
+    if not is_root:
+        tensors = [slot.allocate() for slot in structure.slots]
+    _broadcast_tensors(group, tensors, root_rank, site)
+    if not is_root:
+        _apply(optimizer, structure, [s.fill(t) for s, t in zip(structure.slots, tensors, strict=True)])
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for a tensor in a structure that is sent as a pickle."""
+
+    index: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def allocate(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=self.dtype)
+
+    def fill(self, received: torch.Tensor) -> torch.Tensor:
+        """The received values in the layout that the root has."""
+        if received.stride() == self.stride or not received.numel():
+            return received
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype).copy_(received)
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """An optimizer without its tensors.
+
+    Attributes:
+        options: for each group everything but its parameters.
+        group_sizes: the number of parameters in each group.
+        state: of parameters, by their index over all groups.
+        other_state: what is kept under keys that are no parameters.
+        slots: the tensors that are sent after this, in order.
+    """
+
+    options: list[dict[str, Any]]
+    group_sizes: list[int]
+    state: dict[int, Any]
+    other_state: dict[Any, Any]
+    slots: list[_Slot]
+
+
+def _describe(optimizer: torch.optim.Optimizer) -> tuple[_Structure, list[torch.Tensor]]:
+    slots: list[_Slot] = []
+    tensors: list[torch.Tensor] = []
+
+    def to_slot(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        source = value.detach()
+        sent = dense(source)
+        # A layout with gaps or overlaps, as of an expanded tensor, cannot be written to.
+        stride = source.stride() if _is_dense(source) else sent.stride()
+        slots.append(_Slot(len(slots), tuple(value.shape), stride, value.dtype))
+        tensors.append(sent)
+        return slots[-1]
+
+    params = _parameters(optimizer)
+    index_of = {id(param): index for index, param in enumerate(params)}
+    options = [
+        {key: _replace(value, to_slot) for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    state: dict[int, Any] = {}
+    other_state: dict[Any, Any] = {}
+    for key, value in optimizer.state.items():
+        if id(key) in index_of:
+            state[index_of[id(key)]] = _replace(value, to_slot)
+        elif not isinstance(key, torch.Tensor):
+            other_state[key] = _replace(value, to_slot)
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    return _Structure(options, sizes, state, other_state, slots), tensors
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether each element has a place of its own and there is no gap between them."""
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent != 1:
+            if stride != expected:
+                return False
+            expected *= extent
+    return True
+
+
+def _replace(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Copies nested dicts, lists and tuples with every leaf changed; other containers are leaves."""
+    if type(value) is dict:
+        return {key: _replace(item, change) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_replace(item, change) for item in value)
+    return change(value)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _difference(optimizer: torch.optim.Optimizer, structure: _Structure) -> str:
+    """Why the root's state does not fit this optimizer, or an empty string."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != structure.group_sizes:
+        return (
+            f"its parameter groups hold {sizes} parameters, those of the root "
+            f"{structure.group_sizes}"
+        )
+    return ""
+
+
+def _agree(group: Group, difference: str, site: str) -> None:
+    """Fails on all ranks if the state does not fit on one: the others would wait for it."""
+    differences = objects.allgather_object(group, difference, "optimizer_state.check", site)
+    wrong = [f"rank {rank}: {text}" for rank, text in zip(group.ranks, differences, strict=True) if text]
+    if wrong:
+        raise HorovodInternalError(f"broadcast_optimizer_state: {'; '.join(wrong)}")
+
+
+def _broadcast_tensors(
+    group: Group, tensors: Iterable[torch.Tensor], root: int, site: str
+) -> None:
+    """One operation for all of them, as bytes: an optimizer may keep dtypes that are never reduced."""
+    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
+    if not flat:
+        return
+    buffers = [view(tensor) for tensor in flat]
+    group.broadcast(
+        buffers, buffers, root, name="optimizer_state.tensors", waits_next=True, call_site=site,
+        keep=flat,
+    ).wait()  # fmt: skip
+
+
+def _apply(
+    optimizer: torch.optim.Optimizer, structure: _Structure, tensors: list[torch.Tensor]
+) -> None:
+    def from_slot(value: Any) -> Any:
+        return tensors[value.index] if isinstance(value, _Slot) else value
+
+    for group, options in zip(optimizer.param_groups, structure.options, strict=True):
+        kept = {"params": group["params"]}
+        group.clear()
+        group.update(kept | {key: _replace(value, from_slot) for key, value in options.items()})
+    params = _parameters(optimizer)
+    optimizer.state.clear()
+    for index, value in structure.state.items():
+        optimizer.state[params[index]] = _replace(value, from_slot)
+    for key, value in structure.other_state.items():
+        optimizer.state[key] = _replace(value, from_slot)

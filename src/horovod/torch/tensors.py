@@ -1,0 +1,92 @@
+"""PyTorch tensors and the engine's buffers: the one place where memory changes hands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horovod._native import Buffer, NativeArray
+from horovod.errors import UsageError
+
+_NAMES = (
+    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
+)
+
+# uint16, uint32 and uint64 came with PyTorch 2.3.
+_DTYPE_NAMES: dict[torch.dtype, str] = {
+    getattr(torch, name): name for name in _NAMES.split() if hasattr(torch, name)
+}
+
+
+def view(tensor: torch.Tensor) -> Buffer:
+    """Views a tensor's memory; the caller keeps the tensor alive.
+
+    Args:
+        tensor: dense, contiguous, on the CPU; any shape; bool, an integer type, float16, bfloat16,
+            float32 or float64.
+
+    Raises:
+        UsageError: it is something else; the message says what.
+    """
+    try:
+        dtype = _DTYPE_NAMES[tensor.dtype]
+        # The negative bit of a view such as z.conj().imag is not in the memory.
+        if (
+            tensor.is_cpu
+            and tensor.layout is torch.strided
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+        ):
+            return Buffer(tensor.data_ptr(), dtype, tensor.shape)
+    except (KeyError, AttributeError):
+        pass
+    raise UsageError(_refusal(tensor))
+
+
+def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
+    """Views each tensor of a group.
+
+    Raises:
+        UsageError: there is none, or one cannot be viewed.
+    """
+    if not tensors:
+        raise UsageError("a grouped operation needs at least one tensor")
+    return [view(tensor) for tensor in tensors]
+
+
+def adopt(array: NativeArray) -> torch.Tensor:
+    """Turns a result that the engine allocated into a tensor, without a copy."""
+    tensor: torch.Tensor = torch.from_dlpack(array)
+    return tensor
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if :func:`view` takes its layout, else a contiguous copy."""
+    if tensor.layout is not torch.strided or not tensor.is_neg():
+        return tensor.contiguous()
+    return tensor.resolve_neg().contiguous()
+
+
+def mark_written(tensors: Sequence[torch.Tensor]) -> None:
+    """Tells autograd that the engine writes into the tensors, as an in-place operation would."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
+def _refusal(tensor: object) -> str:
+    if not isinstance(tensor, torch.Tensor):
+        return f"expected a torch.Tensor, got {type(tensor).__name__}"
+    what = f"the tensor of shape {tuple(tensor.shape)} and {tensor.dtype}"
+    if tensor.layout is not torch.strided:
+        return f"{what} is sparse ({tensor.layout}), which is not supported; use tensor.to_dense()"
+    if tensor.device.type == "meta":
+        return f"{what} is on the meta device and has no values to send"
+    if tensor.device.type != "cpu":
+        return f"{what} is on {tensor.device}; GPU tensors are not supported in this version"
+    if tensor.is_complex():
+        return f"{what} is complex, which is not supported; use torch.view_as_real(tensor)"
+    if tensor.dtype not in _DTYPE_NAMES:
+        return f"{what}: this tensor type is not supported; supported types: {_NAMES}"
+    return f"{what} is not contiguous in memory; use tensor.contiguous()"

@@ -1,0 +1,126 @@
+"""When gradients leave: passes are counted per parameter, parameters leave in groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from horovod.errors import UsageError
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def split_list(items: Sequence[T], num_parts: int) -> list[list[T]]:
+    """Cuts a list into consecutive parts whose lengths differ by at most one, longer ones first.
+
+    Args:
+        items: what to cut; may be shorter than ``num_parts``, then some parts are empty.
+        num_parts: at least 1.
+
+    Example:
+        >>> split_list([1, 2, 3, 4, 5], 3)
+        [[1, 2], [3, 4], [5]]
+    """
+    length, num_longer = divmod(len(items), num_parts)
+    parts = []
+    start = 0
+    for index in range(num_parts):
+        end = start + length + (1 if index < num_longer else 0)
+        parts.append(list(items[start:end]))
+        start = end
+    return parts
+
+
+def check_passes(passes: int) -> int:
+    """Returns ``backward_passes_per_step`` if it makes sense.
+
+    Raises:
+        UsageError: it is below 1.
+    """
+    if passes < 1:
+        raise UsageError(f"backward_passes_per_step={passes} must be at least 1")
+    return passes
+
+
+class GradientSchedule(Generic[K]):
+    """Counts backward passes and says which parameters are to be reduced now.
+
+    A parameter is *due* after ``passes`` backward passes; a group leaves when all its members are
+    due. Keys stand for parameters. Safe to use from several threads.
+
+    Args:
+        passes: backward passes of one optimizer step, at least 1.
+    """
+
+    def __init__(self, passes: int) -> None:
+        self._passes = check_passes(passes)
+        self._lock = threading.Lock()
+        self._group_of: dict[K, int] = {}
+        self._groups: list[tuple[K, ...]] = []
+        self._passes_left: dict[K, int] = {}
+        self._members_left: list[int] = []
+        self._launched: set[int] = set()
+
+    @property
+    def passes(self) -> int:
+        return self._passes
+
+    def add_group(self, keys: Iterable[K]) -> None:
+        """Adds parameters that leave together; call it between two steps only."""
+        group = tuple(keys)
+        with self._lock:
+            for key in group:
+                self._group_of[key] = len(self._groups)
+                self._passes_left[key] = self._passes
+            self._groups.append(group)
+            self._members_left.append(len(group))
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._group_of
+
+    def arrived(self, key: K) -> tuple[K, ...]:
+        """Counts one backward pass of a parameter; returns the group to launch now, or nothing.
+
+        Raises:
+            AssertionError: the parameter had been launched already in this step.
+        """
+        with self._lock:
+            left = self._passes_left[key] - 1
+            group_index = self._group_of[key]
+            if left < 0 or group_index in self._launched:
+                raise AssertionError(
+                    "gradients were computed more than backward_passes_per_step="
+                    f"{self._passes} times before step() or synchronize(); if this is intended, "
+                    "raise backward_passes_per_step to accumulate gradients locally, or call "
+                    "zero_grad() to drop those of the last backward pass"
+                )
+            self._passes_left[key] = left
+            if left:
+                return ()
+            self._members_left[group_index] -= 1
+            if self._members_left[group_index]:
+                return ()
+            self._launched.add(group_index)
+            return self._groups[group_index]
+
+    def take_missing(self) -> list[tuple[K, ...]]:
+        """Returns every group that was not launched in this step, and counts it as launched."""
+        with self._lock:
+            missing = [i for i in range(len(self._groups)) if i not in self._launched]
+            self._launched.update(missing)
+            return [self._groups[i] for i in missing]
+
+    def reset(self, passes: int | None = None) -> None:
+        """Begins a new step.
+
+        Args:
+            passes: the new number of backward passes per step; unchanged if None.
+        """
+        with self._lock:
+            if passes is not None:
+                self._passes = check_passes(passes)
+            self._passes_left = dict.fromkeys(self._passes_left, self._passes)
+            self._members_left = [len(group) for group in self._groups]
+            self._launched.clear()

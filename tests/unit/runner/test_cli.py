@@ -1,0 +1,100 @@
+"""The parts of the command line that start no process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import horovod
+from horovod.runner import local
+from horovod.runner.check_build import build_report
+from horovod.runner.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([flag], {}) == 0
+    assert capsys.readouterr().out == f"{horovod.__version__}\n"
+
+
+def test_check_build_needs_no_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-cb"], {}) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Horovod v{horovod.__version__}:\n")
+    assert "[X] native shared memory" in text
+
+
+def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    text = build_report()
+    for name in ("TensorFlow", "PyTorch", "MXNet", "JAX", "NCCL"):
+        assert f"    [ ] {name}\n" in text
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
+    assert "    [X] PyTorch 1.2\n" in build_report()
+
+
+def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"], {})
+    assert caught.value.code == 0
+    assert "-np N" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("true", "-np is missing"),
+        ("-np 2", "no command was given"),
+        ("-np 2 --", "no command was given"),
+        ("-np 0 true", "0 ranks"),
+        ("-np 4 -H localhost:2 true", "4 ranks were requested, but only 2 slots"),
+        ("-np 2 -H localhost:1,nowhere.invalid:1 true", "starts local ranks only"),
+        ("-np 2 -H a@b:1 true", "cannot read the host 'a@b:1'"),
+        ("-np 2 --hostfile /nowhere/f true", "cannot read the hostfile /nowhere/f"),
+        ("-np 2 --network-interface nowhere0 true", "no network interface 'nowhere0'"),
+        ("-np 2 --fusion-threshold-mb -1 true", "must be at least 0"),
+        ("-np 2 --start-timeout 0 true", "must be at least 1"),
+        ("-np 2 --unknwon true", "unknown option --unknwon"),
+        ("-np 2 --output-filename /dev/null/x true", "cannot write the output"),
+    ],
+)
+def test_a_wrong_line_costs_one_line(
+    line: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "is_local", lambda name: name == "localhost")
+    assert main(line.split(), {}) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("horovodrun: ")
+    assert message in text
+    assert text.count("\n") == 1
+
+
+def test_the_start_timeout_of_the_environment_is_checked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["-np", "1", "true"], {"HOROVOD_START_TIMEOUT": "soon"}) == 1
+    assert "HOROVOD_START_TIMEOUT='soon' is not a number" in capsys.readouterr().err
+
+
+def test_hostfile_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("localhost slots=1\n")
+    assert main(["-np", "2", "--hostfile", str(hostfile), "true"], {}) == 2
+    assert "only 1 slots are available" in capsys.readouterr().err
+
+
+def test_local_hosts() -> None:
+    assert local.is_local("localhost")
+    assert local.is_local("127.0.0.1")
+    assert local.is_local("127.0.0.53")
+    assert local.is_local("::1")
+    assert not local.is_local("192.0.2.1")

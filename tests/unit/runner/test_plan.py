@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+from horovod.config import Config
+from horovod.runner.hosts import assign, parse_hosts
+from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
+
+SECRET = bytes(range(32))
+STORE = StoreAddress("127.0.0.1", 4242, SECRET)
+
+
+def plan(hosts: str, num_proc: int, **settings: Any) -> list[AgentJob]:
+    given: dict[str, Any] = {"command": ("python", "x"), "cwd": "/w", "environ": {}, **settings}
+    return make_plan(assign(parse_hosts(hosts), num_proc), JobSettings(**given), STORE, 99)
+
+
+def test_one_job_per_host_with_its_ranks() -> None:
+    jobs = plan("a:2,b:1", 3)
+    assert [job.hostname for job in jobs] == ["a", "b"]
+    assert [[rank.rank for rank in job.ranks] for job in jobs] == [[0, 1], [2]]
+
+
+def test_the_variables_of_a_rank() -> None:
+    job = plan("a:1,b:2", 3)[1]
+    assert job.ranks[1].env == {
+        "HOROVOD_HOSTNAME": "b",
+        "HOROVOD_RANK": "2",
+        "HOROVOD_SIZE": "3",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+    assert job.env == {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "4242",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_a_rank_reads_what_the_plan_wrote() -> None:
+    job = plan("a:2", 2)[0]
+    config = Config.from_env({**job.env, **job.ranks[1].env})
+    assert (config.rank, config.size, config.local_rank, config.hostname) == (1, 2, 1, "a")
+    assert (config.rendezvous_addr, config.rendezvous_port) == ("127.0.0.1", 4242)
+
+
+def test_flags_are_stronger_than_inherited_variables_and_the_place_is_stronger_than_both() -> None:
+    environ = {
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "1800",
+        "HOROVOD_CYCLE_TIME": "1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "of another job",
+    }
+    env = plan("a:1", 1, environ=environ, variables={"HOROVOD_CYCLE_TIME": "2"})[0].env
+    assert env["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "1800"
+    assert env["HOROVOD_CYCLE_TIME"] == "2"
+    assert env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+
+
+def test_network_interfaces() -> None:
+    inherited = {"NCCL_SOCKET_IFNAME": "ib0"}
+    assert plan("a:1", 1, environ=inherited)[0].env["NCCL_SOCKET_IFNAME"] == "ib0"
+    env = plan("a:1", 1, environ=inherited, network_interfaces=("e1", "e2"))[0].env
+    assert env["NCCL_SOCKET_IFNAME"] == "e1,e2"
+    assert env["HOROVOD_GLOO_IFACE"] == "e1"
+
+
+def test_a_job_survives_the_journey() -> None:
+    odd = "not utf-8: \udcff"
+    job = plan("a:2", 2, environ={"ODD": odd}, command=("echo", odd))[0]
+    assert AgentJob.from_json(job.to_json()) == job
+
+
+def test_the_secret_is_not_shown() -> None:
+    job = plan("a:1", 1)[0]
+    assert SECRET.hex() not in repr(job)
+    assert repr(SECRET) not in repr(job) + repr(STORE)

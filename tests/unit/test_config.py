@@ -1,0 +1,173 @@
+"""Settings from the environment: defaults, every launcher's rank, and messages for wrong values."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+
+import pytest
+
+from horovod.config import MIB, Config
+from horovod.errors import StartError
+
+STORE = {
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "4711",
+}
+
+
+def test_without_any_variable_it_is_a_job_of_one_rank() -> None:
+    assert Config.from_env({}) == Config(hostname=socket.gethostname())
+
+
+def test_everything_the_launcher_sets_is_read() -> None:
+    config = Config.from_env(
+        STORE
+        | {
+            "HOROVOD_RANK": "5",
+            "HOROVOD_SIZE": "8",
+            "HOROVOD_LOCAL_RANK": "1",
+            "HOROVOD_LOCAL_SIZE": "4",
+            "HOROVOD_CROSS_RANK": "1",
+            "HOROVOD_CROSS_SIZE": "2",
+            "HOROVOD_HOSTNAME": "node1",
+            "HOROVOD_SECRET_FILE": "/run/secret",
+            "HOROVOD_START_TIMEOUT": "7.5",
+            "HOROVOD_FUSION_THRESHOLD": "0",
+            "HOROVOD_CACHE_CAPACITY": "2",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9",
+            "HOROVOD_LOG_LEVEL": "DEBUG",
+            "HOROVOD_ELASTIC": "1",
+        }
+    )
+    assert config == Config(
+        rank=5,
+        size=8,
+        local_rank=1,
+        local_size=4,
+        cross_rank=1,
+        cross_size=2,
+        hostname="node1",
+        rendezvous_addr="10.0.0.1",
+        rendezvous_port=4711,
+        secret_file="/run/secret",
+        start_timeout_s=7.5,
+        fusion_threshold=0,
+        cache_capacity=2,
+        stall_check_time_s=3.0,
+        stall_shutdown_time_s=9.0,
+        log_level="debug",
+        elastic=True,
+    )
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", str(2 * MIB))
+    assert Config.from_env().fusion_threshold == 2 * MIB
+
+
+def test_empty_and_padded_variables() -> None:
+    config = Config.from_env({"HOROVOD_RANK": "", "HOROVOD_CACHE_CAPACITY": " 7 "})
+    assert (config.rank, config.size, config.cache_capacity) == (0, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "local_rank", "local_size"),
+    [
+        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ],
+)
+def test_the_rank_is_read_from_what_the_launcher_set(
+    rank: str, size: str, local_rank: str, local_size: str
+) -> None:
+    environ = STORE | {rank: "3", size: "4", local_rank: "1", local_size: "2"}
+    config = Config.from_env(environ)
+    assert (config.rank, config.size, config.local_rank, config.local_size) == (3, 4, 1, 2)
+
+
+def test_our_own_variables_come_first() -> None:
+    environ = STORE | {"PMI_RANK": "0", "PMI_SIZE": "9", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}
+    assert Config.from_env(environ).size == 2
+
+
+@pytest.mark.parametrize(
+    ("present", "absent"),
+    [
+        ("HOROVOD_RANK", "HOROVOD_SIZE"),
+        ("HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK"),
+        ("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ],
+)
+def test_half_a_pair_is_refused(present: str, absent: str) -> None:
+    with pytest.raises(StartError, match=f"{present} is set but {absent} is not"):
+        Config.from_env({present: "0"})
+
+
+@pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("-1", "2"), ("0", "0"), ("0", "-1")])
+def test_a_rank_outside_of_its_size_is_refused(rank: str, size: str) -> None:
+    with pytest.raises(StartError, match="HOROVOD_"):
+        Config.from_env(STORE | {"HOROVOD_RANK": rank, "HOROVOD_SIZE": size})
+
+
+def test_a_rank_without_a_store_is_told_to_use_the_launcher() -> None:
+    with pytest.raises(StartError, match=r"rank 1 of 2 .* horovodrun"):
+        Config.from_env({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "lots"),
+        ("HOROVOD_FUSION_THRESHOLD", "-1"),
+        ("HOROVOD_FUSION_THRESHOLD", "1.5"),
+        ("HOROVOD_CACHE_CAPACITY", "(None,)"),
+        ("HOROVOD_START_TIMEOUT", "0"),
+        ("HOROVOD_START_TIMEOUT", "-3"),
+        ("HOROVOD_START_TIMEOUT", "inf"),
+        ("HOROVOD_START_TIMEOUT", "nan"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "nan"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "soon"),
+        ("HOROVOD_LOG_LEVEL", "loud"),
+        ("HOROVOD_ELASTIC", "maybe"),
+        ("HOROVOD_ELASTIC", "²"),
+    ],
+)
+def test_a_value_without_sense_is_named(name: str, value: str) -> None:
+    with pytest.raises(StartError, match=name):
+        Config.from_env({name: value})
+
+
+@pytest.mark.parametrize("port", ["", "0", "-1", "65536"])
+def test_a_store_needs_a_port(port: str) -> None:
+    with pytest.raises(StartError, match="HOROVOD_GLOO_RENDEZVOUS_PORT"):
+        Config.from_env(STORE | {"HOROVOD_GLOO_RENDEZVOUS_PORT": port})
+
+
+@pytest.mark.parametrize("value", ["1", "2", "-1", "true", "YES", "On"])
+def test_flags_that_are_on(value: str) -> None:
+    assert Config.from_env({"HOROVOD_ELASTIC": value}).elastic
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "No", "off"])
+def test_flags_that_are_off(value: str) -> None:
+    assert not Config.from_env({"HOROVOD_ELASTIC": value}).elastic
+
+
+def test_the_stall_check_can_be_turned_off() -> None:
+    environ = {"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}
+    assert Config.from_env(environ).stall_check_time_s == 0.0
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().rank = 1  # type: ignore[misc]
