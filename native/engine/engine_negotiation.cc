@@ -109,6 +109,8 @@ void Engine::apply(ProcessSet& set, const Response& response) {
       execute(set, response);
       break;
     case Response::Kind::kError: {
+      // A member has left: the answer goes to all, though this rank may not have submitted the name yet.
+      if (!set.pending.contains(response.names.at(0).name)) break;
       const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
       operation->fail(Error(response.error_kind, response.message));
       finish(*operation);

@@ -8,15 +8,17 @@
 //   lane     a sequence of steps that run one after the other; lanes of a plan are independent and run
 //            side by side. Lane numbers agree on all ranks: a frame carries its lane's number.
 //   step     wait for one frame from each rank of `receive_from`, combine, pass the result on:
-//              value = combine(frames, and this rank's own input[range] if `with_own`)
+//              value = combine(frames, and this rank's own input[source] if `with_own`)
 //              if store: output[range] = value
 //              send value to each rank of `send_to`
 //
 // Guarantees that every plan keeps and the tests check: each frame sent is received once, in a lane of
 // the same number and with the same range; between two ranks the frames of one lane are received in the
 // order in which they are sent; the whole never deadlocks when frames of different lanes are taken in any order.
-// Nor when channels are short, down to one frame: a rank that works on all its lanes and takes in each lane the next
-// operand as soon as it is there (or goes through its lanes by rising number) never has to empty a channel by force.
+// More than that: a rank never has to empty a full channel by force, even if channels hold a single frame, as long as
+// it works on all its lanes and, in each, takes the next operand as soon as it is there, whether or not there is room
+// to send on. One that waits until all operands of a step are there is as safe if it sends to each peer by rising
+// lane number.
 // A step that only sends has a `range` as long as `source`; it is the receiver's, except in alltoall.
 #pragma once
 

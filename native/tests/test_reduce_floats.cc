@@ -171,6 +171,23 @@ TEST("reduce: NaN and infinity, at every place") {
   }
 }
 
+TEST("scale: by NaN gives NaN, whatever its payload") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const uint64_t payload : {uint64_t{0x7ff8000000000000}, ~uint64_t{0}, ~uint64_t{0} >> 1}) {
+      for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+        std::array<testing::Float16, 67> values{};
+        auto* memory = reinterpret_cast<std::byte*>(values.data());
+        scale(dtype, memory, memory, values.size(), std::bit_cast<double>(payload));
+        for (const testing::Float16 value : values) {
+          CHECK((value.bits & 0x7fff) > (dtype == DType::kFloat16 ? 0x7c00 : 0x7f80));
+        }
+      }
+    }
+  }
+}
+
 TEST("reduce: the average of whole numbers is exact") {
   const EachIsa isas;
   for (const std::string_view isa : isas.names()) {

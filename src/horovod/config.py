@@ -31,6 +31,11 @@ _LOCAL_RANK_NAMES = (
 _CROSS_RANK_NAMES = (("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),)
 
 
+def inherited_environment() -> dict[str, str]:
+    """A copy of the variables of this process, for the processes that a launcher starts."""
+    return dict(os.environ)
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything that a rank must know to join its job.

@@ -8,8 +8,8 @@
 namespace hvd {
 namespace {
 
-// Lanes that run side by side: enough to keep every rank busy while frames are on their way.
-constexpr size_t kMostActiveLanes = 6;
+// Lanes that run side by side, for each member: enough to keep every rank busy while frames are on their way.
+constexpr size_t kActiveLanesPerMember = 4;
 // Work goes on in pieces that stay in the first-level cache between reducing and passing on.
 constexpr size_t kBlockBytes = size_t{16} << 10;
 
@@ -25,7 +25,8 @@ PlanExecution::PlanExecution(Batch batch, Plan plan, Transport& transport)
 
 bool PlanExecution::advance() {
   bool progressed = false;
-  while (active_.size() < kMostActiveLanes && next_lane_ < plan_.lanes.size()) {
+  const size_t most_lanes = kActiveLanesPerMember * batch_.members.size();
+  while (active_.size() < most_lanes && next_lane_ < plan_.lanes.size()) {
     active_.push_back({&plan_.lanes[next_lane_++], 0});
   }
   for (ActiveLane& active : active_) {

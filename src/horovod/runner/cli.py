@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import horovod
+from horovod.config import inherited_environment
 from horovod.errors import StartError, UsageError
 from horovod.runner.check_build import build_report
-from horovod.runner.environment import inherited_environment
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch, say

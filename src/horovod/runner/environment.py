@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def inherited_environment() -> dict[str, str]:
-    """A copy of the variables of this process."""
-    return dict(os.environ)
-
-
 def with_horovod_on_path(environ: Mapping[str, str]) -> dict[str, str]:
     """Lets a Python that is started with these variables import the same Horovod as this one.
 

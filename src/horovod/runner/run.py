@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
-from horovod.runner.environment import inherited_environment, with_horovod_on_path
+from horovod.runner.environment import with_horovod_on_path
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch
 from horovod.runner.plan import JobSettings

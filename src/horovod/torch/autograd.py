@@ -1,16 +1,14 @@
 """Gradients of the collectives.
 
-Each backward pass is made of differentiable collectives itself, so second derivatives work too. It runs
-under the name of the forward call with ``.gradient`` appended; unnamed calls count up as ever.
+Each backward pass is made of differentiable collectives itself, so second derivatives work too. It
+runs under the name of the forward call with ``.gradient`` appended; unnamed calls count up as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.torch.calls import (
@@ -22,6 +20,9 @@ from horovod.torch.calls import (
     ReducescatterCall,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Tensors = tuple[torch.Tensor, ...]
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -31,18 +32,24 @@ def tracks(tensors: Sequence[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+def _apply(function: type[torch.autograd.Function], call: Call, *tensors: torch.Tensor) -> Any:
+    return function.apply(call, *tensors)  # type: ignore[no-untyped-call]
+
+
 def allreduce(call: AllreduceCall, tensors: Sequence[torch.Tensor]) -> Tensors:
     """Runs the call; its gradient is the same allreduce of the incoming gradients."""
     if not tracks(tensors):
         return call.run(tensors)
-    return cast(Tensors, _Allreduce.apply(call, *tensors))
+    outputs: Tensors = _apply(_Allreduce, call, *tensors)
+    return outputs
 
 
 def reducescatter(call: ReducescatterCall, tensors: Sequence[torch.Tensor]) -> Tensors:
     """Runs the call; its gradient gathers the incoming ones, scaled like the sum."""
     if not tracks(tensors):
         return call.run(tensors)
-    return cast(Tensors, _Reducescatter.apply(call, *tensors))
+    outputs: Tensors = _apply(_Reducescatter, call, *tensors)
+    return outputs
 
 
 def allgather(call: AllgatherCall, tensors: Sequence[torch.Tensor]) -> Tensors:
@@ -51,21 +58,24 @@ def allgather(call: AllgatherCall, tensors: Sequence[torch.Tensor]) -> Tensors:
         return call.run(tensors)
     if any(tensor.dim() == 0 for tensor in tensors):
         raise UsageError("allgather of a tensor without dimensions; use tensor.reshape(1)")
-    return cast(Tensors, _Allgather.apply(call, *tensors))
+    outputs: Tensors = _apply(_Allgather, call, *tensors)
+    return outputs
 
 
 def broadcast(call: BroadcastCall, tensor: torch.Tensor) -> torch.Tensor:
     """Runs the call; its gradient is the averaged incoming one on the root, zero elsewhere."""
     if not tracks((tensor,)):
         return call.run(tensor)
-    return cast(torch.Tensor, _Broadcast.apply(call, tensor))
+    output: torch.Tensor = _apply(_Broadcast, call, tensor)
+    return output
 
 
 def alltoall(call: AlltoallCall, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Runs the call; its gradient sends each row of the incoming gradient back."""
     if not tracks((tensor,)):
         return call.run(tensor)
-    return cast(tuple[torch.Tensor, torch.Tensor], _Alltoall.apply(call, tensor))
+    pair: tuple[torch.Tensor, torch.Tensor] = _apply(_Alltoall, call, tensor)
+    return pair
 
 
 def _average(call: Call, gradients: Sequence[torch.Tensor]) -> Tensors:
@@ -159,7 +169,7 @@ class _Broadcast(torch.autograd.Function):
         return call.run(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
         call: BroadcastCall = ctx.call
         (reduced,) = _average(call, (gradient.contiguous(),))
         return None, reduced if call.is_root else torch.zeros_like(reduced)
@@ -178,9 +188,7 @@ class _Alltoall(torch.autograd.Function):
         return output, received
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, gradient: torch.Tensor, _: torch.Tensor
-    ) -> tuple[None, torch.Tensor]:
+    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[None, torch.Tensor]:
         call: AlltoallCall = ctx.call
         back = AlltoallCall(
             call.group, call.gradient_name(), call.prefix, call.call_site, ctx.received

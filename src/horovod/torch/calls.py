@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-
-from horovod._native import Handle
 from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.tensors import adopt, mark_written, view, views
+
+if TYPE_CHECKING:
+    from horovod._native import Handle
 
 Tensors = Sequence[torch.Tensor]
 C = TypeVar("C", bound="Call")

@@ -12,7 +12,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Returns the tensor to reduce (dense, contiguous) and what ``decompress`` needs to know."""
+        """Returns the tensor to reduce (dense) and what ``decompress`` needs to know."""
         raise NotImplementedError
 
     @staticmethod

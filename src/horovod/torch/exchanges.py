@@ -1,8 +1,8 @@
 """allgather, broadcast and alltoall in all their forms.
 
 Common arguments:
-    tensor: dense, contiguous, on the CPU; bool, an integer type, float16, bfloat16, float32 or float64;
-        the same dtype on all ranks.
+    tensor: dense, contiguous, on the CPU; bool, an integer type, float16, bfloat16, float32 or
+        float64; the same dtype on all ranks.
     name: what the ranks agree on; without one, all ranks must call in the same order.
     process_set: the ranks that take part.
 
@@ -13,14 +13,16 @@ Common errors:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllgatherCall, AlltoallCall, BroadcastCall, splits_of
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def allgather(
@@ -49,7 +51,7 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts :func:`allgather`; :func:`synchronize` returns the gathered tensor, without gradient."""
+    """Starts :func:`allgather`; :func:`synchronize` returns the result, without gradient."""
     call = AllgatherCall(group_of(process_set), name, "allgather", call_site())
     return handles.add(call.group, call.submit((tensor,)), lambda handle: call.take(handle)[0])
 
@@ -148,8 +150,8 @@ def alltoall(
 
     Args:
         tensor: at least one dimension; all but the first agree between ranks.
-        splits: how many rows go to each rank, as integers or an int32 tensor of one dimension; their
-            sum is at most dimension 0, rows beyond it are not sent. None divides the rows equally.
+        splits: how many rows go to each rank, as integers or an int32 tensor of one dimension;
+            their sum is at most dimension 0, rows beyond it are not sent. None divides equally.
         name: what the ranks agree on.
         process_set: the ranks that take part.
 
@@ -161,9 +163,7 @@ def alltoall(
         UsageError: the arguments are wrong.
         HorovodInternalError: the operation failed.
     """
-    call = AlltoallCall(
-        group_of(process_set), name, "alltoall", call_site(), splits_of(splits)
-    )
+    call = AlltoallCall(group_of(process_set), name, "alltoall", call_site(), splits_of(splits))
     output, received = autograd.alltoall(call, tensor)
     return output if splits is None else (output, received)
 
@@ -175,9 +175,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts :func:`alltoall`; :func:`synchronize` returns ``(output, received_splits)`` always."""
-    call = AlltoallCall(
-        group_of(process_set), name, "alltoall", call_site(), splits_of(splits)
-    )
+    call = AlltoallCall(group_of(process_set), name, "alltoall", call_site(), splits_of(splits))
     return handles.add(call.group, call.submit(tensor), call.take)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horovod._native import Handle
 from horovod.errors import UsageError
-from horovod.group import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horovod._native import Handle
+    from horovod.group import Group
 
 
 class _Pending(NamedTuple):

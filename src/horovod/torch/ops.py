@@ -1,4 +1,4 @@
-"""The collectives of PyTorch tensors and what their callers need, under the names of the interface."""
+"""The collectives of PyTorch tensors, under the names of the interface."""
 
 from horovod.torch.exchanges import (
     allgather,

@@ -1,8 +1,8 @@
 """allreduce and reducescatter in all their forms.
 
 Common arguments:
-    tensor: dense, contiguous, on the CPU; the same shape and dtype on all ranks. Dtypes are bool, the
-        integer types, float16, bfloat16, float32 and float64.
+    tensor: dense, contiguous, on the CPU; the same shape and dtype on all ranks. Dtypes are bool,
+        the integer types, float16, bfloat16, float32 and float64.
     name: what the ranks agree on; without one, all ranks must call in the same order.
     op: Average (the default), Sum, Min, Max or Product; Average of integers truncates towards zero.
     prescale_factor, postscale_factor: applied to each input, and to the result.
@@ -15,10 +15,9 @@ Common errors:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall
 from horovod.torch.compression import Compression, Compressor
@@ -26,6 +25,9 @@ from horovod.torch.tensors import view
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CompressorLike = type[Compressor] | Compressor
 
@@ -218,7 +220,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns a tuple of the same tensors."""
+    """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns them as a tuple."""
     call = _allreduce_call(
         "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
     )
@@ -310,7 +312,7 @@ def grouped_reducescatter(
     )
 
 
-def _reducescatterync(
+def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     op: int = Average,

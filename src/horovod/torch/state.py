@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-
-from horovod._native import Handle
-from horovod.errors import HorovodInternalError, UsageError
-from horovod.group import Group
+from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.tensors import dense, view
 from horovod.train import objects
@@ -18,18 +15,20 @@ from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.waiting import wait_for_all
 
+if TYPE_CHECKING:
+    from horovod.group import Group
+
 T = TypeVar("T")
 
 
-def broadcast_parameters(
-    params: Mapping[str, torch.Tensor] | list[Any], root_rank: int
-) -> None:
+def broadcast_parameters(params: Mapping[str, torch.Tensor] | list[Any], root_rank: int) -> None:
     """Overwrites tensors on all ranks with those of the root.
 
     Args:
-        params: ``model.state_dict()`` or another mapping of names to tensors, or a list of tensors or
-            of ``(name, tensor)`` pairs such as ``list(model.named_parameters())``. Unnamed tensors
-            must stand in the same order on all ranks. Any layout; shapes and dtypes as on the root.
+        params: ``model.state_dict()`` or another mapping of names to tensors, or a list of tensors
+            or of ``(name, tensor)`` pairs such as ``list(model.named_parameters())``. Unnamed
+            tensors must stand in the same order on all ranks. Dense; shapes and dtypes as on the
+            root.
         root_rank: the rank whose values count.
 
     Raises:
@@ -41,24 +40,16 @@ def broadcast_parameters(
     """
     group = group_of(global_process_set)
     site = call_site()
-    started = [
-        _start_broadcast(group, tensor, root_rank, name, site)
-        for name, tensor in _named_tensors(params)
-    ]
+    started = []
+    for name, tensor in _named_tensors(params):
+        sent = dense(tensor.detach())
+        call = BroadcastCall(group, name, "broadcast", site, root_rank)
+        started.append((call.submit(sent, sent), sent, tensor))
     wait_for_all(handle for handle, _, _ in started)
-    for _, sent, tensor in started:
-        if sent is not tensor:
-            with torch.no_grad():
+    with torch.no_grad():
+        for _, sent, tensor in started:
+            if sent.data_ptr() != tensor.data_ptr():
                 tensor.copy_(sent)
-
-
-def _start_broadcast(
-    group: Group, tensor: torch.Tensor, root: int, name: str | None, site: str
-) -> tuple[Handle, torch.Tensor, torch.Tensor]:
-    sent = dense(tensor.detach())
-    call = BroadcastCall(group, name, "broadcast", site, root)
-    in_place = sent.data_ptr() == tensor.data_ptr()
-    return call.submit(sent, sent), tensor if in_place else sent, tensor
 
 
 def _named_tensors(
@@ -71,8 +62,8 @@ def _named_tensors(
         pairs = [item if isinstance(item, tuple) else (None, item) for item in params]
     else:
         raise UsageError(
-            f"params is a {type(params).__name__}; give model.state_dict(), or a list of tensors or "
-            "of (name, tensor) pairs such as list(model.named_parameters())"
+            f"params is a {type(params).__name__}; give model.state_dict(), or a list of tensors "
+            "or of (name, tensor) pairs such as list(model.named_parameters())"
         )
     for pair in pairs:
         if len(pair) != 2 or not isinstance(pair[1], torch.Tensor):
@@ -146,12 +137,14 @@ def broadcast_optimizer_state(
     structure, tensors = _describe(optimizer) if is_root else (None, [])
     structure = objects.broadcast_object(group, structure, root_rank, "optimizer_state", site)
     assert structure is not None
-    _agree(group, _difference(optimizer, structure), site)
+    objects.agree(group, _difference(optimizer, structure), "broadcast_optimizer_state", site)
     if not is_root:
         tensors = [slot.allocate() for slot in structure.slots]
     _broadcast_tensors(group, tensors, root_rank, site)
     if not is_root:
-        _apply(optimizer, structure, [s.fill(t) for s, t in zip(structure.slots, tensors, strict=True)])
+        _apply(
+            optimizer, structure, [s.fill(t) for s, t in zip(structure.slots, tensors, strict=True)]
+        )
 
 
 @dataclass(frozen=True)
@@ -236,7 +229,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _replace(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Copies nested dicts, lists and tuples with every leaf changed; other containers are leaves."""
+    """Copies nested dicts, lists and tuples with every leaf changed; all else is a leaf."""
     if type(value) is dict:
         return {key: _replace(item, change) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -259,18 +252,8 @@ def _difference(optimizer: torch.optim.Optimizer, structure: _Structure) -> str:
     return ""
 
 
-def _agree(group: Group, difference: str, site: str) -> None:
-    """Fails on all ranks if the state does not fit on one: the others would wait for it."""
-    differences = objects.allgather_object(group, difference, "optimizer_state.check", site)
-    wrong = [f"rank {rank}: {text}" for rank, text in zip(group.ranks, differences, strict=True) if text]
-    if wrong:
-        raise HorovodInternalError(f"broadcast_optimizer_state: {'; '.join(wrong)}")
-
-
-def _broadcast_tensors(
-    group: Group, tensors: Iterable[torch.Tensor], root: int, site: str
-) -> None:
-    """One operation for all of them, as bytes: an optimizer may keep dtypes that are never reduced."""
+def _broadcast_tensors(group: Group, tensors: Iterable[torch.Tensor], root: int, site: str) -> None:
+    """One operation for all, as bytes: optimizers may keep dtypes that are never reduced."""
     flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
     if not flat:
         return

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch.utils.dlpack
 
 import torch
-
 from horovod._native import Buffer, NativeArray
 from horovod.errors import UsageError
 
-_NAMES = (
-    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
-)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAMES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
 
 # uint16, uint32 and uint64 came with PyTorch 2.3.
 _DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -57,15 +59,12 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
 
 def adopt(array: NativeArray) -> torch.Tensor:
     """Turns a result that the engine allocated into a tensor, without a copy."""
-    tensor: torch.Tensor = torch.from_dlpack(array)
-    return tensor
+    return torch.utils.dlpack.from_dlpack(array)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if :func:`view` takes its layout, else a contiguous copy."""
-    if tensor.layout is not torch.strided or not tensor.is_neg():
-        return tensor.contiguous()
-    return tensor.resolve_neg().contiguous()
+    """The tensor itself if it is contiguous and holds its values as they are, else such a copy."""
+    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def mark_written(tensors: Sequence[torch.Tensor]) -> None:

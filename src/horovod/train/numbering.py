@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from horovod.group import Group
+if TYPE_CHECKING:
+    from horovod.group import Group
 
 
 class CreationNumbers:
     """Numbers objects by the order in which the script made them, from 1, for each engine anew.
 
-    All ranks run the same script, so they agree on the numbers. After an elastic restart a newcomer has
-    made only the objects that the survivors still hold; therefore those are counted first, in the order
-    of their making, when the new engine is seen for the first time.
+    All ranks run the same script, so they agree on the numbers. After an elastic restart a newcomer
+    has made only the objects that the survivors still hold; therefore those are counted first, in
+    the order of their making, when the new engine is seen for the first time.
     """
 
     def __init__(self) -> None:

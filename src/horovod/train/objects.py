@@ -1,19 +1,22 @@
 """Python objects between ranks: cloudpickle over the collectives.
 
-Pickles execute code when they are read; they come only from ranks that proved to know the job's secret.
+Pickles execute code when they are read; they come only from ranks that proved to know the job's
+secret.
 """
 
 from __future__ import annotations
 
 import ctypes
 import pickle
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
 from horovod._native import Buffer, NativeArray
 from horovod.errors import HorovodInternalError
-from horovod.group import Group
+
+if TYPE_CHECKING:
+    from horovod.group import Group
 
 T = TypeVar("T")
 
@@ -54,9 +57,7 @@ def broadcast_object(
     return obj if is_root else _decode(bytes(message), f"rank {root}", name)
 
 
-def allgather_object(
-    group: Group, obj: T, name: str | None = None, call_site: str = ""
-) -> list[T]:
+def allgather_object(group: Group, obj: T, name: str | None = None, call_site: str = "") -> list[T]:
     """Returns the objects of all ranks in rank order.
 
     Args:
@@ -85,6 +86,26 @@ def allgather_object(
     return objects
 
 
+def agree(group: Group, problem: str, what: str, call_site: str = "") -> None:
+    """Fails on all ranks if one of them has found a problem, so that none waits for it.
+
+    Args:
+        group: the ranks that take part; all of them must call.
+        problem: what this rank has found; empty if all is well.
+        what: who asks; also what the ranks agree on.
+        call_site: ``file:line`` of the caller.
+
+    Raises:
+        HorovodInternalError: at least one rank has a problem; the message lists them.
+    """
+    problems = allgather_object(group, problem, what, call_site)
+    found = [
+        f"rank {rank}: {text}" for rank, text in zip(group.ranks, problems, strict=True) if text
+    ]
+    if found:
+        raise HorovodInternalError(f"{what}: {'; '.join(found)}")
+
+
 def _encode(obj: Any) -> tuple[Exception | None, bytearray]:
     """A message for the other ranks: the object, or why it could not be pickled."""
     try:
@@ -101,9 +122,7 @@ def _decode(message: bytes, sender: str, name: str) -> Any:
     return pickle.loads(memoryview(message)[1:])
 
 
-def _broadcast_bytes(
-    group: Group, data: bytearray, root: int, name: str, call_site: str
-) -> None:
+def _broadcast_bytes(group: Group, data: bytearray, root: int, name: str, call_site: str) -> None:
     view = Buffer.from_array(data)
     group.broadcast(
         (view,), (view,), root, name=name, waits_next=True, call_site=call_site, keep=data
@@ -112,9 +131,7 @@ def _broadcast_bytes(
 
 def _allgather_bytes(group: Group, data: bytearray, name: str, call_site: str) -> bytes:
     view = Buffer.from_array(data)
-    handle = group.allgather(
-        (view,), name=name, waits_next=True, call_site=call_site, keep=data
-    )
+    handle = group.allgather((view,), name=name, waits_next=True, call_site=call_site, keep=data)
     handle.wait()
     return _bytes_of(handle.results()[0])
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from horovod import context
 from horovod.errors import UsageError
-from horovod.group import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horovod.group import Group
 
 
 class ProcessSet:
@@ -98,10 +102,6 @@ class _GlobalProcessSet(ProcessSet):
         return context.global_group()
 
 
-global_process_set: ProcessSet = _GlobalProcessSet()
-"""All ranks of the job; the default of every collective."""
-
-
 def group_of(process_set: ProcessSet) -> Group:
     """The group that runs the collectives of a process set.
 
@@ -122,3 +122,7 @@ def _sorted_ranks(ranks: Iterable[int]) -> list[int]:
         return sorted(operator.index(rank) for rank in given)
     except TypeError:
         raise UsageError(f"a process set is made of integer ranks, not of {given!r}") from None
+
+
+global_process_set: ProcessSet = _GlobalProcessSet()
+"""All ranks of the job; the default of every collective."""

@@ -17,9 +17,7 @@ Product = ReduceOp.PRODUCT
 _BY_NUMBER = {int(op): op for op in ReduceOp}
 
 
-def resolve_reduce_op(
-    op: int | None, average: bool | None = None, stacklevel: int = 3
-) -> ReduceOp:
+def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: int = 3) -> ReduceOp:
     """Returns the reduction that the arguments of a collective ask for.
 
     Args:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from horovod._native import Handle
 from horovod.errors import HorovodInternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horovod._native import Handle
 
 
 def wait_for_all(handles: Iterable[Handle]) -> None:

@@ -1,0 +1,266 @@
+"""DistributedOptimizer: an optimizer whose gradients are reduced over all ranks."""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from horovod.errors import UsageError
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings
+from horovod.torch.parameter_groups import make_groups, name_parameters
+from horovod.train.call_site import call_site
+from horovod.train.gradients import check_passes
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import Average, resolve_reduce_op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+_SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+
+
+class ReducingOptimizer(torch.optim.Optimizer):
+    """What :func:`DistributedOptimizer` adds to the class of the given optimizer.
+
+    Attributes:
+        op, gradient_predivide_factor, sparse_as_dense, process_set: as given to the factory.
+    """
+
+    op: int
+    gradient_predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    _reducer: GradientReducer
+    _plain_class: type[torch.optim.Optimizer]
+    _synchronized: bool
+    _skips: bool
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """After how many backward passes a gradient is reduced."""
+        return self._reducer.passes
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._reducer.names
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of parameters and their options, shared with the wrapped optimizer."""
+        groups: list[dict[str, Any]] = self.__dict__["param_groups"]
+        # GradScaler knows nothing of reductions in flight: what it unscales must have arrived.
+        if (
+            not self._reducer.reduced
+            and sys._getframe(1).f_globals.get("__name__") in _SCALER_MODULES
+        ):
+            self._reducer.reduce(_parameters(groups))
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__["param_groups"] = groups
+
+    def synchronize(self) -> None:
+        """Waits until ``p.grad`` of every parameter holds the reduced gradient.
+
+        Call it to change gradients before the step, and then step inside :meth:`skip_synchronize`.
+
+        Raises:
+            HorovodInternalError: a reduction failed.
+
+        Example:
+            >>> loss.backward()
+            >>> optimizer.synchronize()
+            >>> torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            >>> with optimizer.skip_synchronize():
+            ...     optimizer.step()
+        """
+        self._reducer.reduce(_parameters(self.param_groups))
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which :meth:`step` does not call :meth:`synchronize`."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduces the gradients that are still missing, then takes the optimizer's step.
+
+        Args:
+            closure: recomputes the loss and its gradients, which are reduced after each call.
+
+        Returns:
+            What the wrapped class returns: the loss of the closure, or None.
+
+        Raises:
+            HorovodInternalError: a reduction failed; no parameter was changed.
+        """
+        synchronized = self._synchronized and self._reducer.reduced
+        self._synchronized = False
+        if self._skips:
+            return self._plain_step(closure)
+        if synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(): gradients are reduced twice. Put step() inside "
+                "`with optimizer.skip_synchronize():`",
+                stacklevel=2,
+            )
+        if closure is not None:
+            return self._plain_step(self._reducing(closure))
+        if synchronized or not self._reducer.reduced:
+            self._reducer.reduce(_parameters(self.param_groups))
+        return self._plain_step(None)
+
+    # torch.optim.Optimizer wraps a step without this mark, and its step hooks would run twice.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients, also those in flight, and begins to count backward passes anew.
+
+        Args:
+            set_to_none: set ``p.grad`` to None instead of filling it with zeros.
+
+        Raises:
+            HorovodInternalError: a reduction in flight failed.
+        """
+        self._reducer.discard(_parameters(self.param_groups))
+        super().zero_grad(set_to_none)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes after how many backward passes gradients are reduced; counting begins anew.
+
+        Raises:
+            UsageError: ``passes`` is below 1.
+        """
+        self._reducer.set_passes(check_passes(passes))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads options and state; gradients in flight and the counts of passes are forgotten."""
+        self._reducer.abandon()
+        self._synchronized = False
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters; they are reduced from the next step on, one by one."""
+        super().add_param_group(param_group)
+        groups = self.param_groups
+        for index, param in enumerate(groups[-1]["params"]):
+            self._reducer.names.setdefault(param, f"allreduce.noname.{len(groups) - 1}.{index}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and pickles are plain optimizers, which load without Horovod."""
+        return copyreg.__newobj__, (self._plain_class,), self.__getstate__()  # type: ignore[attr-defined]
+
+    def _plain_step(self, closure: Callable[[], Any] | None) -> Any:
+        result = super().step() if closure is None else super().step(closure)
+        self._reducer.reduced = False
+        return result
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def reducing_closure() -> Any:
+            loss = closure()
+            self._reducer.reduce(_parameters(self.param_groups))
+            return loss
+
+        return reducing_closure
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] | Compressor = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> ReducingOptimizer:
+    """Wraps an optimizer so that each step uses the gradients of all ranks.
+
+    Gradients are reduced while the backward pass still runs. The result is an instance of the same
+    class (by name and ``isinstance``) that shares parameter groups and state with ``optimizer``;
+    use it instead of ``optimizer``.
+
+    Args:
+        optimizer: any torch optimizer; its parameters are on the CPU.
+        named_parameters: ``model.named_parameters()``; must name each parameter of the optimizer,
+            with the same names on all ranks. None names them by their place.
+        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        backward_passes_per_step: after how many backward passes gradients are reduced. The passes
+            are summed, not averaged.
+        op: Average or another reduction.
+        gradient_predivide_factor: divide by this before the sum, and by the rest after it.
+        num_groups: deprecated name of ``groups``.
+        groups: reduce parameters in groups, each as one operation: a number of groups of
+            consecutive parameters, or a list of lists of parameters (the others go one by one).
+            With a number, all ranks must construct the optimizer together: rank 0 tells the order.
+        sparse_as_dense: send sparse gradients as dense ones.
+        process_set: the ranks that take part.
+
+    Raises:
+        UsageError: the arguments are wrong.
+        NotImplementedError: ``op`` is Adasum.
+        NotInitializedError: ``hvd.init()`` was not called.
+        HorovodInternalError: ``groups`` is a number and the ranks name different parameters.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+        >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    """
+    site = call_site()
+    reduce_op = resolve_reduce_op(op)
+    if isinstance(optimizer, ReducingOptimizer):
+        raise UsageError("the optimizer is a DistributedOptimizer already")
+    if gradient_predivide_factor != 1.0 and reduce_op is not Average:
+        raise UsageError("gradient_predivide_factor needs op=Average")
+    if gradient_predivide_factor == 0.0:
+        raise UsageError("gradient_predivide_factor=0 cannot divide")
+    check_passes(backward_passes_per_step)
+    names = name_parameters(optimizer.param_groups, named_parameters)
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    settings = ReductionSettings(
+        reduce_op, gradient_predivide_factor, compression, sparse_as_dense, process_set, site
+    )
+    trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
+    members = make_groups(trainable, names, groups, group_of(process_set), site)
+    reducer = GradientReducer(settings, names, members, backward_passes_per_step)
+    return _wrap(optimizer, reducer, settings)
+
+
+def _wrap(
+    optimizer: torch.optim.Optimizer, reducer: GradientReducer, settings: ReductionSettings
+) -> ReducingOptimizer:
+    plain = type(optimizer)
+    wrapped_class = type(plain.__name__, (ReducingOptimizer, plain), {"__doc__": plain.__doc__})
+    wrapped_class.__module__ = plain.__module__
+    wrapped: ReducingOptimizer = object.__new__(wrapped_class)
+    # Sharing the attributes instead of calling a constructor of unknown signature keeps the state.
+    # A learning rate scheduler may have put its own step on the instance, which would hide ours.
+    wrapped.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    wrapped._reducer = reducer
+    wrapped._plain_class = plain
+    wrapped._synchronized = False
+    wrapped._skips = False
+    wrapped.op = settings.op
+    wrapped.gradient_predivide_factor = settings.predivide_factor
+    wrapped.sparse_as_dense = settings.sparse_as_dense
+    wrapped.process_set = settings.process_set
+    return wrapped
+
+
+def _parameters(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:
+    return [param for group in groups for param in group["params"]]

@@ -1,0 +1,19 @@
+"""The contract suite for horovod.torch, with ranks as threads and as processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from collectives import CHECKS, Api
+from thread_ranks import run_ranks
+from torch_api import TorchApi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(check: Callable[[Api, int, int], None], size: int) -> None:
+    run_ranks(size, lambda rank: check(TorchApi(), rank, size))

@@ -1,0 +1,46 @@
+"""The contract suite's view of horovod.torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class TorchApi:
+    """See :class:`collectives.Api`."""
+
+    def tensor(self, values: Any, dtype: str) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(values)).to(getattr(torch, dtype))
+
+    def values(self, tensor: torch.Tensor) -> Any:
+        kind = torch.float64 if tensor.is_floating_point() else torch.int64
+        return tensor.detach().to(kind).numpy()
+
+    def dtype(self, tensor: torch.Tensor) -> str:
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return getattr(hvd, name)(*args, **kwargs)
+
+    def start(self, name: str, *args: Any, **kwargs: Any) -> int:
+        handle: int = getattr(hvd, f"{name}_async")(*args, **kwargs)
+        return handle
+
+    def finish(self, handle: int) -> Any:
+        return hvd.synchronize(handle)
+
+    def gradient(
+        self, function: Callable[[Any], Any], values: Any, weight: Callable[[Any], Any]
+    ) -> Any:
+        x = torch.tensor(values, dtype=torch.float32, requires_grad=True)
+        y = function(x)
+        (y * torch.from_numpy(weight(self.values(y)))).sum().backward()
+        assert x.grad is not None
+        return x.grad.numpy()
