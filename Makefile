@@ -1,6 +1,6 @@
-# Everything a contributor runs. Needs python3 (3.10 or newer), a C++20 compiler and make; the rest is installed into .venv
-# with pip. A stamp is written only after its step has succeeded, and lies in the folder that it speaks of, so removing
-# that folder is enough to start anew.
+# What a contributor runs. Needs python3 (3.10 or newer), a C++20 compiler and make; all else comes into .venv with pip.
+# A stamp is written only after its step has succeeded, and lies in the folder that it speaks of, so that to remove that
+# folder is to start anew.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,57 +9,57 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+NP ?= 2
 
 VENV := .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Tests and examples find horovodrun, cmake and ninja here.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+BIN := $(CURDIR)/$(VENV)/bin
+# Recipes, tests and examples find python, cmake, ninja and horovodrun here.
+export PATH := $(BIN):$(PATH)
+PIP := python -m pip --disable-pip-version-check
 
-NATIVE_SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
-SOURCES := CMakeLists.txt pyproject.toml README.md LICENSE $(NATIVE_SOURCES) \
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h')
+CMAKE_LISTS := CMakeLists.txt $(shell find native -name CMakeLists.txt)
+SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
-SANITIZED := address,undefined thread
 
-.PHONY: help demo test test-native test-sanitized test-python lint bench docs dev wheel wheel-test clean
 .DEFAULT_GOAL := help
+.PHONY: help demo dev test test-native test-asan test-tsan test-python lint bench docs wheel wheel-test clean FORCE
+FORCE:
 
-help: ## print the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1@\2/p' Makefile | column -t -s @
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | while IFS=@ read -r name text; do \
+	  printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 demo: $(VENV)/installed.stamp ## train on two ranks of this machine
-	horovodrun -np 2 python examples/pytorch/digits.py
+	horovodrun -np $(NP) python examples/pytorch/digits.py
 
-dev: $(VENV)/dev.stamp $(VENV)/installed.stamp ## install everything that a contributor needs
-	@if [ -d .git ] && [ -n "$$(command -v pre-commit)" ]; then pre-commit install; fi
+dev: $(VENV)/dev.stamp $(VENV)/installed.stamp ## install what a contributor needs
 
 # ---- The environment
 
 $(VENV)/python.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo 'Horovod needs Python 3.10 or newer; say which with: make PYTHON=python3.11 …' >&2; exit 1; }
+	  { echo 'Horovod needs Python 3.10 or newer; name one: make PYTHON=python3.11 ...' >&2; exit 1; }
 	@command -v "$${CXX:-c++}" >/dev/null || \
-	  { echo 'no C++ compiler was found: install g++ 11 or newer, or say which with: CXX=… make …' >&2; exit 1; }
+	  { echo 'There is no C++ compiler: install g++ 11 or newer, or name one: CXX=... make ...' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt | $(VENV)/python.stamp
-	$(PIP) install -r requirements/demo.txt
+$(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.stamp
+	$(PIP) install --quiet -r requirements/demo.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/demo.stamp
-	$(PIP) install -r requirements/dev.txt
+	$(PIP) install --quiet -r requirements/dev.txt
 	@touch $@
 
 $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/demo.stamp
-	$(PIP) install -r requirements/bench.txt
+	$(PIP) install --quiet -r requirements/bench.txt
 	@touch $@
 
-# The sources are listed in a file, so that a removed source also leads to a new installation.
+# The names of the sources: it changes when one is added or removed.
 $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
-.PHONY: FORCE
-FORCE:
 
 $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
 	$(PIP) install --quiet --no-build-isolation --no-deps --force-reinstall .
@@ -67,25 +67,64 @@ $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
 
 # ---- Tests
 
-test: test-native test-sanitized test-python ## run all tests: native, with sanitizers, Python
+# pytest comes last, so that its closing lines are those of `make test`.
+test: ## run all tests
+	@$(MAKE) test-native
+	@$(MAKE) test-asan
+	@$(MAKE) test-tsan
+	@$(MAKE) test-python
 
-test-native: build/native/build.ninja ## the native tests; ranks are threads
-	cmake --build build/native --parallel $(JOBS)
-	build/native/native/tests/native_tests
-
-test-sanitized: $(SANITIZED:%=build/sanitize-%/build.ninja) ## the same with AddressSanitizer and ThreadSanitizer
-	for kind in $(SANITIZED); do
-	  cmake --build "build/sanitize-$$kind" --parallel $(JOBS)
-	  "build/sanitize-$$kind/native/tests/native_tests"
-	done
-
-# pytest comes last, so that its closing lines are the last ones of `make test`.
-test-python: $(VENV)/dev.stamp $(VENV)/installed.stamp | test-native test-sanitized ## the Python tests, on the installed package
+test-python: $(VENV)/dev.stamp $(VENV)/installed.stamp ## the Python tests, on the installed package
 	python -m pytest
 
-build/native/build.ninja: | $(VENV)/demo.stamp
-	cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF
+test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
+test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
+test-tsan: build/tsan/build.ninja ## the same with ThreadSanitizer
+test-native test-asan test-tsan:
+	@cmake --build $(<D) --parallel $(JOBS)
+	$(<D)/native/tests/native_tests
 
-build/sanitize-%/build.ninja: | $(VENV)/demo.stamp
-	cmake -S . -B $(@D) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_SANITIZE=$* -DHVD_BUILD_TESTS=ON \
-	  -DHVD_BUILD_BINDINGS=OFF
+CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF
+build/native/build.ninja: $(VENV)/demo.stamp
+	$(CONFIGURE)
+build/asan/build.ninja: $(VENV)/demo.stamp
+	$(CONFIGURE) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_SANITIZE=address,undefined
+build/tsan/build.ninja: $(VENV)/demo.stamp
+	$(CONFIGURE) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_SANITIZE=thread
+
+# ---- Checks
+
+lint: $(VENV)/dev.stamp build/lint/configured.stamp ## formatters, linters, types, layers
+	ruff check .
+	ruff format --check .
+	mypy
+	PYTHONPATH=src lint-imports
+	codespell
+	clang-format --dry-run -Werror $(NATIVE)
+	@echo clang-tidy native
+	@printf '%s\n' $(filter %.cc,$(NATIVE)) | xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet 2>/dev/null
+
+# Nothing is built here: clang-tidy reads how each file would be compiled.
+build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.stamp
+	cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python
+	@touch $@
+
+# ---- The rest
+
+bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure allreduce
+	horovodrun -np $(NP) python benchmarks/allreduce.py
+	horovodrun -np $(NP) python benchmarks/many_tensors.py
+
+docs: $(VENV)/installed.stamp ## write docs/settings.md from the code
+	python docs/settings.py
+
+wheel: $(VENV)/dev.stamp ## build a wheel for any Linux of this architecture into dist/
+	rm -rf build/wheel dist
+	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheel .
+	auditwheel repair --wheel-dir dist build/wheel/*.whl
+
+wheel-test: wheel ## install the wheel where there is no compiler, and run a job
+	tests/wheel/install.sh dist/*.whl
+
+clean: ## remove what was built; .venv stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -46,6 +46,7 @@ class PyEngine {
   }
 
   void close(const std::string& reason) {
+    if (abandoned_ != nullptr) return;
     {
       const nb::gil_scoped_release release;
       engine_->close(reason);
@@ -53,8 +54,15 @@ class PyEngine {
     kept_.clear();
   }
 
+  // The engine is leaked: its locks may be held by threads that do not exist in this process.
+  void abandon() {
+    engine_->abandon();
+    abandoned_ = new std::shared_ptr<Engine>(engine_);
+  }
+
  private:
   std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Engine>* abandoned_ = nullptr;
   std::deque<std::pair<std::shared_ptr<Operation>, nb::object>> kept_;
 };
 
@@ -228,6 +236,7 @@ void bind_engine(nb::module_& module) {
              return error ? std::string(error->what()) : std::string();
            })
       .def("statistics", &statistics)
+      .def("abandon", &PyEngine::abandon)
       .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine");
   module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions());
 }

@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <numeric>
@@ -176,6 +178,11 @@ bool Engine::spin(uint32_t seen) const {
 // ---- The engine's thread ----
 
 void Engine::run() {
+  // Signals belong to the threads of the program; a handler must not run here while its main thread sleeps.
+  sigset_t all_signals;
+  sigfillset(&all_signals);
+  pthread_sigmask(SIG_BLOCK, &all_signals, nullptr);
+  pthread_setname_np(pthread_self(), "hvd-engine");
   while (true) {
     bool armed = false;
     std::optional<Duration> timeout;
@@ -359,6 +366,12 @@ void Engine::leave() {
     if (doorbell.arm(Sleep::kEventFd, seen)) transport_->wait_epoll(left);
   }
   closed_ = true;
+}
+
+// Takes no lock: a thread of the parent may have held it at the fork, and will never release it here.
+void Engine::abandon() {
+  thread_.detach();
+  transport_->abandon();
 }
 
 void Engine::close(const std::string& reason) {

@@ -68,6 +68,9 @@ class Engine {
   // Tells the peers, fails what is pending, joins the thread. Idempotent.
   void close(const std::string& reason);
 
+  // Must be called in the child of a fork, where the engine's thread does not exist: drops what belongs to the parent.
+  void abandon();
+
  private:
   struct Active {
     ProcessSet* set;

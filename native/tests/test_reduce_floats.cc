@@ -1,8 +1,8 @@
 #include <array>
 #include <bit>
 
-#include "test_reduce_reference.h"
 #include "testing/check.h"
+#include "tests/test_reduce_reference.h"
 
 namespace hvd {
 namespace {

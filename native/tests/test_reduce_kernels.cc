@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "test_reduce_reference.h"
 #include "testing/check.h"
+#include "tests/test_reduce_reference.h"
 
 namespace hvd {
 namespace {

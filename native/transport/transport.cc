@@ -143,6 +143,18 @@ bool Transport::wait_epoll(std::optional<Duration> timeout) const {
   return false;
 }
 
+void Transport::abandon() {
+  for (Peer& peer : peers_) {
+    peer.liveness.reset();
+    peer.doorbell.reset();
+    peer.sockets.clear();
+    peer.control.reset();
+    peer.data.reset();
+  }
+  event_fd_.reset();
+  epoll_.reset();
+}
+
 void Transport::watch_writes() {
   for (Peer& peer : peers_) {
     for (size_t i = 0; i < peer.sockets.size(); ++i) {

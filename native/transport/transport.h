@@ -74,6 +74,8 @@ class Transport {
   [[nodiscard]] bool flush();
   // Makes room where frames that nobody waits for are in the way; returns whether that changed anything.
   bool set_aside();
+  // In the child of a fork: closes this process's copies of the descriptors, so that the peers see the end of the parent.
+  void abandon();
   // Adapts epoll to the links that have bytes to write. Needs the engine's lock.
   void watch_writes();
 

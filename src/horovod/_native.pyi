@@ -158,6 +158,9 @@ class Engine:
     def statistics(self) -> dict[str, int]:
         """Counters for tests and debugging."""
 
+    def abandon(self) -> None:
+        """Only in the child of a fork: drops the engine without telling the peers anything."""
+
     def close(self, reason: str = ...) -> None:
         """Tells the peers, fails what is pending, joins the thread, releases everything. Idempotent."""
 

@@ -6,6 +6,7 @@ This is the convenience layer that every adapter re-exports; below it there is n
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -64,8 +65,16 @@ class _Context:
     def initialized(self) -> bool:
         return self._job is not None
 
+    def _forget_in_child(self) -> None:
+        """In the child of a fork: the job belongs to the parent, whose end the peers must notice."""
+        self._lock = threading.Lock()
+        job, self._job = self._job, None
+        if job is not None:
+            job.group.engine.abandon()
+
     def _watch_exit(self) -> None:
         """Tells the peers why this process ends: its exception, or that it simply ended."""
+        os.register_at_fork(after_in_child=self._forget_in_child)
         previous_hook = sys.excepthook
 
         def note_exception(

@@ -26,11 +26,11 @@ class TorchApi:
     def dtype(self, tensor: torch.Tensor) -> str:
         return str(tensor.dtype).removeprefix("torch.")
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return getattr(hvd, name)(*args, **kwargs)
+    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:
+        return getattr(hvd, function)(*args, **kwargs)
 
-    def start(self, name: str, *args: Any, **kwargs: Any) -> int:
-        handle: int = getattr(hvd, f"{name}_async")(*args, **kwargs)
+    def start(self, function: str, /, *args: Any, **kwargs: Any) -> int:
+        handle: int = getattr(hvd, f"{function}_async")(*args, **kwargs)
         return handle
 
     def finish(self, handle: int) -> Any:

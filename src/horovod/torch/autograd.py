@@ -29,7 +29,9 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 def tracks(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call on these tensors has to be recorded for the backward pass."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and any(
+        getattr(tensor, "requires_grad", False) for tensor in tensors
+    )
 
 
 def _apply(function: type[torch.autograd.Function], call: Call, *tensors: torch.Tensor) -> Any:

@@ -1,0 +1,162 @@
+"""The argument rules, names and arithmetic that all adapters share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from thread_ranks import run_ranks
+
+import horovod
+from horovod.errors import UsageError
+from horovod.group import ReduceOp
+from horovod.train import capabilities
+from horovod.train.call_site import call_site
+from horovod.train.gradients import GradientSchedule, split_list
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import resolve_reduce_op
+
+
+def test_the_default_reduction_is_average() -> None:
+    assert resolve_reduce_op(None) is ReduceOp.AVERAGE
+
+
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT])
+def test_a_reduction_may_be_given_by_number(op: ReduceOp) -> None:
+    assert resolve_reduce_op(int(op)) is op
+
+
+@pytest.mark.parametrize(("average", "op"), [(True, ReduceOp.AVERAGE), (False, ReduceOp.SUM)])
+def test_average_is_deprecated(average: bool, op: ReduceOp) -> None:
+    with pytest.warns(DeprecationWarning, match="average is deprecated"):
+        assert resolve_reduce_op(None, average) is op
+
+
+def test_op_and_average_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="both given"):
+        resolve_reduce_op(ReduceOp.SUM, False)
+
+
+def test_an_unknown_reduction_is_refused() -> None:
+    with pytest.raises(UsageError, match="op=42"):
+        resolve_reduce_op(42)
+
+
+def test_adasum_is_not_supported_yet() -> None:
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        resolve_reduce_op(ReduceOp.ADASUM)
+
+
+@given(st.lists(st.integers(), max_size=40), st.integers(1, 12))
+def test_split_list_cuts_evenly(items: list[int], num_parts: int) -> None:
+    parts = split_list(items, num_parts)
+    lengths = [len(part) for part in parts]
+    assert len(parts) == num_parts
+    assert [item for part in parts for item in part] == items
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_group_leaves_when_its_last_member_is_due() -> None:
+    schedule: GradientSchedule[str] = GradientSchedule(passes=2)
+    schedule.add_group("ab")
+    schedule.add_group("c")
+    assert schedule.arrived("a") == ()
+    assert schedule.arrived("a") == ()
+    assert schedule.arrived("c") == ()
+    assert schedule.arrived("c") == ("c",)
+    assert schedule.arrived("b") == ()
+    assert schedule.arrived("b") == ("a", "b")
+    assert schedule.take_missing() == []
+
+
+def test_what_did_not_leave_is_missing_once() -> None:
+    schedule: GradientSchedule[str] = GradientSchedule(passes=1)
+    schedule.add_group("ab")
+    schedule.add_group("c")
+    assert schedule.arrived("a") == ()
+    assert schedule.take_missing() == [("a", "b"), ("c",)]
+    assert schedule.take_missing() == []
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        schedule.arrived("b")
+
+
+def test_one_pass_too_many_is_refused_until_the_next_step() -> None:
+    schedule: GradientSchedule[str] = GradientSchedule(passes=1)
+    schedule.add_group("a")
+    schedule.arrived("a")
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        schedule.arrived("a")
+    schedule.reset(passes=2)
+    assert schedule.arrived("a") == ()
+    assert schedule.arrived("a") == ("a",)
+
+
+def test_passes_must_be_positive() -> None:
+    with pytest.raises(UsageError, match="backward_passes_per_step=0"):
+        GradientSchedule(passes=0)
+
+
+def test_the_call_site_is_outside_of_the_package() -> None:
+    # This file is outside, so it names its own caller's line only when called through horovod.
+    def inner() -> str:
+        return call_site()
+
+    assert inner().startswith(f"{__file__}:")
+
+
+def test_a_process_set_prints_as_it_always_did() -> None:
+    assert str(ProcessSet([2, 0, 1])) == (
+        "ProcessSet(process_set_id=None, ranks=[0, 1, 2], mpi_comm=None)"
+    )
+    assert (ProcessSet([1]).rank(), ProcessSet([1]).size()) == (None, None)
+
+
+def test_a_process_set_is_made_of_integers() -> None:
+    with pytest.raises(UsageError, match="integer ranks"):
+        ProcessSet(["0"])  # type: ignore[list-item]
+
+
+def test_the_global_process_set_knows_its_ranks_after_init() -> None:
+    assert (global_process_set.process_set_id, global_process_set.ranks) == (0, None)
+
+    def body(rank: int) -> None:
+        assert global_process_set.ranks == [0, 1]
+        assert global_process_set.rank() == rank
+        assert global_process_set.size() == 2
+
+    run_ranks(2, body)
+
+
+def test_other_process_sets_are_refused() -> None:
+    with pytest.raises(UsageError, match="not supported in this version"):
+        group_of(ProcessSet([0]))
+    with pytest.raises(UsageError, match=r"not a hvd\.ProcessSet"):
+        group_of(0)  # type: ignore[arg-type]
+
+
+def test_older_scripts_hear_that_the_job_works_without_mpi() -> None:
+    assert capabilities.gloo_enabled()
+    assert capabilities.gloo_built()
+    assert not capabilities.mpi_enabled()
+    assert not capabilities.mpi_built()
+    assert capabilities.nccl_built() == 0
+    for built in ("ddl_built", "ccl_built", "cuda_built", "rocm_built"):
+        assert getattr(capabilities, built)() is False
+    with pytest.raises(ValueError, match="MPI"):
+        capabilities.mpi_threads_supported()
+
+
+def test_nothing_shared_loads_a_framework() -> None:
+    modules = [path.stem for path in (Path(horovod.__file__).parent / "train").glob("[a-z]*.py")]
+    program = (
+        f"import sys, importlib\n"
+        f"for name in {modules}: importlib.import_module('horovod.train.' + name)\n"
+        "found = {'torch', 'tensorflow', 'jax', 'numpy'} & set(sys.modules)\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

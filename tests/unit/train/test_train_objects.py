@@ -1,0 +1,128 @@
+"""Python objects between ranks."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+from thread_ranks import ThreadRanks, run_ranks
+
+from horovod import context
+from horovod.errors import HorovodInternalError
+from horovod.train.numbering import CreationNumbers
+from horovod.train.objects import agree, allgather_object, broadcast_object
+from horovod.train.waiting import wait_for_all
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_roots_object_arrives_everywhere(size: int) -> None:
+    def body(rank: int) -> None:
+        group = context.global_group()
+        for root in range(size):
+            obj = {"rank": rank, "deep": [(rank, None), {"x": b"\0" * 1000}], "f": lambda: rank}
+            got: dict[str, Any] = broadcast_object(group, obj, root)
+            assert got["rank"] == root
+            assert got["f"]() == root
+            assert type(got["deep"][0]) is tuple
+            assert (got is obj) == (rank == root)
+
+    run_ranks(size, body)
+
+
+def test_only_the_roots_object_is_looked_at() -> None:
+    def body(rank: int) -> Any:
+        mine = [1, 2] if rank == 1 else threading.Lock()
+        return broadcast_object(context.global_group(), mine, 1)
+
+    assert run_ranks(3, body) == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_objects_of_all_ranks_are_gathered_in_order(size: int) -> None:
+    def body(rank: int) -> list[Any]:
+        return allgather_object(context.global_group(), {"rank": rank, "data": "x" * 999 * rank})
+
+    expected = [{"rank": rank, "data": "x" * 999 * rank} for rank in range(size)]
+    assert run_ranks(size, body) == [expected] * size
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_an_object_that_cannot_be_pickled_is_an_error_on_all_ranks(gather: bool) -> None:
+    def body(rank: int) -> None:
+        group = context.global_group()
+        obj = threading.Lock() if rank == 0 else 5
+        with pytest.raises((TypeError, HorovodInternalError)) as caught:
+            allgather_object(group, obj) if gather else broadcast_object(group, obj, 0)
+        assert (caught.type is TypeError) == (rank == 0)
+        if rank:
+            assert "rank 0 could not pickle it: TypeError" in str(caught.value)
+        # The ranks are still in step.
+        assert broadcast_object(group, rank, 1) == 1
+
+    run_ranks(2, body)
+
+
+def test_a_problem_of_one_rank_is_told_to_all() -> None:
+    def body(rank: int) -> None:
+        group = context.global_group()
+        agree(group, "", "loading")
+        with pytest.raises(HorovodInternalError, match="loading: rank 1: no such file"):
+            agree(group, "no such file" if rank == 1 else "", "loading")
+
+    run_ranks(3, body)
+
+
+def test_waiting_for_several_operations_raises_after_the_last() -> None:
+    class Operation:
+        def __init__(self, error: Exception | None) -> None:
+            self.error = error
+            self.waited = False
+
+        def wait(self) -> None:
+            self.waited = True
+            if self.error:
+                raise self.error
+
+    operations = [
+        Operation(None),
+        Operation(HorovodInternalError("first")),
+        Operation(HorovodInternalError("second")),
+        Operation(None),
+    ]
+    with pytest.raises(HorovodInternalError, match="first"):
+        wait_for_all(operations)  # type: ignore[arg-type]
+    assert all(operation.waited for operation in operations)
+
+
+class _Thing:
+    pass
+
+
+def test_things_are_numbered_in_the_order_of_their_making() -> None:
+    numbers = CreationNumbers()
+    with ThreadRanks(2) as ranks:
+        first, second = _Thing(), _Thing()
+        group = ranks.groups[0]
+        assert numbers.number_of(first, group) == 1
+        assert numbers.number_of(second, group) == 2
+        assert numbers.number_of(first, group) == 1
+        # Each rank counts for itself when ranks are threads.
+        assert numbers.number_of(_Thing(), ranks.groups[1]) == 1
+
+
+def test_survivors_of_a_restart_get_the_numbers_that_newcomers_count() -> None:
+    numbers = CreationNumbers()
+    with ThreadRanks(1) as ranks:
+        kept, lost, kept_too = _Thing(), _Thing(), _Thing()
+        for thing in (kept, lost, kept_too):
+            numbers.number_of(thing, ranks.groups[0])
+        del lost, thing
+        gc.collect()
+    with ThreadRanks(1) as ranks:
+        made_later = _Thing()
+        # Even if the thing made last is used first.
+        assert numbers.number_of(made_later, ranks.groups[0]) == 3
+        assert numbers.number_of(kept_too, ranks.groups[0]) == 2
+        assert numbers.number_of(kept, ranks.groups[0]) == 1
