@@ -23,7 +23,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-native test-asan test-tsan test-python lint bench docs wheel wheel-test clean FORCE
+.PHONY: help demo dev test test-native test-asan test-tsan test-python lint lint-python lint-native bench docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -46,15 +46,16 @@ $(VENV)/python.stamp:
 	@touch $@
 
 $(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.stamp
-	$(PIP) install --quiet -r requirements/demo.txt
+	@echo 'Installing PyTorch and the build tools into $(VENV) (about 500 MB) ...'
+	$(PIP) install -qq -r requirements/demo.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/demo.stamp
-	$(PIP) install --quiet -r requirements/dev.txt
+	$(PIP) install -qq -r requirements/dev.txt
 	@touch $@
 
 $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/demo.stamp
-	$(PIP) install --quiet -r requirements/bench.txt
+	$(PIP) install -qq -r requirements/bench.txt
 	@touch $@
 
 # The names of the sources: it changes when one is added or removed.
@@ -62,7 +63,7 @@ $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
 $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
-	$(PIP) install --quiet --no-build-isolation --no-deps --force-reinstall .
+	$(PIP) install -qq --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
 
 # ---- Tests
@@ -94,15 +95,20 @@ build/tsan/build.ninja: $(VENV)/demo.stamp
 
 # ---- Checks
 
-lint: $(VENV)/dev.stamp build/lint/configured.stamp ## formatters, linters, types, layers
+lint: lint-python lint-native ## formatters, linters, types, layers, spelling
+
+lint-python: $(VENV)/dev.stamp
 	ruff check .
 	ruff format --check .
 	mypy
-	PYTHONPATH=src lint-imports
+	PYTHONPATH=src lint-imports --no-logo
 	codespell
+
+lint-native: $(VENV)/dev.stamp build/lint/configured.stamp
 	clang-format --dry-run -Werror $(NATIVE)
-	@echo clang-tidy native
-	@printf '%s\n' $(filter %.cc,$(NATIVE)) | xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet 2>/dev/null
+	@echo 'clang-tidy native'
+	@printf '%s\n' $(filter %.cc,$(NATIVE)) | xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet \
+	  2> >(grep -vE '^[0-9]+ warnings? (generated|treated)' >&2)
 
 # Nothing is built here: clang-tidy reads how each file would be compiled.
 build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.stamp
@@ -120,7 +126,7 @@ docs: $(VENV)/installed.stamp ## write docs/settings.md from the code
 
 wheel: $(VENV)/dev.stamp ## build a wheel for any Linux of this architecture into dist/
 	rm -rf build/wheel dist
-	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheel .
+	$(PIP) wheel -qq --no-build-isolation --no-deps --wheel-dir build/wheel .
 	auditwheel repair --wheel-dir dist build/wheel/*.whl
 
 wheel-test: wheel ## install the wheel where there is no compiler, and run a job

@@ -24,7 +24,7 @@ NUM_CLASSES = 10
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions around which the input passes: (batch, in, h, w) to (batch, out, ...)."""
+    """Two convolutions that the input bypasses: (batch, in, h, w) to (batch, out, h/s, w/s)."""
 
     def __init__(self, num_in: int, num_out: int, stride: int) -> None:
         super().__init__()

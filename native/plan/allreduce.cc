@@ -3,6 +3,7 @@
 //
 //   direct  everybody sends its operand to the share's owner, who reduces in the order of the ranks and sends the
 //           result to everybody
+//   exchange  no shares: everybody sends everything to everybody, and reduces in the order of the ranks
 //   ring    share s starts at rank s and goes once around, each rank adding its own operand; the last one
 //           (rank s - 1) has the result, which goes around once more
 //
@@ -44,6 +45,29 @@ std::vector<Step> direct_steps(const PlanContext& context, const Peers& peers, i
   return steps;
 }
 
+// One lane for each frame of the whole vector. All ranks combine the same operands in the same order, so their results
+// are equal to the bit.
+Plan plan_exchange(const PlanContext& context, const Peers& peers, int64_t count) {
+  Plan plan;
+  plan.lanes.resize(check_num_lanes(num_frames(count, context.chunk), context));
+  for (size_t number = 0; number < plan.lanes.size(); ++number) {
+    const Range range = frame_of(count, context.chunk, static_cast<int64_t>(number));
+    Lane& lane = plan.lanes[number];
+    lane.number = static_cast<uint32_t>(number);
+    lane.steps.reserve(2);
+    lane.steps.push_back(send_own(range, range, peers.after));
+    lane.steps.push_back({.receive_from = peers.rising,
+                          .send_to = {},
+                          .range = range,
+                          .source = range,
+                          .with_own = true,
+                          .own_position = context.rank,
+                          .store = true,
+                          .finish = true});
+  }
+  return plan;
+}
+
 std::vector<Step> ring_steps(const PlanContext& context, const Peers& peers, int first, const Range& share) {
   const int last = rank_after(context, first, -1);  // of the first turn
   std::vector<Step> steps;
@@ -76,8 +100,9 @@ Plan plan_allreduce(const PlanContext& context, Algorithm algorithm, int64_t cou
                     .rising = peers_rising(context),
                     .next = rank_after(context, context.rank, 1),
                     .previous = rank_after(context, context.rank, -1)};
+  if (algorithm == Algorithm::kExchange && context.size > 1) return plan_exchange(context, peers, count);
   // A single rank has nobody to ring with, but its value is scaled like any other.
-  const bool direct = algorithm == Algorithm::kDirect || context.size == 1;
+  const bool direct = algorithm != Algorithm::kRing || context.size == 1;
   Plan plan;
   plan.lanes.resize(check_num_lanes(num_lanes, context));
   for (size_t number = 0; number < plan.lanes.size(); ++number) {

@@ -1,8 +1,10 @@
 // A test harness in one header: cases register themselves, CHECK reports and goes on, REQUIRE ends the case.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <iostream>
+#include <mutex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -20,8 +22,8 @@ inline std::vector<Case>& cases() {
   return all;
 }
 
-inline int& failures() {
-  static int count = 0;
+inline std::atomic<int>& failures() {
+  static std::atomic<int> count{0};
   return count;
 }
 
@@ -33,10 +35,20 @@ struct Fatal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// From any thread: the ranks of a World are threads.
 inline void report(const char* file, int line, const std::string& text) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   std::cerr << file << ":" << line << ": " << text << "\n";
   ++failures();
 }
+
+// Sanitizers make everything 5 to 20 times slower: tests take less of what only adds time.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
 
 // Runs the cases whose name contains `filter`; returns the number of failed checks.
 int run_cases(const std::string& filter);
@@ -45,31 +57,31 @@ int run_cases(const std::string& filter);
 
 #define HVD_JOIN2(a, b) a##b
 #define HVD_JOIN(a, b) HVD_JOIN2(a, b)
-#define TEST(name)                                                                              \
-  static void HVD_JOIN(test_body_, __LINE__)();                                                 \
+#define TEST(name)                                                                                          \
+  static void HVD_JOIN(test_body_, __LINE__)();                                                             \
   static const hvd::testing::Register HVD_JOIN(test_case_, __LINE__)(name, HVD_JOIN(test_body_, __LINE__)); \
   static void HVD_JOIN(test_body_, __LINE__)()
 
-#define CHECK(condition)                                                                        \
-  do {                                                                                          \
-    if (!(condition)) hvd::testing::report(__FILE__, __LINE__, "CHECK failed: " #condition);     \
+#define CHECK(condition)                                                                     \
+  do {                                                                                       \
+    if (!(condition)) hvd::testing::report(__FILE__, __LINE__, "CHECK failed: " #condition); \
   } while (false)
 
-#define CHECK_EQ(a, b)                                                                          \
-  do {                                                                                          \
-    const auto& left_ = (a);                                                                    \
-    const auto& right_ = (b);                                                                   \
-    if (!(left_ == right_)) {                                                                   \
-      std::ostringstream text_;                                                                 \
-      text_ << "CHECK_EQ failed: " #a " is " << left_ << ", " #b " is " << right_;              \
-      hvd::testing::report(__FILE__, __LINE__, text_.str());                                    \
-    }                                                                                           \
+#define CHECK_EQ(a, b)                                                             \
+  do {                                                                             \
+    const auto& left_ = (a);                                                       \
+    const auto& right_ = (b);                                                      \
+    if (!(left_ == right_)) {                                                      \
+      std::ostringstream text_;                                                    \
+      text_ << "CHECK_EQ failed: " #a " is " << left_ << ", " #b " is " << right_; \
+      hvd::testing::report(__FILE__, __LINE__, text_.str());                       \
+    }                                                                              \
   } while (false)
 
-#define REQUIRE(condition)                                                                      \
-  do {                                                                                          \
-    if (!(condition)) {                                                                         \
-      hvd::testing::report(__FILE__, __LINE__, "REQUIRE failed: " #condition);                   \
-      throw hvd::testing::Fatal(#condition);                                                    \
-    }                                                                                           \
+#define REQUIRE(condition)                                                     \
+  do {                                                                         \
+    if (!(condition)) {                                                        \
+      hvd::testing::report(__FILE__, __LINE__, "REQUIRE failed: " #condition); \
+      throw hvd::testing::Fatal(#condition);                                   \
+    }                                                                          \
   } while (false)

@@ -8,8 +8,23 @@
 
 namespace hvd::testing {
 
+std::vector<TransportParts> make_transports(int size, Wire wire) {
+  if (wire == Wire::kMemory) return make_memory_transports(size);
+  std::vector<TransportParts> parts = make_socket_transports(size);
+  if (wire == Wire::kSockets) return parts;
+  for (TransportParts& rank_parts : parts) {
+    for (const RemotePeer& peer : rank_parts.remote_peers) {
+      for (const int fd : {peer.control.get(), peer.data.get()}) {
+        const int bytes = 4096;
+        if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) != 0) throw_errno("cannot set SO_SNDBUF");
+      }
+    }
+  }
+  return parts;
+}
+
 World::World(int size, EngineOptions options, Wire wire) {
-  auto parts = wire == Wire::kMemory ? make_memory_transports(size) : make_socket_transports(size);
+  auto parts = make_transports(size, wire);
   for (TransportParts& rank_parts : parts) {
     std::vector<Fd>& sockets = sockets_.emplace_back();
     for (const LocalPeer& peer : rank_parts.local_peers) sockets.emplace_back(dup(peer.liveness.get()));

@@ -9,7 +9,10 @@
 
 namespace hvd::testing {
 
-enum class Wire : uint8_t { kMemory, kSockets };
+// kTinySockets: sockets whose buffers hold a few kilobytes, so that writes come to a halt in the middle of frames.
+enum class Wire : uint8_t { kMemory, kSockets, kTinySockets };
+
+[[nodiscard]] std::vector<TransportParts> make_transports(int size, Wire wire);
 
 class World {
  public:
@@ -34,15 +37,25 @@ void run_operation(Engine& engine, const std::shared_ptr<Operation>& operation);
 template <typename T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::kFloat32; }
+constexpr DType dtype_of<float>() {
+  return DType::kFloat32;
+}
 template <>
-constexpr DType dtype_of<double>() { return DType::kFloat64; }
+constexpr DType dtype_of<double>() {
+  return DType::kFloat64;
+}
 template <>
-constexpr DType dtype_of<int32_t>() { return DType::kInt32; }
+constexpr DType dtype_of<int32_t>() {
+  return DType::kInt32;
+}
 template <>
-constexpr DType dtype_of<int64_t>() { return DType::kInt64; }
+constexpr DType dtype_of<int64_t>() {
+  return DType::kInt64;
+}
 template <>
-constexpr DType dtype_of<uint8_t>() { return DType::kUInt8; }
+constexpr DType dtype_of<uint8_t>() {
+  return DType::kUInt8;
+}
 
 template <typename T>
 Buffer view(std::vector<T>& values, Shape shape = {}) {

@@ -42,6 +42,7 @@ struct Job {
   std::vector<int64_t> num_inputs;   // elements in each rank's input
   std::vector<int64_t> num_outputs;  // elements in each rank's output
   int64_t chunk = 1;                 // elements
+  bool flows = true;                 // never has to set frames aside under the schedules that allow for it
   bool ranges_agree = true;          // sender and receiver number the elements of a frame alike
 };
 

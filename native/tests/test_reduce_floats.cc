@@ -59,10 +59,16 @@ H half_step(H value) {
 }
 
 template <class H>
-void check_every_half(DType dtype) {
+void check_every_half(DType dtype, const EachIsa& isas) {
   const std::vector<H> all = every_half<H>();
   const std::vector<H> minus_zero(all.size(), H{0x8000});
-  check_equal(reduced<H>(dtype, ReduceOp::kSum, {all, minus_zero}, 1.0), all, "round trip", ReduceOp::kSum);
+  const auto check = [&](const std::vector<std::vector<H>>& sources, double factor, const std::vector<H>& expected) {
+    for (const std::string_view isa : isas.names()) {
+      select_kernel_isa(isa);
+      check_equal(reduced(dtype, ReduceOp::kSum, sources, factor), expected, "every half", ReduceOp::kSum);
+    }
+  };
+  check({all, minus_zero}, 1.0, all);
 
   std::vector<H> steps;
   for (const H value : all) steps.push_back(half_step(value));
@@ -71,8 +77,7 @@ void check_every_half(DType dtype) {
   for (const auto& third : {minus_zero, tiny, minus_tiny}) {
     const std::vector<std::vector<H>> sources{all, steps, third};
     for (const double factor : {1.0, 0.5, -1 / 3., 0x1p-9, 300.0}) {
-      check_equal(reduced(dtype, ReduceOp::kSum, sources, factor),
-                  testing::expected_reduce(ReduceOp::kSum, sources, 3, factor), "rounding", ReduceOp::kSum);
+      check(sources, factor, testing::expected_reduce(ReduceOp::kSum, sources, 3, factor));
     }
   }
 }
@@ -81,7 +86,7 @@ template <class T>
 std::vector<T> special_values() {
   std::vector<T> values;
   const double inf = std::numeric_limits<double>::infinity();
-  for (const double value : {0.0, -0.0, 1.0, -2.0, inf, -inf, std::numeric_limits<double>::quiet_NaN(), 0x1p-24, 3.0}) {
+  for (const double value : {-0.0, 1.0, -2.0, inf, -inf, std::numeric_limits<double>::quiet_NaN(), 0x1p-24, 3.0, 0.0}) {
     values.push_back(make<T>(value));
   }
   return values;
@@ -102,11 +107,8 @@ T any_bits(Random& random) {
 
 TEST("reduce: every float16 and bfloat16 is read exactly and rounded to nearest even") {
   const EachIsa isas;
-  for (const std::string_view isa : isas.names()) {
-    select_kernel_isa(isa);
-    check_every_half<testing::Float16>(DType::kFloat16);
-    check_every_half<testing::BFloat16>(DType::kBFloat16);
-  }
+  check_every_half<testing::Float16>(DType::kFloat16, isas);
+  check_every_half<testing::BFloat16>(DType::kBFloat16, isas);
 }
 
 TEST("scale: by 1 is a copy, bit by bit, also of NaN") {
@@ -164,6 +166,26 @@ TEST("reduce: NaN and infinity, at every place") {
               check_equal(reduced(dtype, op, sources, factor), testing::expected_reduce(op, sources, 3, factor),
                           "special values", op);
             }
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST("reduce: of two zeros Min and Max take the later source, in every lane") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const DType dtype : kFloatDTypes) {
+      testing::with_type(dtype, [&](auto element) {
+        using T = decltype(element);
+        if constexpr (testing::kIsFloating<T>) {
+          const std::vector<T> plus(47, make<T>(0.0));
+          const std::vector<T> minus(47, make<T>(-0.0));
+          for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+            check_equal(reduced<T>(dtype, op, {plus, minus}, 1.0), minus, "zeros", op);
+            check_equal(reduced<T>(dtype, op, {minus, plus}, 1.0), plus, "zeros", op);
           }
         }
       });

@@ -112,9 +112,7 @@ def _start_engine(config: Config, epoch: int) -> _native.Engine:
         raise
 
 
-def _options(
-    config: Config, rank_names: Sequence[str]
-) -> _native.EngineOptions:
+def _options(config: Config, rank_names: Sequence[str]) -> _native.EngineOptions:
     return _native.EngineOptions(
         fusion_threshold=config.fusion_threshold,
         cache_capacity=config.cache_capacity,

@@ -1,17 +1,23 @@
 """Process sets for Python: collectives on contiguous CPU memory of any framework.
 
 An adapter turns its tensors into :class:`horovod._native.Buffer` views and calls a :class:`Group`. Every
-method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` gives the result or raises.
+method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` waits and raises what went wrong.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from horovod import _native
-from horovod._native import Buffer, Engine, Handle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Unpack
+
+    from horovod._native import Buffer, Engine, Handle
 
 
 class ReduceOp(IntEnum):
@@ -25,11 +31,32 @@ class ReduceOp(IntEnum):
     PRODUCT = 5
 
 
+class SubmitOptions(TypedDict, total=False):
+    """What every collective takes.
+
+    Attributes:
+        name: what the ranks agree on; None counts up, so ranks must then submit in the same order.
+        prefix: the first word of the name on the wire, ``<prefix>.<name>``.
+        waits_next: the caller waits at once, so that no other thread needs to be woken.
+        call_site: ``file:line`` of the caller, for messages.
+        keep: an object, for example the tensors, to reference until the operation is done.
+    """
+
+    name: str | None
+    prefix: str
+    waits_next: bool
+    call_site: str
+    keep: object
+
+
 class Group:
     """A process set of one engine: the ranks that take part in a collective.
 
     All inputs of one call form a group: they are negotiated under one name, become ready together, and
-    fail together. ``keep`` is referenced until the operation is done, so it should hold the tensors.
+    fail together. All methods take :class:`SubmitOptions` by keyword and raise
+
+    - UsageError: the arguments do not fit; DuplicateNameError: the name is in flight;
+    - HorovodInternalError: the engine can no longer work.
 
     Args:
         engine: the engine of this rank.
@@ -46,6 +73,7 @@ class Group:
 
     @property
     def process_set_id(self) -> int:
+        """0 for all ranks of the job."""
         return self._id
 
     @property
@@ -60,10 +88,12 @@ class Group:
 
     @property
     def size(self) -> int:
+        """The number of ranks in the set."""
         return len(self._ranks)
 
     @property
     def engine(self) -> Engine:
+        """The engine that the set belongs to."""
         return self._engine
 
     def allreduce(
@@ -74,11 +104,7 @@ class Group:
         op: int = ReduceOp.AVERAGE,
         prescale: float = 1.0,
         postscale: float = 1.0,
-        name: str | None = None,
-        prefix: str = "allreduce",
-        waits_next: bool = False,
-        call_site: str = "",
-        keep: object = None,
+        **options: Unpack[SubmitOptions],
     ) -> Handle:
         """Reduces each input over the ranks into the output of the same place.
 
@@ -87,29 +113,16 @@ class Group:
             outputs: one per input, of its shape and dtype; may be the input itself.
             op: a ReduceOp; Average divides the sum by the set size.
             prescale, postscale: factors applied before and after the reduction.
-            name: what the ranks agree on; None counts up, so ranks must then submit in the same order.
-            prefix: the operation's word in the name, ``<prefix>.<name>``.
-            waits_next: the caller waits at once, so no other thread needs to be woken.
-            call_site: ``file:line`` of the caller for messages.
-            keep: any object to reference until the operation is done.
-
-        Raises:
-            UsageError: a buffer does not fit; DuplicateNameError: the name is in flight;
-            HorovodInternalError: the engine can no longer work.
         """
-        return self._engine.submit(
+        return self._submit(
             _native.ALLREDUCE,
-            self._name(prefix, name),
+            "allreduce",
             inputs,
             outputs,
+            options,
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
-            process_set=self._id,
-            cacheable=name is not None,
-            waits_next=waits_next,
-            call_site=call_site,
-            keep_alive=keep,
         )
 
     def reducescatter(
@@ -120,72 +133,41 @@ class Group:
         op: int = ReduceOp.AVERAGE,
         prescale: float = 1.0,
         postscale: float = 1.0,
-        name: str | None = None,
-        prefix: str = "reducescatter",
-        waits_next: bool = False,
-        call_site: str = "",
-        keep: object = None,
+        **options: Unpack[SubmitOptions],
     ) -> Handle:
-        """Reduces each input and leaves rows ``share_of_rows(dim0, rank, size)`` of it on each rank.
+        """Reduces each input and leaves :meth:`rows_of` its rows on each rank, in the order of the ranks.
 
         Args:
             inputs: at least one dimension; the same shape and dtype on all ranks.
-            outputs: one per input, with the rows of this rank (:meth:`rows_of`).
-            op: Sum or Average. The rest is as in :meth:`allreduce`.
+            outputs: one per input, with the rows of this rank.
+            op: Sum or Average.
+            prescale, postscale: factors applied before and after the reduction.
         """
-        return self._engine.submit(
+        return self._submit(
             _native.REDUCESCATTER,
-            self._name(prefix, name),
+            "reducescatter",
             inputs,
             outputs,
+            options,
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
-            process_set=self._id,
-            cacheable=name is not None,
-            waits_next=waits_next,
-            call_site=call_site,
-            keep_alive=keep,
         )
 
-    def allgather(
-        self,
-        inputs: Sequence[Buffer],
-        *,
-        name: str | None = None,
-        prefix: str = "allgather",
-        waits_next: bool = False,
-        call_site: str = "",
-        keep: object = None,
-    ) -> Handle:
+    def allgather(self, inputs: Sequence[Buffer], **options: Unpack[SubmitOptions]) -> Handle:
         """Joins the inputs of all ranks along dimension 0; the engine allocates ``handle.results()``.
 
         Args:
             inputs: at least one dimension; all but the first must agree between the ranks.
         """
-        return self._engine.submit(
-            _native.ALLGATHER,
-            self._name(prefix, name),
-            inputs,
-            (),
-            process_set=self._id,
-            cacheable=name is not None,
-            waits_next=waits_next,
-            call_site=call_site,
-            keep_alive=keep,
-        )
+        return self._submit(_native.ALLGATHER, "allgather", inputs, (), options)
 
     def broadcast(
         self,
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
         root: int,
-        *,
-        name: str | None = None,
-        prefix: str = "broadcast",
-        waits_next: bool = False,
-        call_site: str = "",
-        keep: object = None,
+        **options: Unpack[SubmitOptions],
     ) -> Handle:
         """Copies the inputs of the root into the outputs of all ranks.
 
@@ -194,29 +176,13 @@ class Group:
             outputs: one per input; may be the input itself.
             root: a global rank that is a member of the set.
         """
-        return self._engine.submit(
-            _native.BROADCAST,
-            self._name(prefix, name),
-            inputs,
-            outputs,
-            root=root,
-            process_set=self._id,
-            cacheable=name is not None,
-            waits_next=waits_next,
-            call_site=call_site,
-            keep_alive=keep,
-        )
+        return self._submit(_native.BROADCAST, "broadcast", inputs, outputs, options, root=root)
 
     def alltoall(
         self,
         inputs: Sequence[Buffer],
         splits: Sequence[int] | None = None,
-        *,
-        name: str | None = None,
-        prefix: str = "alltoall",
-        waits_next: bool = False,
-        call_site: str = "",
-        keep: object = None,
+        **options: Unpack[SubmitOptions],
     ) -> Handle:
         """Sends ``splits[i]`` rows of the one input to set rank i.
 
@@ -227,36 +193,41 @@ class Group:
             inputs: one buffer with at least one dimension; all but the first agree between the ranks.
             splits: one count per member, whose sum is at most dimension 0; None divides it equally.
         """
-        return self._engine.submit(
-            _native.ALLTOALL,
-            self._name(prefix, name),
-            inputs,
-            (),
-            splits=splits,
-            process_set=self._id,
-            cacheable=name is not None,
-            waits_next=waits_next,
-            call_site=call_site,
-            keep_alive=keep,
-        )
+        return self._submit(_native.ALLTOALL, "alltoall", inputs, (), options, splits=splits)
 
     def barrier(self, *, call_site: str = "") -> Handle:
-        """Ends when all ranks of the set have reached it; operations in flight are not waited for."""
-        return self._engine.submit(
-            _native.BARRIER,
-            "barrier.noname",
-            (),
-            (),
-            process_set=self._id,
-            cacheable=True,
-            waits_next=True,
-            call_site=call_site,
-        )
+        """Ends when all ranks of the set have reached it; operations in flight are not waited for.
+
+        Two barriers of one set cannot be in flight at the same time.
+        """
+        options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
+        return self._submit(_native.BARRIER, "barrier", (), (), options)
 
     def rows_of(self, num_rows: int, rank: int | None = None) -> int:
         """How many of ``num_rows`` a reducescatter leaves on a set rank (this one if None)."""
         rank = self._rank if rank is None else rank
         return num_rows // self.size + (1 if rank < num_rows % self.size else 0)
 
-    def _name(self, prefix: str, name: str | None) -> str:
-        return f"{prefix}.noname.{next(self._unnamed)}" if name is None else f"{prefix}.{name}"
+    def _submit(
+        self,
+        kind: int,
+        prefix: str,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        options: SubmitOptions,
+        **arguments: Any,
+    ) -> Handle:
+        name = options.get("name")
+        prefix = options.get("prefix", prefix)
+        return self._engine.submit(
+            kind,
+            f"{prefix}.noname.{next(self._unnamed)}" if name is None else f"{prefix}.{name}",
+            inputs,
+            outputs,
+            process_set=self._id,
+            cacheable=name is not None,
+            waits_next=options.get("waits_next", False),
+            call_site=options.get("call_site", ""),
+            keep_alive=options.get("keep"),
+            **arguments,
+        )

@@ -28,6 +28,9 @@ PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_r
   return {batch.set_rank, static_cast<int>(batch.members.size()), std::max<int64_t>(frame / element_bytes, 1)};
 }
 
+// One hop in place of two is worth reducing everything on every rank while a hop costs more than that.
+constexpr int64_t kMostExchangedBytes = int64_t{128} << 10;
+
 // Inside a host everybody reaches everybody at memory speed, and two hops beat many. Between hosts the ring keeps each
 // rank to two neighbours.
 Algorithm NativeBackend::algorithm_for(const Batch& batch) const {
@@ -42,7 +45,10 @@ std::unique_ptr<Execution> NativeBackend::execute(Batch batch, Plan plan) {
 std::unique_ptr<Execution> NativeBackend::allreduce(Batch batch) {
   const int64_t count = total_of(batch.inputs);
   const auto size = static_cast<int64_t>(batch.members.size());
-  Plan plan = plan_allreduce(context_of(batch, count / size), algorithm_for(batch), count);
+  const int64_t received = count * (size - 1) * static_cast<int64_t>(size_of(batch.dtype));
+  const bool exchange = received <= kMostExchangedBytes;
+  Plan plan = exchange ? plan_allreduce(context_of(batch, count), Algorithm::kExchange, count)
+                       : plan_allreduce(context_of(batch, count / size), algorithm_for(batch), count);
   return execute(std::move(batch), std::move(plan));
 }
 

@@ -35,7 +35,7 @@ def test_every_optimizer_of_torch_is_tried() -> None:
         for name, kind in vars(torch.optim).items()
         if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
     }
-    # Muon takes matrices only; it is tried below.
+    # Muon takes matrices only, and its state is one tensor each, as that of SGD.
     assert kinds - {"Optimizer", "LBFGS", "Muon"} <= set(OPTIMIZERS)
 
 

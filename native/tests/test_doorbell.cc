@@ -1,0 +1,100 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <thread>
+
+#include "base/fd.h"
+#include "testing/check.h"
+#include "transport/doorbell.h"
+
+namespace hvd {
+namespace {
+
+using testing::kSanitized;
+
+constexpr int kPatienceMs = 20'000;
+
+struct Sleeper {
+  DoorbellWords words;
+  Fd event_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Doorbell bell{&words, event_fd.get()};
+};
+
+// Waits until the count differs from `seen`, asleep in one way or another; returns false on a timeout.
+bool wait_for_change(const Sleeper& sleeper, Sleep how, uint32_t seen) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while (sleeper.bell.events() == seen) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    if (how == Sleep::kFutex) {
+      sleeper.bell.wait_futex(seen, std::chrono::milliseconds(kPatienceMs));
+    } else if (how == Sleep::kEventFd && sleeper.bell.arm(Sleep::kEventFd, seen)) {
+      pollfd query{sleeper.event_fd.get(), POLLIN, 0};
+      if (poll(&query, 1, kPatienceMs) <= 0) return false;
+      uint64_t count = 0;
+      if (read(sleeper.event_fd.get(), &count, sizeof(count)) < 0) return false;
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  sleeper.bell.disarm();
+  return true;
+}
+
+// How a side sleeps in a round: each way in turn, at another rhythm on each side, so that all pairs come up.
+Sleep choose(uint32_t round, uint32_t period) {
+  return std::array<Sleep, 3>{Sleep::kAwake, Sleep::kEventFd, Sleep::kFutex}[round / period % 3];
+}
+
+TEST("doorbell: ping-pong without a lost wake-up, in all ways to sleep") {
+  const uint32_t rounds = kSanitized ? 5'000 : 20'000;
+  Sleeper ping;
+  Sleeper pong;
+  std::atomic<bool> lost{false};
+  std::thread other([&] {
+    for (uint32_t round = 0; round < rounds && !lost; ++round) {
+      if (!wait_for_change(pong, choose(round, 7), round)) lost = true;
+      ping.bell.ring();
+    }
+  });
+  for (uint32_t round = 0; round < rounds && !lost; ++round) {
+    pong.bell.ring();
+    if (!wait_for_change(ping, choose(round, 2), round)) lost = true;
+  }
+  other.join();
+  CHECK(!lost);
+}
+
+TEST("doorbell: who arms too late does not sleep") {
+  Sleeper sleeper;
+  const uint32_t seen = sleeper.bell.events();
+  sleeper.bell.ring();
+  CHECK(!sleeper.bell.arm(Sleep::kEventFd, seen));
+  CHECK(!sleeper.bell.arm(Sleep::kFutex, seen));
+  sleeper.bell.wait_futex(seen, std::nullopt);  // returns at once
+}
+
+TEST("doorbell: a note is seen, but wakes nobody") {
+  Sleeper sleeper;
+  const uint32_t seen = sleeper.bell.events();
+  REQUIRE(sleeper.bell.arm(Sleep::kEventFd, seen));
+  sleeper.bell.note();
+  pollfd query{sleeper.event_fd.get(), POLLIN, 0};
+  CHECK_EQ(poll(&query, 1, 0), 0);
+  CHECK(sleeper.bell.events() != seen);
+  sleeper.bell.ring();
+  CHECK_EQ(poll(&query, 1, 0), 1);
+}
+
+TEST("doorbell: a sleeper is woken once") {
+  Sleeper sleeper;
+  REQUIRE(sleeper.bell.arm(Sleep::kEventFd, sleeper.bell.events()));
+  sleeper.bell.ring();
+  sleeper.bell.ring();
+  uint64_t count = 0;
+  REQUIRE(read(sleeper.event_fd.get(), &count, sizeof(count)) == sizeof(count));
+  CHECK_EQ(count, 1U);
+}
+
+}  // namespace
+}  // namespace hvd

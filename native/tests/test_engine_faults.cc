@@ -1,0 +1,239 @@
+// Ranks that go: with a goodbye, or without one.
+#include <csignal>
+#include <thread>
+
+#include "engine/engine.h"
+#include "testing/array.h"
+#include "testing/check.h"
+#include "testing/processes.h"
+#include "testing/world.h"
+
+namespace hvd::testing {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(kSanitized ? 20 : 10);
+constexpr Duration kPrompt = std::chrono::seconds(2);
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+EngineOptions with_names(int size) {
+  EngineOptions options;
+  for (int rank = 0; rank < size; ++rank) options.rank_names.push_back("host-" + std::to_string(rank));
+  return options;
+}
+
+std::string text_of(const Error& error) {
+  return std::string(error.kind() == ErrorKind::kPeerLost   ? "lost: "
+                     : error.kind() == ErrorKind::kShutDown ? "shut down: "
+                                                            : "other: ") +
+         error.what();
+}
+
+// Sums `count` elements; the error as text, or "fine".
+std::string try_sum(Engine& engine, const std::string& name, int64_t count) {
+  Array array = samples(DType::kFloat32, ReduceOp::kSum, engine.rank(), {count});
+  try {
+    run_operation(engine, make_allreduce(name, {array.view()}, {array.view()}));
+  } catch (const Error& error) {
+    return text_of(error);
+  }
+  return array.get(1) == reduced(DType::kFloat32, ReduceOp::kSum, engine.size(), 1) ? "fine" : "wrong";
+}
+
+// Works until that fails, and says how it failed: now, and from then on.
+void work(Engine& engine, const Processes::Say& say, int64_t count) {
+  std::string outcome = try_sum(engine, "first", count);
+  say(outcome);
+  for (int round = 0; outcome == "fine"; ++round) outcome = try_sum(engine, "x" + std::to_string(round % 3), count);
+  say(outcome);
+  say(try_sum(engine, "later", 3));
+}
+
+void check_lost(Processes& ranks, int size, int victim) {
+  const std::string name = "rank " + std::to_string(victim) + " (host-" + std::to_string(victim) + ") was lost";
+  const auto start = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == victim) continue;
+    for (const char* when : {"pending", "later"}) {
+      const std::string line = ranks.read_line(rank, kPatience);
+      if (contains(line, "lost: ") && contains(line, name)) continue;
+      report(__FILE__, __LINE__,
+             std::string(when) + " operation of rank " + std::to_string(rank) + ": \"" + line + "\"");
+    }
+  }
+  CHECK(std::chrono::steady_clock::now() - start < kPrompt);
+}
+
+TEST("faults: a process that dies at work is named by all others, at once") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    for (const int victim : {0, 1, 2}) {
+      for (const int64_t count : {int64_t{10}, int64_t{400'000}}) {
+        const int size = 3;
+        Processes ranks(size, wire, with_names(size),
+                        [&](int, Engine& engine, const Processes::Say& say) { work(engine, say, count); });
+        for (int rank = 0; rank < size; ++rank) CHECK_EQ(ranks.read_line(rank, kPatience), "fine");
+        ranks.signal(victim, SIGKILL);
+        check_lost(ranks, size, victim);
+      }
+    }
+  }
+}
+
+TEST("faults: a process that dies while the others wait for it") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    for (const int victim : {0, 2}) {
+      const int size = 3;
+      Processes ranks(size, wire, with_names(size), [&](int rank, Engine& engine, const Processes::Say& say) {
+        say(try_sum(engine, "first", 10));
+        if (rank == victim) pause();
+        say(try_sum(engine, "waiting", 5000));
+        say(try_sum(engine, "later", 3));
+      });
+      for (int rank = 0; rank < size; ++rank) CHECK_EQ(ranks.read_line(rank, kPatience), "fine");
+      CHECK_EQ(ranks.read_line(1, std::chrono::milliseconds(50)), "");  // it waits
+      ranks.signal(victim, SIGKILL);
+      check_lost(ranks, size, victim);
+    }
+  }
+}
+
+TEST("faults: a process that dies while all are idle") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    const int size = 3;
+    Processes ranks(size, wire, with_names(size), [&](int, Engine& engine, const Processes::Say& say) {
+      say(try_sum(engine, "first", 10));
+      auto nothing = make_operation(OpKind::kBarrier, "nothing", {}, {});
+      while (!engine.error()) static_cast<void>(nothing->wait_done(std::chrono::milliseconds(5)));
+      say(text_of(*engine.error()));
+      say(try_sum(engine, "later", 3));
+    });
+    for (int rank = 0; rank < size; ++rank) CHECK_EQ(ranks.read_line(rank, kPatience), "fine");
+    ranks.signal(1, SIGKILL);
+    check_lost(ranks, size, 1);
+  }
+}
+
+TEST("faults: two processes die, one after the other") {
+  const int size = 4;
+  Processes ranks(size, Wire::kMemory, with_names(size),
+                  [&](int, Engine& engine, const Processes::Say& say) { work(engine, say, 1000); });
+  for (int rank = 0; rank < size; ++rank) CHECK_EQ(ranks.read_line(rank, kPatience), "fine");
+  ranks.signal(3, SIGKILL);
+  CHECK(contains(ranks.read_line(1, kPatience), "rank 3"));
+  ranks.signal(0, SIGKILL);
+  CHECK(contains(ranks.read_line(1, kPatience), "rank 3"));
+  for (int line = 0; line < 2; ++line) CHECK(contains(ranks.read_line(2, kPatience), "rank 3"));
+}
+
+// In one process nobody can tell which side of a broken connection is to blame, but the end must come.
+TEST("faults: broken connections end all operations on all ranks, and closing is quick") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets}) {
+    for (const int64_t count : {int64_t{10}, int64_t{1'000'000}}) {
+      const int size = 3;
+      World world(size, with_names(size), wire);
+      std::atomic<int> num_started{0};
+      world.run([&](int rank) {
+        Engine& engine = world.engine(rank);
+        std::string outcome = "fine";
+        for (int round = 0; outcome == "fine"; ++round) {
+          outcome = try_sum(engine, "x" + std::to_string(round % 2), count);
+          if (round == 2 && ++num_started == size) world.kill(1);
+        }
+        CHECK(contains(outcome, "lost: "));
+        CHECK(contains(try_sum(engine, "later", 3), "lost: "));
+        const auto start = std::chrono::steady_clock::now();
+        engine.close("the test ends");
+        CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+      });
+    }
+  }
+}
+
+TEST("faults: a rank that closes is named with its reason, what was finished stays so") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    for (const int leaver : {0, 1}) {
+      const int size = 3;
+      World world(size, with_names(size), wire);
+      world.run([&](int rank) {
+        Engine& engine = world.engine(rank);
+        CHECK_EQ(try_sum(engine, "together", 5000), "fine");
+        if (rank == leaver) {
+          engine.close("its work is done");
+          CHECK(contains(try_sum(engine, "afterwards", 3), "shut down: "));
+          return;
+        }
+        for (int round = 0; round < 3; ++round) {
+          const std::string outcome = try_sum(engine, "x", round == 1 ? 5000 : 3);
+          CHECK(contains(outcome, "shut down: "));
+          CHECK(contains(outcome, "rank " + std::to_string(leaver) + " (host-" + std::to_string(leaver) + ")"));
+          CHECK(contains(outcome, "its work is done"));
+        }
+      });
+    }
+  }
+}
+
+// The root is done when its data are on their way. It may go then: the others must still get all of it.
+TEST("faults: a rank that closes early takes nothing from the operations it has done") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets}) {
+    for (int round = 0; round < (kSanitized ? 3 : 10); ++round) {
+      const int size = 3;
+      World world(size, {}, wire);
+      world.run([&](int rank) {
+        Array array = samples(DType::kFloat32, ReduceOp::kSum, rank, {300'000});
+        auto operation = make_operation(OpKind::kBroadcast, "x", {array.view()}, {array.view()});
+        operation->spec.root = 2;
+        run_operation(world.engine(rank), operation);
+        world.engine(rank).close("done");
+        CHECK(array.bytes() == samples(DType::kFloat32, ReduceOp::kSum, 2, {300'000}).bytes());
+      });
+    }
+  }
+}
+
+TEST("faults: close ends what is in flight, also for a caller that drives") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    for (int round = 0; round < (kSanitized ? 10 : 40); ++round) {
+      World world(2, with_names(2), wire);
+      Engine& engine = world.engine(0);
+      Array array(DType::kFloat32, {round % 2 == 0 ? 3 : 5000});
+      auto operation = make_allreduce("alone", {array.view()}, {array.view()});
+      engine.submit(operation, round % 4 < 2);
+      std::atomic<bool> ended{false};
+      std::thread waiter([&] { ended = engine.wait(*operation, std::chrono::seconds(20)); });
+      if (round % 3 == 0) static_cast<void>(operation->wait_done(std::chrono::milliseconds(2)));
+      const auto start = std::chrono::steady_clock::now();
+      engine.close("the user wants it");
+      CHECK(std::chrono::steady_clock::now() - start < kPrompt);
+      waiter.join();
+      CHECK(ended);
+      REQUIRE(operation->error().has_value());
+      CHECK(operation->error()->kind() == ErrorKind::kShutDown);
+      CHECK(contains(operation->error()->what(), "the user wants it"));
+    }
+  }
+}
+
+TEST("faults: engines that are destroyed with operations in flight") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+    for (int round = 0; round < 5; ++round) {
+      std::vector<std::unique_ptr<Array>> arrays;
+      std::vector<std::shared_ptr<Operation>> operations;
+      {
+        World world(3, {}, wire);
+        for (int rank = 0; rank < 3; ++rank) {
+          for (const char* name : {"x", "y"}) {
+            if (rank == 1 && round % 2 == 0) continue;
+            Array& array = *arrays.emplace_back(std::make_unique<Array>(DType::kFloat32, Shape{300'000}));
+            operations.push_back(make_allreduce(name, {array.view()}, {array.view()}));
+            world.engine(rank).submit(operations.back(), false);
+          }
+        }
+      }
+      for (const auto& operation : operations) CHECK(operation->done());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvd::testing

@@ -1,0 +1,375 @@
+#include <algorithm>
+#include <cstring>
+
+#include "engine/negotiator.h"
+#include "testing/check.h"
+#include "testing/manual_clock.h"
+
+namespace hvd {
+namespace {
+
+constexpr int64_t kLarge = 4096;  // elements: too many to travel with the announcement
+
+RequestSpec make_spec(const std::string& name, int64_t count = kLarge) {
+  RequestSpec spec;
+  spec.name = name;
+  spec.tensors = {{DType::kFloat32, {count}}};
+  return spec;
+}
+
+Announcement in_full(const RequestSpec& spec) {
+  Announcement announcement;
+  announcement.spec = spec;
+  announcement.digest = spec.digest();
+  return announcement;
+}
+
+Announcement by_id(uint32_t id, const RequestSpec& spec) {
+  Announcement announcement;
+  announcement.full = false;
+  announcement.id = id;
+  announcement.digest = spec.digest();
+  return announcement;
+}
+
+template <typename T>
+Announcement with_values(const RequestSpec& spec, const std::vector<T>& values) {
+  Announcement announcement = in_full(spec);
+  announcement.payload.resize(values.size() * sizeof(T));
+  std::memcpy(announcement.payload.data(), values.data(), announcement.payload.size());
+  return announcement;
+}
+
+struct Members {
+  explicit Members(int size, NegotiatorOptions options = {}) : size(size), negotiator(names(size), options) {}
+
+  static std::vector<std::string> names(int size) {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < size; ++rank)
+      all.push_back("rank " + std::to_string(rank) + " (host:" + std::to_string(rank) + ")");
+    return all;
+  }
+  bool announce(int member, Announcement announcement) {
+    return negotiator.announce(member, std::move(announcement), clock.now());
+  }
+  void announce_all(const RequestSpec& spec) {
+    for (int member = 0; member < size; ++member) CHECK(announce(member, in_full(spec)));
+  }
+  std::vector<Response> take(bool executions_allowed = true) { return negotiator.take_responses(executions_allowed); }
+  // All members submit; returns the number that the name has now.
+  int64_t agree(const std::string& name) {
+    announce_all(make_spec(name));
+    const std::vector<Response> responses = take();
+    REQUIRE(responses.size() == 1);
+    REQUIRE(responses[0].kind == Response::Kind::kExecute);
+    return responses[0].names.at(0).new_id;
+  }
+
+  int size;
+  testing::ManualClock clock;
+  Negotiator negotiator;
+};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST("negotiator: a name is ready when the last member announced it, in this order") {
+  Members members(3);
+  const RequestSpec a = make_spec("a");
+  const RequestSpec b = make_spec("b");
+  CHECK(members.announce(0, in_full(a)));
+  CHECK(members.announce(0, in_full(b)));
+  CHECK(members.announce(1, in_full(b)));
+  CHECK(members.announce(2, in_full(a)));
+  CHECK(members.take().empty());
+  CHECK(members.negotiator.has_pending());
+  CHECK(members.announce(2, in_full(b)));
+  std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK_EQ(responses[0].names.at(0).name, "b");
+  CHECK(members.announce(1, in_full(a)));
+  responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK_EQ(responses[0].names.at(0).name, "a");
+  CHECK(!members.negotiator.has_pending());
+}
+
+TEST("negotiator: ready names wait until executions are allowed, and are fused then") {
+  Members members(2);
+  members.announce_all(make_spec("a"));
+  members.announce_all(make_spec("b"));
+  CHECK(members.take(false).empty());
+  const std::vector<Response> responses = members.take(true);
+  REQUIRE(responses.size() == 1);
+  CHECK_EQ(responses[0].names.size(), 2U);
+}
+
+TEST("negotiator: an agreed name is announced by number from then on") {
+  Members members(2);
+  CHECK_EQ(members.agree("a"), 0);
+  CHECK_EQ(members.agree("b"), 1);
+  for (int member = 0; member < 2; ++member) CHECK(members.announce(member, by_id(1, make_spec("b"))));
+  const std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].names.at(0).by_id);
+  CHECK_EQ(responses[0].names.at(0).id, 1U);
+}
+
+TEST("negotiator: if one member announced in full, the answer tells name and number") {
+  Members members(2);
+  CHECK_EQ(members.agree("a"), 0);
+  CHECK(members.announce(0, by_id(0, make_spec("a"))));
+  CHECK(members.announce(1, in_full(make_spec("a"))));
+  const std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(!responses[0].names.at(0).by_id);
+  CHECK_EQ(responses[0].names.at(0).new_id, 0);
+}
+
+TEST("negotiator: the number used least recently goes to a new name, the old name must be told in full") {
+  Members members(2, {.cache_capacity = 2});
+  CHECK_EQ(members.agree("a"), 0);
+  CHECK_EQ(members.agree("b"), 1);
+  for (int member = 0; member < 2; ++member) CHECK(members.announce(member, by_id(0, make_spec("a"))));
+  CHECK_EQ(members.take().size(), 1U);
+  CHECK_EQ(members.agree("c"), 1);
+  CHECK(!members.announce(0, by_id(1, make_spec("b"))));
+  CHECK(members.announce(0, in_full(make_spec("b"))));
+  CHECK(members.announce(1, in_full(make_spec("b"))));
+  CHECK_EQ(members.take().at(0).names.at(0).new_id, 0);
+}
+
+TEST("negotiator: a name that is being announced keeps its number") {
+  Members members(2, {.cache_capacity = 1});
+  CHECK_EQ(members.agree("a"), 0);
+  CHECK(members.announce(0, by_id(0, make_spec("a"))));
+  CHECK_EQ(members.agree("b"), -1);
+  CHECK(members.announce(1, by_id(0, make_spec("a"))));
+  CHECK_EQ(members.take().size(), 1U);
+}
+
+TEST("negotiator: without a cache, or for names used once, there are no numbers") {
+  Members none(2, {.cache_capacity = 0});
+  CHECK_EQ(none.agree("a"), -1);
+  CHECK_EQ(none.agree("a"), -1);
+  CHECK(!none.announce(0, by_id(0, make_spec("a"))));
+  Members some(2);
+  RequestSpec once = make_spec("once");
+  once.cacheable = false;
+  some.announce_all(once);
+  CHECK_EQ(some.take().at(0).names.at(0).new_id, -1);
+}
+
+TEST("negotiator: a number is refused if the request has changed") {
+  Members members(2);
+  CHECK_EQ(members.agree("a"), 0);
+  CHECK(!members.announce(0, by_id(0, make_spec("a", kLarge + 1))));
+  CHECK(!members.announce(0, by_id(99, make_spec("a"))));
+}
+
+// What the members of a world of three sent, the third something else.
+std::string mismatch(const RequestSpec& usual, const RequestSpec& other) {
+  Members members(3);
+  CHECK(members.announce(0, in_full(usual)));
+  CHECK(members.announce(1, in_full(usual)));
+  CHECK(members.announce(2, in_full(other)));
+  const std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].kind == Response::Kind::kError);
+  CHECK(responses[0].error_kind == ErrorKind::kMismatch);
+  CHECK(!members.negotiator.has_pending());
+  CHECK(contains(responses[0].message, "rank 0 (host:0), rank 1 (host:1) sent"));
+  CHECK(contains(responses[0].message, "rank 2 (host:2) sent"));
+  return responses[0].message;
+}
+
+TEST("negotiator: a mismatch says what differs, and what each rank sent") {
+  RequestSpec usual = make_spec("grad");
+  usual.call_site = "train.py:7";
+  RequestSpec other = usual;
+  other.tensors[0].dtype = DType::kInt32;
+  other.call_site = "train.py:9";
+  const std::string text = mismatch(usual, other);
+  CHECK(contains(text, "data types for grad"));
+  CHECK(contains(text, "allreduce(Sum) of float32 [4096] at train.py:7"));
+  CHECK(contains(text, "allreduce(Sum) of int32 [4096] at train.py:9"));
+  other = usual;
+  other.tensors[0].shape = {64, 64};
+  CHECK(contains(mismatch(usual, other), "tensor shapes"));
+  other = usual;
+  other.kind = OpKind::kReducescatter;
+  CHECK(contains(mismatch(usual, other), "operations"));
+  other = usual;
+  other.reduce_op = ReduceOp::kMax;
+  CHECK(contains(mismatch(usual, other), "reduction operations"));
+  other = usual;
+  other.prescale = 0.5;
+  CHECK(contains(mismatch(usual, other), "prescale or postscale"));
+  other = usual;
+  other.tensors.push_back(other.tensors[0]);
+  CHECK(contains(mismatch(usual, other), "numbers of tensors in the group"));
+  usual.kind = OpKind::kBroadcast;
+  usual.root = 0;
+  other = usual;
+  other.root = 1;
+  CHECK(contains(mismatch(usual, other), "root ranks"));
+}
+
+TEST("negotiator: after a mismatch the name can be agreed") {
+  Members members(2);
+  CHECK(members.announce(0, in_full(make_spec("a"))));
+  CHECK(members.announce(1, in_full(make_spec("a", 2 * kLarge))));
+  CHECK_EQ(members.take().size(), 1U);
+  CHECK_EQ(members.agree("a"), 0);
+  CHECK(members.announce(0, by_id(0, make_spec("a"))));
+  CHECK(members.announce(1, in_full(make_spec("a", 2 * kLarge))));
+  const std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(contains(responses[0].message, "rank 0 (host:0) sent allreduce(Sum) of float32 [4096]"));
+  CHECK(contains(responses[0].message, "rank 1 (host:1) sent allreduce(Sum) of float32 [8192]"));
+}
+
+std::vector<float> result_of(ReduceOp op, double postscale) {
+  Members members(3);
+  RequestSpec spec = make_spec("small", 2);
+  spec.reduce_op = op;
+  spec.postscale = postscale;
+  CHECK(travels_with_announcement(spec, 3));
+  const std::vector<std::vector<float>> values{{3, -1}, {2, 4}, {1, 0.5}};
+  for (const int member : {2, 0, 1})
+    CHECK(members.announce(member, with_values(spec, values[static_cast<size_t>(member)])));
+  const std::vector<Response> responses = members.take(false);
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].kind == Response::Kind::kResult);
+  REQUIRE(responses[0].payload.size() == 8);
+  std::vector<float> result(2);
+  std::memcpy(result.data(), responses[0].payload.data(), 8);
+  return result;
+}
+
+TEST("negotiator: small allreduces are answered with the result") {
+  CHECK(result_of(ReduceOp::kSum, 1.0) == (std::vector<float>{6, 3.5}));
+  CHECK(result_of(ReduceOp::kSum, 2.0) == (std::vector<float>{12, 7}));
+  CHECK(result_of(ReduceOp::kAverage, 3.0) == (std::vector<float>{6, 3.5}));
+  CHECK(result_of(ReduceOp::kMin, 1.0) == (std::vector<float>{1, -1}));
+  CHECK(result_of(ReduceOp::kMax, 1.0) == (std::vector<float>{3, 4}));
+  CHECK(result_of(ReduceOp::kProduct, 1.0) == (std::vector<float>{6, -2}));
+}
+
+TEST("negotiator: values are added in the order of ranks, however late they come") {
+  for (const std::vector<int>& order : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}}) {
+    Members members(3);
+    const RequestSpec spec = make_spec("small", 1);
+    const float values[] = {1e8F, 1.0F, -1e8F};
+    for (const int member : order) CHECK(members.announce(member, with_values<float>(spec, {values[member]})));
+    float result = -1;
+    std::memcpy(&result, members.take().at(0).payload.data(), sizeof(result));
+    CHECK_EQ(result, 0.0F);
+  }
+}
+
+TEST("negotiator: a barrier is answered at once") {
+  Members members(2);
+  RequestSpec barrier;
+  barrier.kind = OpKind::kBarrier;
+  barrier.name = "barrier";
+  members.announce_all(barrier);
+  const std::vector<Response> responses = members.take(false);
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].kind == Response::Kind::kResult);
+  CHECK(responses[0].payload.empty());
+}
+
+TEST("negotiator: allgather and alltoall answers carry what each member gives") {
+  Members members(2);
+  RequestSpec spec = make_spec("rows");
+  spec.kind = OpKind::kAllgather;
+  for (int member = 0; member < 2; ++member) {
+    Announcement announcement = in_full(spec);
+    announcement.extents = {10 + member};
+    CHECK(members.announce(member, std::move(announcement)));
+  }
+  const std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].names.at(0).extents == (std::vector<std::vector<int64_t>>{{10}, {11}}));
+}
+
+TEST("negotiator: damaged announcements are refused") {
+  const auto refused = [](const auto& damage) {
+    Members members(2);
+    try {
+      damage(members);
+      static_cast<void>(members.take());
+      return false;
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kInternal && contains(error.what(), "rank 1");
+    }
+  };
+  const RequestSpec small = make_spec("small", 2);
+  CHECK(refused([&](Members& members) {
+    CHECK(members.announce(0, with_values<float>(small, {1, 2})));
+    CHECK(members.announce(1, with_values<float>(small, {1})));
+  }));
+  CHECK(refused([&](Members& members) {
+    CHECK(members.announce(0, in_full(make_spec("a"))));
+    CHECK(members.announce(1, with_values<float>(make_spec("a"), {1})));
+  }));
+  RequestSpec gather = make_spec("rows");
+  gather.kind = OpKind::kAllgather;
+  CHECK(refused([&](Members& members) {
+    Announcement whole = in_full(gather);
+    whole.extents = {1};
+    CHECK(members.announce(0, whole));
+    CHECK(members.announce(1, in_full(gather)));
+  }));
+  CHECK(refused([&](Members& members) {
+    CHECK(members.announce(1, in_full(make_spec("twice"))));
+    CHECK(members.announce(1, in_full(make_spec("twice"))));
+  }));
+}
+
+TEST("negotiator: what a member that left would take part in fails, now and later") {
+  Members members(3);
+  CHECK(members.announce(0, in_full(make_spec("pending"))));
+  members.announce_all(make_spec("ready"));
+  members.negotiator.member_left(2, "it closed");
+  std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 2);
+  CHECK(members.announce(1, in_full(make_spec("later"))));
+  const std::vector<Response> later = members.take(false);
+  REQUIRE(later.size() == 1);
+  responses.push_back(later[0]);
+  for (const Response& response : responses) {
+    CHECK(response.kind == Response::Kind::kError);
+    CHECK(response.error_kind == ErrorKind::kShutDown);
+    CHECK(contains(response.message, "rank 2 (host:2)"));
+    CHECK(contains(response.message, "it closed"));
+  }
+  CHECK(!members.negotiator.has_pending());
+  members.negotiator.member_left(1, "another reason");
+  CHECK(members.announce(0, in_full(make_spec("last"))));
+  CHECK(contains(members.take().at(0).message, "rank 2 (host:2)"));
+}
+
+TEST("negotiator: reports once what some members have waited for") {
+  Members members(3);
+  const Duration patience = std::chrono::seconds(60);
+  CHECK(members.announce(1, in_full(make_spec("late"))));
+  members.clock.advance(std::chrono::seconds(59));
+  CHECK(!members.negotiator.report_stalled(members.clock.now(), patience));
+  CHECK(members.announce(0, in_full(make_spec("fresh"))));
+  members.clock.advance(std::chrono::seconds(2));
+  const auto report = members.negotiator.report_stalled(members.clock.now(), patience);
+  REQUIRE(report.has_value());
+  CHECK(contains(*report, "60 s"));
+  CHECK(contains(*report, "rank 0 (host:0), rank 2 (host:2): [late]"));
+  CHECK(!contains(*report, "fresh"));
+  CHECK(!members.negotiator.report_stalled(members.clock.now(), patience));
+  CHECK(members.negotiator.report_stalled(members.clock.now(), patience, true));
+  members.clock.advance(std::chrono::seconds(60));
+  const auto second = members.negotiator.report_stalled(members.clock.now(), patience);
+  REQUIRE(second.has_value());
+  CHECK(contains(*second, "[fresh]"));
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,229 @@
+#include <random>
+
+#include "engine/control.h"
+#include "testing/check.h"
+
+namespace hvd {
+namespace {
+
+using testing::kSanitized;
+
+RequestSpec make_spec() {
+  RequestSpec spec;
+  spec.kind = OpKind::kReducescatter;
+  spec.name = "layer.0.weight";
+  spec.reduce_op = ReduceOp::kMax;
+  spec.prescale = 0.5;
+  spec.postscale = -3.0;
+  spec.root = 7;
+  spec.tensors = {{DType::kBFloat16, {2, 3}}, {DType::kInt64, {}}, {DType::kBool, {0, 1, 5}}};
+  spec.cacheable = false;
+  spec.call_site = "train.py:12";
+  return spec;
+}
+
+bool same(const RequestSpec& a, const RequestSpec& b) {
+  const auto same_tensor = [](const TensorSpec& x, const TensorSpec& y) {
+    return x.dtype == y.dtype && x.shape == y.shape;
+  };
+  return a.kind == b.kind && a.name == b.name && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
+         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.call_site == b.call_site &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same_tensor);
+}
+
+Message make_announcements() {
+  Message message;
+  message.kind = MessageKind::kAnnounce;
+  message.set = 3;
+  Announcement full;
+  full.digest = 0x123456789abcdef0;
+  full.spec = make_spec();
+  full.payload = Bytes(17, std::byte{0x5a});
+  Announcement by_id;
+  by_id.full = false;
+  by_id.id = 42;
+  by_id.digest = 1;
+  by_id.extents = {4, 0, -1};
+  message.announcements = {full, by_id, Announcement()};
+  return message;
+}
+
+Message make_responses() {
+  Message message;
+  message.kind = MessageKind::kRespond;
+  message.set = 9;
+  Response execute;
+  execute.names.push_back({.by_id = true, .id = 5, .name = {}, .new_id = -1, .extents = {}});
+  execute.names.push_back({.by_id = false, .id = 0, .name = "b", .new_id = 6, .extents = {{1, 2}, {}, {3}}});
+  Response result;
+  result.kind = Response::Kind::kResult;
+  result.names.push_back({.by_id = false, .id = 0, .name = "c", .new_id = -1, .extents = {}});
+  result.payload = Bytes(3, std::byte{7});
+  Response error;
+  error.kind = Response::Kind::kError;
+  error.names = result.names;
+  error.error_kind = ErrorKind::kStalled;
+  error.message = "no";
+  message.responses = {execute, result, error};
+  return message;
+}
+
+Message make_end(MessageKind kind) {
+  Message message;
+  message.kind = kind;
+  message.error_kind = ErrorKind::kPeerLost;
+  message.text = "rank 2 was lost";
+  return message;
+}
+
+std::vector<Bytes> all_messages() {
+  Message resend;
+  resend.kind = MessageKind::kResend;
+  resend.id = 77;
+  return {make_announcements().encode(), make_responses().encode(), make_end(MessageKind::kBye).encode(),
+          make_end(MessageKind::kAbort).encode(), resend.encode()};
+}
+
+// Decodes from memory that ends exactly where the message does, so that the address sanitizer sees every step beyond.
+void decode(const Bytes& bytes, size_t length) {
+  const auto exact = std::make_unique<std::byte[]>(length);
+  std::copy_n(bytes.begin(), length, exact.get());
+  static_cast<void>(Message::decode({exact.get(), length}));
+}
+
+bool decodes(const Bytes& bytes, size_t length) {
+  try {
+    decode(bytes, length);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+TEST("wire: announcements come back as they were") {
+  const Message before = make_announcements();
+  const Message after = Message::decode(before.encode());
+  REQUIRE(after.kind == MessageKind::kAnnounce);
+  CHECK_EQ(after.set, 3U);
+  REQUIRE(after.announcements.size() == before.announcements.size());
+  for (size_t i = 0; i < before.announcements.size(); ++i) {
+    const Announcement& was = before.announcements[i];
+    const Announcement& is = after.announcements[i];
+    CHECK_EQ(is.full, was.full);
+    CHECK_EQ(is.digest, was.digest);
+    CHECK(is.extents == was.extents);
+    CHECK(is.payload == was.payload);
+    if (was.full) CHECK(same(is.spec, was.spec));
+    if (!was.full) CHECK_EQ(is.id, was.id);
+  }
+}
+
+TEST("wire: responses come back as they were") {
+  const Message before = make_responses();
+  const Message after = Message::decode(before.encode());
+  CHECK_EQ(after.set, 9U);
+  REQUIRE(after.responses.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const Response& was = before.responses[i];
+    const Response& is = after.responses[i];
+    CHECK(is.kind == was.kind);
+    CHECK(is.payload == was.payload);
+    CHECK_EQ(is.message, was.message);
+    REQUIRE(is.names.size() == was.names.size());
+    for (size_t n = 0; n < was.names.size(); ++n) {
+      CHECK_EQ(is.names[n].by_id, was.names[n].by_id);
+      CHECK_EQ(is.names[n].id, was.names[n].id);
+      CHECK_EQ(is.names[n].name, was.names[n].name);
+      CHECK_EQ(is.names[n].new_id, was.names[n].new_id);
+      CHECK(is.names[n].extents == was.names[n].extents);
+    }
+  }
+  CHECK(after.responses[2].error_kind == ErrorKind::kStalled);
+}
+
+TEST("wire: ends come back as they were") {
+  for (const MessageKind kind : {MessageKind::kBye, MessageKind::kAbort}) {
+    const Message after = Message::decode(make_end(kind).encode());
+    CHECK(after.kind == kind);
+    CHECK(after.error_kind == ErrorKind::kPeerLost);
+    CHECK_EQ(after.text, "rank 2 was lost");
+  }
+}
+
+TEST("wire: every truncated message is refused") {
+  for (const Bytes& bytes : all_messages()) {
+    CHECK(decodes(bytes, bytes.size()));
+    for (size_t length = 0; length < bytes.size(); ++length) CHECK(!decodes(bytes, length));
+  }
+}
+
+TEST("wire: damaged messages are read or refused, never crash") {
+  std::mt19937_64 random(1);
+  const std::vector<Bytes> messages = all_messages();
+  const int rounds = kSanitized ? 20'000 : 100'000;
+  for (int round = 0; round < rounds; ++round) {
+    Bytes bytes;
+    if (round % 2 == 0) {
+      bytes.resize(random() % 96);
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % (round % 4 == 0 ? 256 : 6));
+    } else {
+      bytes = messages[random() % messages.size()];
+      for (int hits = 0; hits < 3; ++hits) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    }
+    decodes(bytes, bytes.size());
+  }
+}
+
+TEST("wire: absurd lengths are refused before memory is taken") {
+  for (const uint32_t length : {5U, 0x7fffffffU, 0xffffffffU}) {
+    WireWriter out;
+    out.put(length);
+    out.put(uint32_t{0});
+    const Bytes bytes = out.take();
+    const auto refused = [&](const auto& read) {
+      try {
+        WireReader in(bytes);
+        read(in);
+        return false;
+      } catch (const Error& error) {
+        return error.kind() == ErrorKind::kInternal;
+      }
+    };
+    CHECK(refused([](WireReader& in) { static_cast<void>(in.get_list<int64_t>()); }));
+    CHECK(refused([](WireReader& in) { static_cast<void>(in.get_bytes()); }));
+    CHECK(refused([](WireReader& in) { static_cast<void>(in.get_string()); }));
+    CHECK(refused([](WireReader& in) { static_cast<void>(in.get_count(1)); }));
+  }
+}
+
+TEST("wire: the digest covers what must agree and nothing else") {
+  const RequestSpec spec = make_spec();
+  const auto changes = [&](const auto& change) {
+    RequestSpec other = spec;
+    change(other);
+    return other.digest() != spec.digest();
+  };
+  CHECK(changes([](RequestSpec& s) { s.name += "x"; }));
+  CHECK(changes([](RequestSpec& s) { s.kind = OpKind::kAllreduce; }));
+  CHECK(changes([](RequestSpec& s) { s.reduce_op = ReduceOp::kMin; }));
+  CHECK(changes([](RequestSpec& s) { s.prescale = 1.0; }));
+  CHECK(changes([](RequestSpec& s) { s.postscale = 3.0; }));
+  CHECK(changes([](RequestSpec& s) { s.root = 0; }));
+  CHECK(changes([](RequestSpec& s) { s.tensors.pop_back(); }));
+  CHECK(changes([](RequestSpec& s) { s.tensors[0].dtype = DType::kFloat16; }));
+  CHECK(changes([](RequestSpec& s) { s.tensors[0].shape = {3, 2}; }));
+  CHECK(changes([](RequestSpec& s) { s.tensors[0].shape = {6}; }));
+  CHECK(!changes([](RequestSpec& s) { s.call_site = "other.py:1"; }));
+  CHECK(!changes([](RequestSpec& s) { s.cacheable = true; }));
+  RequestSpec gather = spec;
+  gather.kind = OpKind::kAllgather;
+  gather.tensors = {{DType::kFloat32, {4, 2}}};
+  RequestSpec longer = gather;
+  longer.tensors[0].shape[0] = 9;
+  CHECK_EQ(gather.digest(), longer.digest());
+  longer.tensors[0].shape[1] = 3;
+  CHECK(gather.digest() != longer.digest());
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,145 @@
+"""The layers of the native code: who may include and link whom, and what may stand nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "native"
+
+# What each folder may include beside itself. bindings -> engine -> backend -> the data plane -> base.
+ALLOWED = {
+    "base": set(),
+    "plan": {"base"},
+    "reduce": {"base"},
+    "transport": {"base"},
+    "backend": {"transport", "plan", "reduce", "base"},
+    "engine": {"backend", "transport", "plan", "reduce", "base"},
+    "bindings": {"engine", "backend", "transport", "plan", "reduce", "base"},
+    "testing": {"engine", "backend", "transport", "plan", "reduce", "base"},
+    "tests": {"testing", "engine", "backend", "transport", "plan", "reduce", "base"},
+}
+LAYERS = sorted(ALLOWED)
+
+PYTHON_HEADERS = re.compile(r"^(Python\.h|nanobind/.*|pybind11/.*|dlpack/.*)$")
+FRAMEWORK_HEADERS = re.compile(
+    r"^(torch|ATen|c10|tensorflow|tsl|xla|mxnet)/|^(mpi|nccl|rccl|cuda|cuda_runtime|cublas.*)\.h$"
+)
+# The environment, names of hosts and secrets are Python's business, and so are their headers.
+FORBIDDEN_CALLS = re.compile(
+    r"\b(getenv|secure_getenv|setenv|putenv|environ|getaddrinfo|gethostbyname\w*|EVP_\w+|HMAC\w*"
+    r"|SHA\d+\w*|SSL_\w+|getrandom)\b"
+)
+FORBIDDEN_HEADERS = re.compile(r"^(netdb\.h|openssl/.*|sodium\.h|mbedtls/.*|gcrypt\.h)$")
+
+
+def sources() -> list[Path]:
+    found = sorted(path for path in NATIVE.rglob("*") if path.suffix in (".cc", ".h"))
+    assert len(found) > 30
+    return found
+
+
+def folder_of(path: Path) -> str:
+    return path.relative_to(NATIVE).parts[0]
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.MULTILINE)
+
+
+def layers_included(path: Path) -> set[str]:
+    """The folders of native/ whose headers the file includes, by path from native/."""
+    found = set()
+    for header in includes(path):
+        candidates = (NATIVE / header, path.parent / header)
+        for candidate in candidates:
+            if candidate.is_file() and candidate.resolve().is_relative_to(NATIVE):
+                found.add(folder_of(candidate.resolve()))
+                break
+    return found
+
+
+def code_of(path: Path) -> str:
+    """The text without comments and string literals."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+    return re.sub(pattern, '""', path.read_text(), flags=re.DOTALL)
+
+
+def report(findings: list[str]) -> str:
+    return "\n".join(findings)
+
+
+def test_every_folder_has_its_place() -> None:
+    folders = {path.name for path in NATIVE.iterdir() if path.is_dir()}
+    assert folders <= set(LAYERS), "say in ALLOWED what a new folder may include"
+
+
+def test_folders_include_only_what_lies_below_them() -> None:
+    findings = [
+        f"{path.relative_to(ROOT)} includes {layer}/"
+        for path in sources()
+        for layer in sorted(layers_included(path) - {folder_of(path)} - ALLOWED[folder_of(path)])
+    ]
+    assert not findings, report(findings)
+
+
+def test_only_the_bindings_know_python() -> None:
+    findings = [
+        f"{path.relative_to(ROOT)} includes {header}"
+        for path in sources()
+        if folder_of(path) != "bindings"
+        for header in includes(path)
+        if PYTHON_HEADERS.match(header)
+    ]
+    assert not findings, report(findings)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(FRAMEWORK_HEADERS, id="frameworks"),
+        pytest.param(FORBIDDEN_HEADERS, id="names and crypto"),
+    ],
+)
+def test_headers_that_stand_nowhere(headers: re.Pattern[str]) -> None:
+    findings = [
+        f"{path.relative_to(ROOT)} includes {header}"
+        for path in sources()
+        for header in includes(path)
+        if headers.match(header)
+    ]
+    assert not findings, report(findings)
+
+
+def test_no_environment_no_names_no_crypto() -> None:
+    findings = [
+        f"{path.relative_to(ROOT)} uses {match.group(0)}"
+        for path in sources()
+        for match in FORBIDDEN_CALLS.finditer(code_of(path))
+    ]
+    assert not findings, report(findings)
+
+
+def linked_layers(folder: str) -> set[str]:
+    """The libraries of native/ that the target of a folder names in its link command."""
+    text = (NATIVE / folder / "CMakeLists.txt").read_text()
+    calls = re.findall(r"target_link_libraries\(([^)]*)\)", text)
+    return {name for call in calls for name in re.findall(r"\bhvd_(\w+)", call)} - {folder}
+
+
+def reachable_layers(folder: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        for layer in linked_layers(waiting.pop()) & set(LAYERS) - reached:
+            reached.add(layer)
+            waiting.append(layer)
+    return reached
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_the_link_graph_is_the_include_rule(folder: str) -> None:
+    assert reachable_layers(folder) == ALLOWED[folder]

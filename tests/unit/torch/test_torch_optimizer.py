@@ -1,0 +1,782 @@
+"""DistributedOptimizer, with ranks as threads."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from thread_ranks import ThreadRanks, run_ranks
+from torch_training import (
+    RECIPES,
+    Recipe,
+    batch,
+    check_equal,
+    loss_of,
+    make_model,
+    train_alone,
+    train_distributed,
+)
+
+import horovod.torch as hvd
+from horovod.errors import UsageError
+from horovod.group import Group
+from horovod.torch import gradient_reducer
+from horovod.torch.optimizer import ReducingOptimizer
+from horovod.train.numbering import CreationNumbers
+
+F64 = torch.float64
+
+
+def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def wrap(model: torch.nn.Module, **options: Any) -> ReducingOptimizer:
+    return hvd.DistributedOptimizer(sgd(model), model.named_parameters(), **options)
+
+
+def backward(model: torch.nn.Module, rank: int, step: int = 0) -> None:
+    loss_of(model, *batch(rank, step, F64)).backward()
+
+
+def local_gradients(rank: int, step: int = 0) -> list[torch.Tensor]:
+    model = make_model(0, F64)
+    backward(model, rank, step)
+    return gradients(model)
+
+
+def mean_gradients(size: int, step: int = 0) -> list[torch.Tensor]:
+    everyones = [local_gradients(rank, step) for rank in range(size)]
+    return [torch.stack(parts).mean(dim=0) for parts in zip(*everyones, strict=True)]
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [param.grad for param in model.parameters() if param.grad is not None]
+
+
+def assert_close(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
+
+
+class NumbersOfRanks:
+    """Ranks that are processes do not see the optimizers of others; ranks that are threads must not."""
+
+    def __init__(self) -> None:
+        self.of_rank = [CreationNumbers(), CreationNumbers()]
+
+    def number_of(self, instance: Any, group: Group) -> int:
+        return self.of_rank[group.rank].number_of(instance, group)
+
+
+@pytest.fixture
+def numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient_reducer, "_numbers", NumbersOfRanks())
+
+
+def assert_ranks_agree(model: torch.nn.Module) -> None:
+    for param in model.parameters():
+        everyones = hvd.allgather(param.detach().reshape(1, -1))
+        assert (everyones == everyones[0]).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_training_is_that_of_one_process_with_all_data(name: str, size: int) -> None:
+    recipe, tolerance = RECIPES[name]
+    everyones = run_ranks(size, train_distributed, recipe)
+    check_equal(everyones, train_alone(size, recipe), tolerance)
+
+
+def test_one_rank_computes_the_bits_of_the_plain_optimizer() -> None:
+    recipe = Recipe(dtype=torch.float32)
+    (mine,) = run_ranks(1, train_distributed, recipe)
+    assert all(map(torch.equal, mine, train_alone(1, recipe)))
+
+
+def test_the_class_parameters_and_state_stay() -> None:
+    def body(_: int) -> None:
+        model = make_model(0, F64)
+        plain = torch.optim.Adam(model.parameters(), lr=0.25)
+        backward(model, 0)
+        plain.step()
+        moment = plain.state[model[0].weight]["exp_avg"]
+        wrapped = hvd.DistributedOptimizer(plain, model.named_parameters())
+        assert type(wrapped).__name__ == "Adam"
+        assert isinstance(wrapped, torch.optim.Adam)
+        assert wrapped.param_groups is plain.param_groups
+        assert wrapped.state[model[0].weight]["exp_avg"] is moment
+        assert wrapped.state_dict().keys() == plain.state_dict().keys()
+        assert wrapped.backward_passes_per_step == 1
+        assert wrapped.op == hvd.Average
+        assert wrapped.gradient_predivide_factor == 1.0
+        assert wrapped.sparse_as_dense is False
+        assert wrapped.process_set is hvd.global_process_set
+        assert wrapped._parameter_names[model[0].weight] == "0.weight"
+        wrapped.param_groups[0]["lr"] = 0.5
+        assert plain.param_groups[0]["lr"] == 0.5
+
+    run_ranks(2, body)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    model = make_model(0, F64)
+    params = list(model.parameters())
+    twice = [("a", param) for param in params]
+    some = list(model.named_parameters())[1:]
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op=Average"),
+        ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor"),
+        ({"named_parameters": params}, "pairs"),
+        ({"named_parameters": ["ab"]}, "pairs"),
+        ({"named_parameters": twice}, "stand twice"),
+        ({"named_parameters": some}, "does not name 1"),
+        ({"groups": 0}, "positive"),
+        ({"groups": -1}, "positive"),
+        ({"groups": [[1]]}, "not a tensor"),
+        ({"groups": params}, "list of lists"),
+        ({"groups": [params[:2], params[1:3]]}, "already"),
+        ({"op": 99}, "op=99"),
+    )
+
+    def body(_: int) -> None:
+        for options, message in cases:
+            with pytest.raises(UsageError, match=message):
+                hvd.DistributedOptimizer(sgd(model), **options)
+        with pytest.raises(NotImplementedError, match="Adasum"):
+            hvd.DistributedOptimizer(sgd(model), op=hvd.Adasum)
+        with pytest.raises(UsageError, match="already"):
+            hvd.DistributedOptimizer(wrap(model))
+        with pytest.raises(UsageError, match="process sets"):
+            hvd.DistributedOptimizer(sgd(model), process_set=hvd.ProcessSet([0]))
+        with pytest.warns(DeprecationWarning, match="num_groups") as caught:
+            hvd.DistributedOptimizer(sgd(model), num_groups=2)
+        assert caught[0].filename == __file__
+        # Names of other tensors do no harm.
+        others = [*model.named_parameters(), ("other", torch.ones(1))]
+        hvd.DistributedOptimizer(sgd(model), named_parameters=others)
+
+    run_ranks(1, body)
+
+
+def test_names_come_from_the_place_without_named_parameters() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        plain = torch.optim.SGD(
+            [{"params": model[0].parameters()}, {"params": model[3].parameters()}], lr=0.1
+        )
+        optimizer = hvd.DistributedOptimizer(plain)
+        names = optimizer._parameter_names.values()
+        assert list(names) == [f"allreduce.noname.{g}.{i}" for g in range(2) for i in range(2)]
+        backward(model, rank)
+        optimizer.step()
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+def test_gradients_leave_during_the_backward_pass() -> None:
+    with ThreadRanks(2) as ranks:
+
+        def body(rank: int) -> None:
+            submitted: list[str] = []
+            group = ranks.groups[rank]
+            allreduce = group.allreduce
+
+            def spy(*args: Any, **kwargs: Any) -> Any:
+                submitted.append(kwargs["name"])
+                return allreduce(*args, **kwargs)
+
+            group.allreduce = spy  # type: ignore[method-assign]
+            model = make_model(0, F64)
+            optimizer = wrap(model)
+            backward(model, rank)
+            assert sorted(submitted) == sorted(name for name, _ in model.named_parameters())
+            # The last layer is the first whose gradient is known.
+            assert submitted[0].startswith("3.")
+            optimizer.step()
+            assert len(submitted) == 6
+
+        ranks.run(body)
+
+
+def test_parameters_without_gradient_on_some_ranks() -> None:
+    class Branches(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left = torch.nn.Linear(5, 2, dtype=F64)
+            self.right = torch.nn.Linear(5, 2, dtype=F64)
+
+    for groups in (None, 2):
+
+        def body(rank: int, groups: int | None = groups) -> None:
+            torch.manual_seed(0)
+            model = Branches()
+            hvd.broadcast_parameters(model.state_dict(), 0)
+            optimizer = wrap(model, groups=groups)
+            for step in range(3):
+                optimizer.zero_grad()
+                branch = model.left if rank == 0 else model.right
+                loss_of(branch, *batch(rank, step, F64)).backward()
+                expected = hvd.allreduce(
+                    torch.zeros(2, 5, dtype=F64) if rank else model.left.weight.grad,
+                    op=hvd.Average,
+                    name="expected",
+                )
+                optimizer.step()
+                assert model.left.weight.grad is not None
+                torch.testing.assert_close(model.left.weight.grad, expected)
+            assert_ranks_agree(model)
+
+        run_ranks(2, body)
+
+
+def test_clipping_between_synchronize_and_step() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        before = [param.detach().clone() for param in model.parameters()]
+        backward(model, rank)
+        optimizer.synchronize()
+        assert_close(gradients(model), mean_gradients(2))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        clipped = [gradient.clone() for gradient in gradients(model)]
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        assert_close(gradients(model), clipped)
+        steps = [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]
+        assert_close(steps, [0.1 * gradient for gradient in clipped])
+
+    run_ranks(2, body)
+
+
+def test_a_step_after_synchronize_warns_once_each_time() -> None:
+    text = r"optimizer\.step\(\) called without optimizer\.skip_synchronize\(\)"
+
+    def body(_: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        for step in range(2):
+            optimizer.zero_grad()
+            backward(model, 0, step)
+            optimizer.synchronize()
+            with pytest.warns(UserWarning, match=text) as caught:
+                optimizer.step()
+            assert len(caught) == 1
+            assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.zero_grad()
+            backward(model, 0)
+            optimizer.step()
+            optimizer.zero_grad()
+            backward(model, 0)
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            # synchronize() of a step that was never taken is forgotten by the next backward pass.
+            optimizer.synchronize()
+            optimizer.zero_grad()
+            backward(model, 0)
+            optimizer.step()
+
+    run_ranks(1, body)
+
+
+def test_one_backward_pass_too_many_is_refused() -> None:
+    def body(rank: int) -> None:
+        for passes in (1, 2):
+            model = make_model(0, F64)
+            optimizer = wrap(model, backward_passes_per_step=passes)
+            for _ in range(passes):
+                backward(model, rank)
+            with pytest.raises(AssertionError, match="backward_passes_per_step"):
+                backward(model, rank)
+            optimizer.zero_grad()
+            for _ in range(passes):
+                backward(model, rank)
+            optimizer.step()
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_is_legal_at_any_time(set_to_none: bool) -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model, backward_passes_per_step=2)
+        backward(model, rank)
+        optimizer.zero_grad(set_to_none=set_to_none)
+        for _ in range(2):
+            backward(model, rank)
+        # In flight.
+        optimizer.zero_grad(set_to_none)
+        left = gradients(model)
+        assert not left if set_to_none else all((g == 0).all() for g in left)
+        backward(model, rank)
+        backward(model, rank)
+        optimizer.synchronize()
+        assert_close(gradients(model), [2 * gradient for gradient in mean_gradients(2)])
+
+    run_ranks(2, body)
+
+
+def test_the_model_may_drop_its_gradients_in_flight() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        before = copy.deepcopy(model.state_dict())
+        backward(model, rank)
+        model.zero_grad()
+        optimizer.step()
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+    run_ranks(2, body)
+
+
+def test_the_number_of_passes_can_change() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        optimizer.set_backward_passes_per_step(2)
+        assert optimizer.backward_passes_per_step == 2
+        backward(model, rank)
+        backward(model, rank)
+        optimizer.synchronize()
+        assert_close(gradients(model), [2 * gradient for gradient in mean_gradients(2)])
+        with pytest.raises(UsageError):
+            optimizer.set_backward_passes_per_step(0)
+
+    run_ranks(2, body)
+
+
+def test_synchronize_takes_a_rest_of_passes() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model, backward_passes_per_step=4)
+        backward(model, rank)
+        optimizer.synchronize()
+        assert_close(gradients(model), mean_gradients(2))
+
+    run_ranks(2, body)
+
+
+def test_two_optimizers_in_flight_over_the_same_names() -> None:
+    def body(rank: int) -> None:
+        models = [make_model(0, F64), make_model(1, F64)]
+        optimizers = [wrap(model) for model in models]
+        for step in range(3):
+            losses = [loss_of(model, *batch(rank, step, F64)) for model in models]
+            # One backward pass through both: their gradients are in flight together.
+            (losses[0] + losses[1]).backward()
+            for optimizer in reversed(optimizers) if rank else optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        for model in models:
+            assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+@pytest.mark.usefixtures("numbers_of_ranks")
+def test_a_survivor_and_a_newcomer_of_a_restart_agree() -> None:
+    models = [make_model(0, F64) for _ in range(2)]
+    made: dict[int, ReducingOptimizer] = {}
+
+    def first_life(rank: int) -> None:
+        made[rank] = wrap(models[rank])
+        optimizer = made[rank]
+        backward(models[rank], rank)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    run_ranks(2, first_life)
+
+    def second_life(rank: int) -> None:
+        model = models[rank] if rank == 0 else make_model(0, F64)
+        optimizer = made[0] if rank == 0 else wrap(model)
+        optimizer.zero_grad()
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        backward(model, rank)
+        optimizer.step()
+        assert_ranks_agree(model)
+
+    run_ranks(2, second_life)
+
+
+def test_generator_and_discriminator_with_toggled_gradients() -> None:
+    def train(rank: int, sizes: range, wrapped: bool) -> list[torch.Tensor]:
+        generator = torch.nn.Linear(3, 5, dtype=F64)
+        discriminator = torch.nn.Linear(5, 1, dtype=F64)
+        networks = (generator, discriminator)
+        for network in networks:
+            for index, param in enumerate(network.parameters()):
+                torch.nn.init.constant_(param, 0.1 * (index + 1))
+        optimizers: list[Any] = [torch.optim.Adam(network.parameters()) for network in networks]
+        if wrapped:
+            optimizers = [
+                hvd.DistributedOptimizer(optimizer, network.named_parameters())
+                for optimizer, network in zip(optimizers, networks, strict=True)
+            ]
+        for step in range(4):
+            data = torch.cat([batch(r, step, F64)[0] for r in sizes])
+            discriminator.requires_grad_(True)
+            optimizers[1].zero_grad()
+            fake = generator(data[:, :3])
+            (discriminator(data).mean() - discriminator(fake.detach()).mean()).backward()
+            optimizers[1].step()
+            # With and without the toggle: without it, gradients of the discriminator are in
+            # flight when its next zero_grad() drops them.
+            discriminator.requires_grad_(step % 2 == 0)
+            optimizers[0].zero_grad()
+            discriminator(generator(data[:, :3])).pow(2).mean().backward()
+            optimizers[0].step()
+        return [param.detach() for network in networks for param in network.parameters()]
+
+    everyones = run_ranks(2, lambda rank: train(rank, range(rank, rank + 1), wrapped=True))
+    check_equal(everyones, train(0, range(2), wrapped=False), 1e-9)
+
+
+def test_parameters_frozen_after_wrapping_stay_as_they_are() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        plain = sgd(model, momentum=0.9, weight_decay=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+        for step in range(4):
+            optimizer.zero_grad()
+            model[0].requires_grad_(step < 2)
+            if step == 2:
+                frozen = [param.clone() for param in model[0].parameters()]
+            backward(model, rank, step)
+            optimizer.step()
+        assert_close([param.detach() for param in model[0].parameters()], frozen)
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+def test_parameters_unfrozen_after_wrapping_are_reduced() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        model[0].requires_grad_(False)
+        optimizer = wrap(model)
+        backward(model, rank)
+        optimizer.step()
+        model[0].requires_grad_(True)
+        for step in range(3):
+            optimizer.zero_grad()
+            backward(model, rank, step)
+            optimizer.step()
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+def test_parameters_added_after_wrapping_are_reduced() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        plain = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+        more = torch.nn.Linear(5, 2, dtype=F64)
+        hvd.broadcast_parameters(more.state_dict(), 0)
+        optimizer.add_param_group({"params": [*model[3].parameters(), *more.parameters()]})
+        for step in range(3):
+            optimizer.zero_grad()
+            backward(model, rank, step)
+            loss_of(more, *batch(rank, step, F64)).backward()
+            optimizer.step()
+        assert_ranks_agree(more)
+
+    run_ranks(2, body)
+
+
+def test_states_are_loaded_and_hooks_still_run_once() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        plain = torch.optim.Adam(model.parameters())
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+        backward(model, rank)
+        optimizer.step()
+        state = copy.deepcopy(optimizer.state_dict())
+        optimizer.zero_grad()
+        backward(model, rank)
+        # With gradients in flight.
+        optimizer.load_state_dict(state)
+        calls: list[str] = []
+        optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("post"))
+        optimizer.zero_grad()
+        backward(model, rank)
+        optimizer.step()
+        assert calls == ["pre", "post"]
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+def test_closures_are_reduced_before_the_step() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, *batch(rank, 0, F64))
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            loss = optimizer.step(closure)
+            assert isinstance(loss, torch.Tensor)
+        assert_ranks_agree(model)
+        # And the gradients of a backward pass before a closure that only tells the loss.
+        optimizer.zero_grad()
+        backward(model, rank)
+        assert optimizer.step(lambda: 3.5) == 3.5
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_learning_rate_schedulers(before: bool) -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        plain = sgd(model)
+        if before:
+            scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)
+            optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+        else:
+            optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for step in range(2):
+            optimizer.zero_grad()
+            backward(model, rank, step)
+            optimizer.step()
+            scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
+def test_a_cyclic_schedule_reads_options_at_any_time() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        backward(model, rank)
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        optimizer.step()
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+def scaled_training(rank: int, size: int, style: str, optimizer_of: Any) -> list[torch.Tensor]:
+    model = make_model(0, torch.float32)
+    optimizer = optimizer_of(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step in range(6):
+        optimizer.zero_grad()
+        data = [batch(r, step, torch.float32) for r in ([rank] if rank >= 0 else range(size))]
+        x, y = (torch.cat(part) for part in zip(*data, strict=True))
+        loss = loss_of(model, x, y)
+        if step == 3 and rank in (-1, 1):
+            # One rank overflows: all must skip the step.
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        if style == "documented":
+            optimizer.synchronize()
+        if style != "plain":
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if style == "documented":
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+        else:
+            scaler.step(optimizer)
+        scaler.update()
+    return [param.detach() for param in model.parameters()]
+
+
+@pytest.mark.parametrize("style", ["plain", "clipped", "documented"])
+def test_gradient_scaling(style: str) -> None:
+    everyones = run_ranks(2, lambda rank: scaled_training(rank, 2, style, wrap))
+    alone = scaled_training(-1, 2, "plain" if style == "plain" else "clipped", sgd)
+    check_equal(everyones, alone, 1e-4)
+
+
+def test_compressed_and_strided_gradients_keep_dtype_and_layout() -> None:
+    def body(rank: int) -> None:
+        conv = torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+        hvd.broadcast_parameters(conv.state_dict(), 0)
+        for compression in (hvd.Compression.none, hvd.Compression.fp16):
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(conv.parameters(), lr=0.1), compression=compression
+            )
+            optimizer.zero_grad()
+            image = torch.full((1, 2, 5, 5), float(rank))
+            conv(image.contiguous(memory_format=torch.channels_last)).sum().backward()
+            optimizer.step()
+            gradient = conv.weight.grad
+            assert gradient is not None
+            assert gradient.dtype is torch.float32
+            assert gradient.is_contiguous(memory_format=torch.channels_last)
+            assert (gradient == 4.5).all()
+
+    run_ranks(2, body)
+
+
+def test_sparse_gradients() -> None:
+    def body(rank: int) -> None:
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        torch.nn.init.ones_(table.weight)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SparseAdam(table.parameters()), sparse_as_dense=True
+        )
+        table(torch.tensor([0, 1 + rank])).sum().backward()
+        optimizer.synchronize()
+        assert table.weight.grad is not None
+        assert table.weight.grad.is_sparse
+        assert table.weight.grad.to_dense()[:, 0].tolist() == [1.0, 0.5, 0.5, 0.0]
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        refused = hvd.DistributedOptimizer(torch.optim.SparseAdam(table.parameters()))
+        del optimizer
+        with pytest.raises(UsageError, match="sparse_as_dense=True"):
+            table(torch.tensor([0])).sum().backward()
+        del refused
+
+    run_ranks(2, body)
+
+
+def test_gradients_with_a_graph_are_refused() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        with pytest.raises(AssertionError, match="create_graph"):
+            loss_of(model, *batch(rank, 0, F64)).backward(create_graph=True)
+        optimizer.abandoned = True  # type: ignore[attr-defined]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_ranks(2, body)
+
+
+def test_disagreement_about_a_gradient_is_an_error_on_all_ranks() -> None:
+    def body(rank: int) -> None:
+        model = torch.nn.Linear(5, 2 + rank, dtype=F64)
+        optimizer = wrap(model)
+        model(torch.ones(1, 5, dtype=F64)).sum().backward()
+        with pytest.raises(hvd.HorovodInternalError, match=r"allreduce\.(weight|bias)"):
+            optimizer.step()
+
+    run_ranks(2, body)
+
+
+def test_the_ranks_must_name_the_same_parameters_for_numbered_groups() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        names = [(f"{name}{rank * (name == '0.bias')}", p) for name, p in model.named_parameters()]
+        with pytest.raises(hvd.HorovodInternalError, match=r"rank 1: .*0\.bias0, 0\.bias1"):
+            hvd.DistributedOptimizer(sgd(model), names, groups=2)
+
+    run_ranks(2, body)
+
+
+def test_groups_follow_the_order_of_rank_0() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        named = list(model.named_parameters())
+        if rank:
+            named.reverse()
+        plain = torch.optim.SGD([param for _, param in named], lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, named, groups=2)
+        for step in range(2):
+            optimizer.zero_grad()
+            backward(model, rank, step)
+            optimizer.step()
+        assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+@pytest.mark.usefixtures("numbers_of_ranks")
+def test_a_failed_job_can_be_restored_in_a_new_one() -> None:
+    models = [make_model(0, F64) for _ in range(2)]
+    made: dict[int, ReducingOptimizer] = {}
+    states: dict[int, Any] = {}
+    with ThreadRanks(2) as ranks:
+
+        def first_life(rank: int) -> None:
+            made[rank] = wrap(models[rank])
+            states[rank] = copy.deepcopy(made[rank].state_dict())
+            hvd.barrier()
+            if rank == 1:
+                ranks.engines[1].close("the test ends this rank")
+                return
+            with pytest.raises(hvd.HorovodInternalError, match="the test ends this rank"):
+                backward(models[0], 0)
+                made[0].step()
+
+        ranks.run(first_life)
+
+    def second_life(rank: int) -> None:
+        optimizer = made[rank]
+        optimizer.load_state_dict(states[rank])
+        optimizer.zero_grad()
+        backward(models[rank], rank)
+        optimizer.step()
+        assert_ranks_agree(models[rank])
+
+    run_ranks(2, second_life)
+
+
+def test_nothing_keeps_model_and_optimizer_alive() -> None:
+    def body(rank: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        backward(model, rank)
+        optimizer.step()
+        gone = (weakref.ref(model), weakref.ref(optimizer), weakref.ref(optimizer._reducer))
+        del optimizer
+        # The hooks went with the optimizer.
+        model.zero_grad()
+        backward(model, rank)
+        assert_close(gradients(model), after_one_step(rank))
+        del model
+        assert all(reference() is None for reference in gone)
+
+    def after_one_step(rank: int) -> list[torch.Tensor]:
+        model = make_model(0, F64)
+        for param, gradient in zip(model.parameters(), mean_gradients(2), strict=True):
+            param.data.sub_(0.1 * gradient)
+        backward(model, rank)
+        return gradients(model)
+
+    run_ranks(2, body)
+
+
+def test_copies_and_pickles_are_plain() -> None:
+    def body(_: int) -> None:
+        model = make_model(0, F64)
+        optimizer = wrap(model)
+        backward(model, 0)
+        optimizer.step()
+        copied = copy.deepcopy(optimizer)
+        assert type(copied) is torch.optim.SGD
+        assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
+        copied.step()
+        copy.deepcopy(model)
+        torch.save({"model": model, "optimizer": optimizer.state_dict()}, io.BytesIO())
+
+    run_ranks(1, body)
