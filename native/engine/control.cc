@@ -26,7 +26,7 @@ Bytes Message::encode() const {
       for (const Response& response : responses) response.write(out);
       break;
     case MessageKind::kResend:
-      out.put(id);
+      out.put(digest);
       break;
     case MessageKind::kBye:
     case MessageKind::kAbort:
@@ -56,7 +56,7 @@ Message Message::decode(std::span<const std::byte> bytes) {
       for (Response& response : message.responses) response = Response::read(in);
       break;
     case MessageKind::kResend:
-      message.id = in.get<uint32_t>();
+      message.digest = in.get<uint64_t>();
       break;
     case MessageKind::kBye:
     case MessageKind::kAbort:
@@ -70,14 +70,20 @@ Message Message::decode(std::span<const std::byte> bytes) {
 ControlPlane::ControlPlane(Transport& transport)
     : transport_(transport), peers_(static_cast<size_t>(transport.size())) {}
 
+void ControlPlane::forget(int peer) {
+  peers_[static_cast<size_t>(peer)].forgotten = true;
+  peers_[static_cast<size_t>(peer)].outgoing.clear();
+}
+
 void ControlPlane::send(int peer, Bytes message) {
+  if (peers_[static_cast<size_t>(peer)].forgotten) return;
   peers_[static_cast<size_t>(peer)].outgoing.push_back(std::move(message));
   flush(peer);
 }
 
 bool ControlPlane::flush(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  if (!transport_.has(rank)) return true;
+  if (!transport_.has(rank) || peer.forgotten) return true;
   Link& link = transport_.control(rank);
   while (!peer.outgoing.empty()) {
     const Bytes& message = peer.outgoing.front();

@@ -14,7 +14,7 @@ namespace hvd {
 enum class MessageKind : uint8_t {
   kAnnounce,  // member to coordinator: names that became ready
   kRespond,   // coordinator to members: what to do, in this order
-  kResend,    // coordinator to a member: announce this number again, in full
+  kResend,    // coordinator to a member: announce this again, in full; its number stands for something else now
   kBye,       // the rank leaves; it will not take part in anything any more
   kAbort,     // everything fails: the first cause
 };
@@ -24,7 +24,7 @@ struct Message {
   uint32_t set = 0;
   std::vector<Announcement> announcements;
   std::vector<Response> responses;
-  uint32_t id = 0;    // kResend
+  uint64_t digest = 0;  // kResend: of what was announced
   ErrorKind error_kind = ErrorKind::kInternal;
   std::string text;   // kBye, kAbort: the reason
 
@@ -42,6 +42,8 @@ class ControlPlane {
   void send(int peer, Bytes message);
   // Returns whether nothing is left to be sent.
   bool flush();
+  // The peer does not read any more: drops what waits for it and what comes later.
+  void forget(int peer);
 
   // Calls `handle` for each message that has arrived completely; returns whether there was any.
   bool receive(const std::function<void(int peer, const Message&)>& handle);
@@ -51,6 +53,7 @@ class ControlPlane {
     std::deque<Bytes> outgoing;
     size_t sent = 0;  // of the first message
     Bytes incoming;   // fragments of a message that is not complete
+    bool forgotten = false;
   };
   bool flush(int peer);
 

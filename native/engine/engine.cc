@@ -13,9 +13,11 @@
 namespace hvd {
 namespace {
 
-// A waiting caller looks this long for an answer before it sleeps, if every rank of the host has a core.
+// A waiting caller looks this long for an answer before it sleeps.
 constexpr Duration kSpinTime = std::chrono::microseconds(50);
 constexpr Duration kGoodbyeTime = std::chrono::seconds(2);
+// How often a caller that drives looks at the connections when the engine's thread cannot.
+constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
 
 int num_usable_cores() {
   cpu_set_t set;
@@ -38,7 +40,7 @@ Engine::Engine(TransportParts parts, EngineOptions options)
       size_(parts.size),
       options_(std::move(options)),
       callers_drive_(parts.remote_peers.empty()),
-      may_spin_(parts.num_local <= num_usable_cores()),
+      core_for_each_rank_(parts.num_local <= num_usable_cores()),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
       backend_(std::make_unique<NativeBackend>(*transport_)),
@@ -123,7 +125,7 @@ Engine::Membership& Engine::membership_of(const Operation& operation) {
 }
 
 bool Engine::wait(Operation& operation, Duration timeout) {
-  const TimePoint until = options_.clock->now() + timeout;
+  const TimePoint until = std::chrono::steady_clock::now() + timeout;
   while (!operation.done()) {
     std::unique_lock lock(drive_mutex_, std::defer_lock);
     if (callers_drive_) [[maybe_unused]] const bool locked = lock.try_lock();
@@ -136,10 +138,10 @@ bool Engine::wait(Operation& operation, Duration timeout) {
         if (!closing_) transport_->doorbell().ring();
       }
       num_waiters_.fetch_add(1);
-      operation.wait_done(std::max(until - options_.clock->now(), Duration::zero()));
+      operation.wait_done(until - std::chrono::steady_clock::now());
       num_waiters_.fetch_sub(1);
     }
-    if (options_.clock->now() >= until) break;
+    if (std::chrono::steady_clock::now() >= until) break;
   }
   return operation.done();
 }
@@ -152,25 +154,39 @@ void Engine::drive(const Operation& operation, TimePoint until) {
   while (!operation.done() && !closed_) {
     seen = doorbell.events();
     if (pass() || operation.done()) continue;
-    const Duration left = until - options_.clock->now();
+    const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) break;
     if (spin(seen)) continue;
-    doorbell.wait_futex(seen, std::min(left, until_next_check().value_or(left)));
+    Duration limit = std::min(left, until_next_check().value_or(left));
+    if (!thread_watches_.load()) {  // it waits for the lock that this caller holds, so nobody looks at the connections
+      look_for_lost_.store(true);
+      limit = std::min(limit, kWatchPeriod);
+    }
+    doorbell.wait_futex(seen, limit);
   }
-  if (closed_) return;
   // Hand over: the engine's thread goes on if there is work, and is woken by the next event otherwise.
-  if (!doorbell.arm(Sleep::kEventFd, seen) || !active_.empty()) doorbell.ring();
+  if (!doorbell.arm(Sleep::kEventFd, seen) || closed_ || thread_has_work()) doorbell.ring();
 }
 
+bool Engine::thread_has_work() const {
+  if (!active_.empty() || (!thread_checks_stalls_ && until_next_check())) return true;
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+    return set != nullptr && set->negotiator != nullptr && set->negotiator->has_responses();
+  });
+}
+
+// Looks for an answer before going to sleep. Gives the core away in between: schedulers like to put ranks that wake each
+// other on one core, and then the peer waits for this very core.
 bool Engine::spin(uint32_t seen) const {
-  if (!may_spin_) return false;
+  const int looks = core_for_each_rank_ ? 16 : 1;
   const TimePoint until = std::chrono::steady_clock::now() + kSpinTime;
   const Doorbell& doorbell = transport_->doorbell();
   do {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < looks; ++i) {
       if (doorbell.events() != seen) return true;
       pause_core();
     }
+    sched_yield();
   } while (std::chrono::steady_clock::now() < until);
   return false;
 }
@@ -197,12 +213,15 @@ void Engine::run() {
       if (closed_) return;
       transport_->watch_writes();
       timeout = until_next_check();
+      thread_checks_stalls_ = timeout.has_value();
       armed = doorbell.arm(Sleep::kEventFd, seen);
+      thread_watches_.store(armed);
     }
-    if (armed && transport_->wait_epoll(timeout)) {
-      look_for_lost_.store(true);
-      transport_->doorbell().ring();  // a caller may be driving: it has to look
-    }
+    if (!armed) continue;
+    const bool connection_spoke = transport_->wait_epoll(timeout);
+    thread_watches_.store(false);
+    if (connection_spoke) look_for_lost_.store(true);
+    transport_->doorbell().ring();  // a caller may be driving: it has to look, or to know that this thread does not
   }
 }
 
@@ -242,6 +261,7 @@ bool Engine::pass_or_throw() {
   for (const auto& set : sets_) progressed = answer(*set) || progressed;
   progressed = advance_executions() || progressed;
   control_->flush();
+  transport_->flush();
   check_stalls();
   return progressed;
 }
@@ -261,8 +281,7 @@ bool Engine::take_submissions() {
   for (const auto& operation : taken) {
     ProcessSet& set = set_of(operation->set);
     if (set.left) {
-      operation->fail(Error(ErrorKind::kShutDown, operation->spec.name + " failed: " + *set.left));
-      finish(*operation);
+      finish(*operation, Error(ErrorKind::kShutDown, operation->spec.name + " failed: " + *set.left));
       continue;
     }
     Announcement announcement = set.announcement_of(*operation);
@@ -285,11 +304,16 @@ bool Engine::look_for_lost_peers() {
   for (const int peer : ended) {
     if (failed_) return true;
     if (left_peers_[static_cast<size_t>(peer)]) continue;
-    throw Error(ErrorKind::kPeerLost, name_of_rank(peer) +
-                                          " was lost: its process died or its connection broke. The output of that rank "
-                                          "may tell why");
+    control_->forget(peer);
+    throw lost(peer);
   }
   return true;
+}
+
+Error Engine::lost(int peer) const {
+  return {ErrorKind::kPeerLost, name_of_rank(peer) +
+                                    " was lost: its process died or its connection broke. The output of that rank may "
+                                    "tell why"};
 }
 
 void Engine::fail(const Error& error, bool tell_peers) {

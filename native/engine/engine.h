@@ -91,6 +91,7 @@ class Engine {
   bool pass_or_throw();
   void drive(const Operation& operation, TimePoint until);
   [[nodiscard]] bool spin(uint32_t seen) const;
+  [[nodiscard]] bool thread_has_work() const;
   [[nodiscard]] std::optional<Duration> until_next_check() const;
   [[nodiscard]] bool is_closing() const;
   void leave();
@@ -105,7 +106,7 @@ class Engine {
   void send_announcements(ProcessSet& set, std::vector<Announcement> announcements);
   bool answer(ProcessSet& set);
   void apply(ProcessSet& set, const Response& response);
-  void announce_again(ProcessSet& set, uint32_t id);
+  void announce_again(ProcessSet& set, uint64_t digest);
   void peer_left(int peer, const std::string& reason);
 
   // Execution (engine_execution.cc)
@@ -117,10 +118,12 @@ class Engine {
   void start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation);
   [[nodiscard]] Batch batch_of(ProcessSet& set, const RequestSpec& spec, DType dtype);
   bool advance_executions();
-  void finish(Operation& operation);
+  void look_for_missing_peers();
+  void finish(Operation& operation, const std::optional<Error>& error = std::nullopt);
 
   // Failure
   bool look_for_lost_peers();
+  [[nodiscard]] Error lost(int peer) const;
   void fail(const Error& error, bool tell_peers);
   void check_stalls();
 
@@ -132,7 +135,7 @@ class Engine {
   const EngineOptions options_;
   // With all peers on this host a waiting caller needs no epoll, so it can drive.
   const bool callers_drive_;
-  const bool may_spin_;
+  const bool core_for_each_rank_;
 
   mutable std::mutex queue_mutex_;  // guards the next block, and the life of transport_ against submitters
   std::deque<std::shared_ptr<Operation>> queue_;
@@ -148,10 +151,12 @@ class Engine {
   std::vector<Active> active_;
   std::vector<std::optional<std::string>> left_peers_;  // by rank: why it left
   TimePoint next_stall_check_{};
+  bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
   bool failed_ = false;
   bool closed_ = false;
 
   std::atomic<bool> look_for_lost_{false};
+  std::atomic<bool> thread_watches_{false};  // the engine's thread is in epoll
   std::atomic<int> num_waiters_{0};
   struct Counters {
     std::atomic<uint64_t> submitted{0}, announced_by_id{0}, batches{0}, fused_operations{0}, passes{0};

@@ -39,6 +39,8 @@ Batch Engine::batch_of(ProcessSet& set, const RequestSpec& spec, DType dtype) {
   batch.members = set.members;
   batch.set_rank = set.set_rank;
   batch.dtype = dtype;
+  const bool reduces = spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
+  if (!reduces) return batch;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
   batch.prescale = spec.prescale;
@@ -172,25 +174,36 @@ bool Engine::advance_executions() {
     }
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  if (progressed) return true;
+  if (progressed || transport_->set_aside()) return true;
+  look_for_missing_peers();
+  return false;
+}
+
+// Nothing can go on: an execution may wait for a rank that will never send or read again.
+void Engine::look_for_missing_peers() {
   for (const Active& active : active_) {
     for (int peer = 0; peer < size_; ++peer) {
       const auto& reason = left_peers_[static_cast<size_t>(peer)];
-      if (!reason || !active.execution->waits_for(peer)) continue;
+      const bool gone = reason ? !transport_->data_may_follow(peer) : transport_->data_ended(peer);
+      if (!gone || !active.execution->waits_for(peer)) continue;
+      if (!reason) throw lost(peer);
       throw Error(ErrorKind::kShutDown, name_of_rank(peer) + " has shut Horovod down (" + *reason +
                                             ") in the middle of " + active.operations.front()->spec.name);
     }
   }
-  return transport_->set_aside();
 }
 
 // The name is free again before the caller sees the result, so that it can submit the same name at once.
-void Engine::finish(Operation& operation) {
+void Engine::finish(Operation& operation, const std::optional<Error>& error) {
   {
     const std::lock_guard lock(queue_mutex_);
     memberships_[operation.set].names_in_flight.erase(operation.spec.name);
   }
-  operation.complete();
+  if (error) {
+    operation.fail(*error);
+  } else {
+    operation.complete();
+  }
 }
 
 }  // namespace hvd

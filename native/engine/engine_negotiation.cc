@@ -37,7 +37,7 @@ void Engine::handle(int peer, const Message& message) {
   if (peer != set.coordinator()) {
     throw Error(ErrorKind::kInternal, name_of_rank(peer) + " answers for a process set that it does not coordinate");
   }
-  if (message.kind == MessageKind::kResend) announce_again(set, message.id);
+  if (message.kind == MessageKind::kResend) announce_again(set, message.digest);
   for (const Response& response : message.responses) apply(set, response);
 }
 
@@ -55,23 +55,24 @@ void Engine::send_announcements(ProcessSet& set, std::vector<Announcement> annou
 
 // On the coordinator: a member is ready for a name.
 void Engine::announce(ProcessSet& set, int member, Announcement announcement) {
-  const uint32_t id = announcement.id;
+  const uint64_t digest = announcement.digest;
   if (set.negotiator->announce(member, std::move(announcement), options_.clock->now())) return;
   if (member == set.set_rank) {
-    announce_again(set, id);
+    announce_again(set, digest);
     return;
   }
   Message message;
   message.kind = MessageKind::kResend;
   message.set = set.id;
-  message.id = id;
+  message.digest = digest;
   control_->send(set.members[static_cast<size_t>(member)], message);
 }
 
-// The coordinator gave the number to another name meanwhile.
-void Engine::announce_again(ProcessSet& set, uint32_t id) {
+// The coordinator gave the number to another name meanwhile. That name may be pending here under the same number, so
+// the digest has to tell which one is meant.
+void Engine::announce_again(ProcessSet& set, uint64_t digest) {
   for (const auto& [name, operation] : set.pending) {
-    if (operation->announced_id != id) continue;
+    if (!operation->announced_id || operation->digest != digest) continue;
     Announcement announcement = set.announcement_of(*operation);
     announcement.full = true;
     announcement.spec = operation->spec;
@@ -112,8 +113,7 @@ void Engine::apply(ProcessSet& set, const Response& response) {
       // A member has left: the answer goes to all, though this rank may not have submitted the name yet.
       if (!set.pending.contains(response.names.at(0).name)) break;
       const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
-      operation->fail(Error(response.error_kind, response.message));
-      finish(*operation);
+      finish(*operation, Error(response.error_kind, response.message));
       break;
     }
     case Response::Kind::kResult: {
@@ -135,6 +135,7 @@ void Engine::apply(ProcessSet& set, const Response& response) {
 
 void Engine::peer_left(int peer, const std::string& reason) {
   left_peers_[static_cast<size_t>(peer)] = reason;
+  control_->forget(peer);
   for (const auto& set : sets_) {
     const std::optional<int> member = set->set_rank_of(peer);
     if (!member) continue;
@@ -143,8 +144,7 @@ void Engine::peer_left(int peer, const std::string& reason) {
     set->left = name_of_rank(peer) + " has shut Horovod down (" + reason +
                 "), so operations that need it cannot be done any more";
     for (const auto& [name, operation] : set->pending) {
-      operation->fail(Error(ErrorKind::kShutDown, name + " failed: " + *set->left));
-      finish(*operation);
+      finish(*operation, Error(ErrorKind::kShutDown, name + " failed: " + *set->left));
     }
     set->pending.clear();
   }

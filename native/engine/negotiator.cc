@@ -96,6 +96,7 @@ bool Negotiator::announce(int member, Announcement announcement, TimePoint now) 
 }
 
 void Negotiator::member_left(int member, const std::string& reason) {
+  if (!left_.empty()) return;  // nothing is pending any more, and the first cause counts
   left_ = member_names_[static_cast<size_t>(member)] + " has shut Horovod down (" + reason +
           "), so operations that need it cannot be done any more";
   ready_.clear();

@@ -44,6 +44,8 @@ class Negotiator {
   // One message for names that were announced by some, but not all members for `patience` and were not reported yet.
   [[nodiscard]] std::optional<std::string> report_stalled(TimePoint now, Duration patience, bool again = false);
   [[nodiscard]] bool has_pending() const { return num_pending_ > 0; }
+  // Whether take_responses(true) would return something.
+  [[nodiscard]] bool has_responses() const { return !answers_.empty() || !ready_.empty(); }
 
  private:
   struct Slot {
