@@ -10,6 +10,9 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 NP ?= 2
+# Further arguments of pytest and of the benchmarks.
+PYTEST ?=
+BENCH ?=
 
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -76,7 +79,7 @@ test: ## run all tests
 	@$(MAKE) test-python
 
 test-python: $(VENV)/dev.stamp $(VENV)/installed.stamp ## the Python tests, on the installed package
-	python -m pytest
+	python -m pytest $(PYTEST)
 
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
@@ -117,12 +120,12 @@ build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.st
 
 # ---- The rest
 
-bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure allreduce
-	horovodrun -np $(NP) python benchmarks/allreduce.py
-	horovodrun -np $(NP) python benchmarks/many_tensors.py
+bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo and Open MPI; minutes
+	python benchmarks/allreduce.py $(BENCH)
+	python benchmarks/many_tensors.py $(BENCH)
 
-docs: $(VENV)/installed.stamp ## write docs/settings.md from the code
-	python docs/settings.py
+docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## check that the documents are true: programs, names, links
+	python -m pytest tests/layers/test_documents.py tests/examples/test_readme.py
 
 wheel: $(VENV)/dev.stamp ## build a wheel for any Linux of this architecture into dist/
 	rm -rf build/wheel dist

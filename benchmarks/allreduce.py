@@ -19,7 +19,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--min-bytes", type=int, default=4)
     parser.add_argument("--max-bytes", type=int, default=256 * measure.MIB)
-    measure.add_common_arguments(parser, "size", 8.0)
+    measure.add_common_arguments(parser, "size", 6.0)
     args = parser.parse_args()
     if not 4 <= args.min_bytes <= args.max_bytes:
         parser.error("--min-bytes is at least 4 and at most --max-bytes")
@@ -54,9 +54,8 @@ def measure_size(
     return {"bytes": num_bytes, **row}
 
 
-def run_rank(args: argparse.Namespace) -> None:
+def run_rank(seat: measure.Seat, args: argparse.Namespace) -> dict[str, Any]:
     """What each rank does."""
-    seat = measure.Seat()
     machine = measure.measure_machine(seat, min(1.0, args.seconds))
     libraries = measure.open_libraries(args.libraries, seat)
     buffer = torch.zeros(args.max_bytes // 4)
@@ -66,9 +65,8 @@ def run_rank(args: argparse.Namespace) -> None:
         times = rows[-1]["contestants"].items()
         shown = ", ".join(f"{name} {measure.show_times(numbers)}" for name, numbers in times)
         seat.say(f"{seat.size} ranks, {measure.show_bytes(num_bytes)}: {shown}")
-    seat.finish({"np": seat.size, "machine": machine, "sizes": rows}, args.result)
-    for library in libraries.values():
-        library.close()
+    measure.close_libraries(seat, libraries)
+    return {"np": seat.size, "machine": machine, "sizes": rows}
 
 
 def show_run(run: dict[str, Any]) -> str:

@@ -170,18 +170,16 @@ def measure_workload(
     return {"workload": workload, "tensors": len(counts), "bytes": 4 * sum(counts), **row}
 
 
-def run_rank(args: argparse.Namespace) -> None:
+def run_rank(seat: measure.Seat, args: argparse.Namespace) -> dict[str, Any]:
     """What each rank does."""
-    seat = measure.Seat()
     machine = measure.measure_machine(seat, min(1.0, args.seconds))
     libraries = measure.open_libraries(args.libraries, seat)
     rows = []
     for name, counts in workloads(args.max_bytes).items():
         rows.append(measure_workload(seat, libraries, name, counts, args.seconds))
         seat.say(f"{seat.size} ranks: {name} done")
-    seat.finish({"np": seat.size, "machine": machine, "workloads": rows}, args.result)
-    for library in libraries.values():
-        library.close()
+    measure.close_libraries(seat, libraries)
+    return {"np": seat.size, "machine": machine, "workloads": rows}
 
 
 def show_run(run: dict[str, Any]) -> str:

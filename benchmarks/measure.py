@@ -71,32 +71,58 @@ def add_common_arguments(parser: argparse.ArgumentParser, row: str, default_s: f
 def run_benchmark(
     script: str,
     args: argparse.Namespace,
-    run_rank: Callable[[argparse.Namespace], None],
+    run_rank: Callable[[Seat, argparse.Namespace], dict[str, Any]],
     show_run: Callable[[dict[str, Any]], str],
 ) -> None:
-    """Measures if this process is a rank; otherwise starts ranks and prints their tables.
+    """Measures if this process is a rank; otherwise starts ranks, one job after the other.
 
     Args:
         script: the file of the benchmark.
         args: with what :func:`add_common_arguments` added.
-        run_rank: what each rank does.
-        show_run: turns what rank 0 handed to :meth:`Seat.finish` into text.
+        run_rank: what each rank does; returns the run as JSON can hold it.
+        show_run: turns a run into text.
     """
-    args.libraries = choose_libraries(args.libraries)
-    if args.result is not None:
-        run_rank(args)
+    if Config.from_env().size > 1:
+        _be_a_rank(script, args, run_rank, show_run)
         return
+    args.libraries = choose_libraries(args.libraries, find_mpirun() is not None)
     runs = []
     for num_ranks in args.np:
         runs.append(run_ranks(script, sys.argv[1:], num_ranks, "mpi" in args.libraries))
         print(show_run(runs[-1]), flush=True)
-    if args.json is not None:
+    _write_report(script, args.json, runs)
+
+
+def _be_a_rank(
+    script: str,
+    args: argparse.Namespace,
+    run_rank: Callable[[Seat, argparse.Namespace], dict[str, Any]],
+    show_run: Callable[[dict[str, Any]], str],
+) -> None:
+    args.libraries = choose_libraries(args.libraries, "OMPI_COMM_WORLD_RANK" in os.environ)
+    seat = Seat()
+    run = run_rank(seat, args)
+    if seat.rank > 0:
+        return
+    if args.result is not None:
+        args.result.write_text(json.dumps(run))
+    else:  # somebody else's launcher started the ranks
+        print(show_run(run), flush=True)
+        _write_report(script, args.json, [run])
+
+
+def _write_report(script: str, path: Path | None, runs: list[dict[str, Any]]) -> None:
+    if path is not None:
         report = {"benchmark": Path(script).stem, "machine": describe_machine(), "runs": runs}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+        path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def choose_libraries(wanted: Sequence[str]) -> list[str]:
-    """The wanted libraries, Horovod first, without Open MPI if there is none.
+def choose_libraries(wanted: Sequence[str], has_mpirun: bool) -> list[str]:
+    """The wanted libraries, Horovod first, without Open MPI if it cannot take part.
+
+    Args:
+        wanted: some of ``LIBRARIES``.
+        has_mpirun: mpirun starts the ranks, or has started this one.
 
     Raises:
         SystemExit: a name is unknown.
@@ -105,8 +131,8 @@ def choose_libraries(wanted: Sequence[str]) -> list[str]:
     if unknown or not wanted:
         raise SystemExit(f"--libraries: {unknown} unknown; choose from {','.join(LIBRARIES)}")
     chosen = [name for name in LIBRARIES if name in wanted]
-    if "mpi" in wanted and (find_mpirun() is None or not importlib.util.find_spec("mpi4py")):
-        print("no mpirun or no mpi4py here: Open MPI is left out", file=sys.stderr)
+    if "mpi" in wanted and not (has_mpirun and importlib.util.find_spec("mpi4py")):
+        print("without mpirun and mpi4py Open MPI is left out", file=sys.stderr)
         chosen.remove("mpi")
     return chosen
 
@@ -117,7 +143,7 @@ def find_mpirun() -> str | None:
 
 
 def run_ranks(script: str, arguments: Sequence[str], num_ranks: int, with_mpi: bool) -> Any:
-    """Runs ``script`` once per rank and returns what rank 0 handed to :meth:`Seat.finish`.
+    """Runs ``script`` once per rank and returns the run that rank 0 has measured.
 
     Args:
         script: the file of the benchmark.
@@ -198,13 +224,6 @@ class Seat:
         """Prints a line about the progress, on rank 0 only."""
         if self.rank == 0:
             print(line, file=sys.stderr, flush=True)
-
-    def finish(self, result: Any, path: Path) -> None:
-        """Hands rank 0's result to the process that started the ranks."""
-        if self.rank == 0:
-            path.write_text(json.dumps(result))
-        self.exchange("finished")
-        self._store.close()
 
 
 # --------------------------------------------------------------------------- the libraries
@@ -294,6 +313,13 @@ class MpiLibrary:
 
     def close(self) -> None:
         """mpi4py finalises MPI when the process ends."""
+
+
+def close_libraries(seat: Seat, libraries: dict[str, Library]) -> None:
+    """Leaves all jobs, once no rank needs them any more."""
+    seat.exchange("finished")
+    for library in libraries.values():
+        library.close()
 
 
 def open_libraries(names: Sequence[str], seat: Seat) -> dict[str, Library]:
@@ -448,8 +474,8 @@ def measure_machine(seat: Seat, seconds: float) -> dict[str, float]:
     """How fast the memory is while all ranks use it at once: the limit of any allreduce.
 
     Returns:
-        GB/s, summed over the ranks: ``memcpy_gb_per_s`` counts the bytes copied (each is read once
-        and written once), ``add_gb_per_s`` the bytes of the sum in ``a += b`` (two reads, one write).
+        GB/s, summed over the ranks: ``memcpy_gb_per_s`` counts the bytes copied (each is read and
+        written once), ``add_gb_per_s`` the bytes of ``a`` in ``a += b`` (two reads, one write).
         ``load_average`` is that of the last minute before, so it tells who else was there.
     """
     load_average = os.getloadavg()[0]

@@ -221,7 +221,7 @@ void Engine::run() {
     const bool connection_spoke = transport_->wait_epoll(timeout);
     thread_watches_.store(false);
     if (connection_spoke) look_for_lost_.store(true);
-    transport_->doorbell().ring();  // a caller may be driving: it has to look, or to know that this thread does not
+    transport_->doorbell().wake_caller();  // if one drives, it has to look, or to know that this thread does not
   }
 }
 

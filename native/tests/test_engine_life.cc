@@ -18,7 +18,6 @@ int64_t count_entries(const char* folder) {
   return count;
 }
 
-// Mappings that are segments: shared ones by their name, private ones by their size.
 int64_t mapped_kilobytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t pages = 0;
@@ -47,7 +46,7 @@ void live(Wire wire, int round) {
 
 TEST("life: hundreds of engines leave no descriptor, thread or memory behind") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
-    const int rounds = kSanitized ? 40 : 200;
+    const int rounds = kSanitized ? 30 : 200;
     for (int round = 0; round < 20; ++round) live(wire, round);
     const int64_t descriptors = count_entries("/proc/self/fd");
     const int64_t threads = count_entries("/proc/self/task");

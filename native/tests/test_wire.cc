@@ -79,7 +79,7 @@ Message make_end(MessageKind kind) {
 std::vector<Bytes> all_messages() {
   Message resend;
   resend.kind = MessageKind::kResend;
-  resend.id = 77;
+  resend.digest = 77;
   return {make_announcements().encode(), make_responses().encode(), make_end(MessageKind::kBye).encode(),
           make_end(MessageKind::kAbort).encode(), resend.encode()};
 }

@@ -17,6 +17,12 @@ void Doorbell::ring() const {
   }
 }
 
+void Doorbell::wake_caller() const {
+  note();
+  auto how = static_cast<uint32_t>(Sleep::kFutex);
+  if (words_->sleeping.compare_exchange_strong(how, 0, std::memory_order_seq_cst)) futex_wake_all(words_->events);
+}
+
 bool Doorbell::arm(Sleep how, uint32_t seen) const {
   words_->sleeping.store(static_cast<uint32_t>(how), std::memory_order_seq_cst);
   return words_->events.load(std::memory_order_seq_cst) == seen;

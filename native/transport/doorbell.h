@@ -31,6 +31,9 @@ class Doorbell {
   // Says that something changed without waking: whoever drives the rank sees it before it sleeps.
   void note() const { words_->events.fetch_add(1, std::memory_order_seq_cst); }
 
+  // As ring(), but for the rank's own thread: wakes a caller of this rank, not the thread itself.
+  void wake_caller() const;
+
   [[nodiscard]] uint32_t events() const { return words_->events.load(std::memory_order_acquire); }
 
   // Announces that this rank is about to sleep. Returns false if something changed since `seen`.

@@ -26,10 +26,11 @@ void Link::consume(Frame& frame) {
 bool Link::set_aside() {
   bool moved = false;
   for (Frame& frame : frames_) {
-    if (frame.consumed || frame.owned || frame.header.bytes == 0) continue;
+    if (frame.consumed || frame.aside) continue;
     frame.owned = std::make_unique_for_overwrite<std::byte[]>(frame.header.bytes);
-    std::memcpy(frame.owned.get(), frame.payload, frame.header.bytes);
+    if (frame.header.bytes > 0) std::memcpy(frame.owned.get(), frame.payload, frame.header.bytes);
     frame.payload = frame.owned.get();
+    frame.aside = true;
     moved = true;
   }
   if (moved) reclaim();
@@ -39,7 +40,7 @@ bool Link::set_aside() {
 void Link::reclaim() {
   uint64_t position = 0;
   for (const Frame& frame : frames_) {
-    if (!frame.consumed && !frame.owned) break;
+    if (!frame.consumed && !frame.aside) break;
     position = frame.end;
   }
   while (!frames_.empty() && frames_.front().consumed) frames_.pop_front();

@@ -30,6 +30,7 @@ struct Frame {
   const std::byte* payload = nullptr;  // in the transport's memory, or in `owned`
   uint64_t end = 0;                    // position in the stream behind this frame
   bool consumed = false;
+  bool aside = false;  // it takes no room of the peer any more
   std::unique_ptr<std::byte[]> owned;
 };
 

@@ -43,14 +43,14 @@ void TcpLink::commit(const FrameHeader& header) {
 }
 
 bool TcpLink::flush() {
-  while (wants_to_write() && !ended_) {
+  while (wants_to_write()) {
     const ssize_t sent = send(socket_.get(), outgoing_.data() + write_offset_, write_end_ - write_offset_, MSG_NOSIGNAL);
     if (sent > 0) {
       write_offset_ += static_cast<size_t>(sent);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return false;
     } else if (errno != EINTR) {
-      return false;  // broken: poll() takes in what the peer still sent and then sees the end
+      write_offset_ = write_end_ = 0;  // broken: nobody reads it; poll() takes in what the peer sent and sees the end
     }
   }
   return !wants_to_write();
@@ -75,6 +75,7 @@ bool TcpLink::receive_frame() {
     partial_bytes_ += got;
     if (partial_bytes_ < header_bytes) return got > 0;
     if (partial_.header.bytes > kMostFrame) {
+      ended_ = true;  // where the next frame starts cannot be known
       throw Error(ErrorKind::kInternal, "a frame of a peer is longer than frames may be");
     }
     partial_.owned = std::make_unique_for_overwrite<std::byte[]>(partial_.header.bytes);

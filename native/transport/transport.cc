@@ -92,7 +92,16 @@ bool Transport::has_ended(const Peer& peer, bool ask_local) {
     pollfd query{peer.liveness.get(), POLLRDHUP, 0};
     return ask_local && ::poll(&query, 1, 0) > 0;
   }
-  return std::any_of(peer.sockets.begin(), peer.sockets.end(), [](const TcpLink* link) { return link->ended(); });
+  return !peer.sockets.empty() && peer.sockets.front()->ended();
+}
+
+bool Transport::data_ended(int peer) const {
+  const auto& sockets = peers_[static_cast<size_t>(peer)].sockets;
+  return !sockets.empty() && sockets.back()->ended();
+}
+
+bool Transport::data_may_follow(int peer) const {
+  return !peers_[static_cast<size_t>(peer)].sockets.empty() && !data_ended(peer);
 }
 
 std::vector<int> Transport::take_ended(bool ask_local) {

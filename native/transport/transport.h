@@ -66,12 +66,18 @@ class Transport {
   // `ask_local`, because that costs a system call for each.
   [[nodiscard]] std::vector<int> take_ended(bool ask_local);
 
+  // Whether the data connection to a remote peer has ended: what it sent before has been taken in.
+  [[nodiscard]] bool data_ended(int peer) const;
+  // Whether data of a peer that said goodbye may still be on their way: goodbyes take another connection.
+  [[nodiscard]] bool data_may_follow(int peer) const;
+
   // Sleeps until the doorbell rings, a socket has something, or the time is over. Only for the engine's thread; needs no
   // lock. The caller has armed the doorbell. Returns whether a connection to a peer said something.
   bool wait_epoll(std::optional<Duration> timeout) const;
-  // Takes in what has arrived on the data links, passes on what is buffered.
+  // Takes in what has arrived on the data links.
   void poll_data();
-  [[nodiscard]] bool flush();
+  // Passes on what is buffered; returns whether nothing is left.
+  bool flush();
   // Makes room where frames that nobody waits for are in the way; returns whether that changed anything.
   bool set_aside();
   // In the child of a fork: closes this process's copies of the descriptors, so that the peers see the end of the parent.
@@ -83,7 +89,7 @@ class Transport {
   struct Peer {
     std::unique_ptr<Link> control;
     std::unique_ptr<Link> data;
-    std::vector<TcpLink*> sockets;  // of a remote peer
+    std::vector<TcpLink*> sockets;  // of a remote peer: control, data
     std::vector<bool> watching_writes;
     Fd liveness;       // of a local peer
     Fd doorbell;       // of a local peer

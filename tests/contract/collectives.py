@@ -1,7 +1,7 @@
 """What every adapter's collectives must do, each behaviour stated once and for any framework.
 
-A check is a function ``check(api, rank, size)`` that runs on every rank at the same time. Values are
-small integers, which every dtype holds exactly, so results are compared exactly but for averages.
+A check is a function ``check(api, rank, size)`` that runs on every rank at the same time. Values
+are small integers, which every dtype holds exactly, so that only averages are rounded.
 """
 
 from __future__ import annotations
@@ -160,7 +160,13 @@ def large_tensors_are_reduced_and_gathered(api: Api, rank: int, size: int) -> No
 
 
 def grouped_allreduce_keeps_order_shapes_and_dtypes(api: Api, rank: int, size: int) -> None:
-    kinds = (("float32", (3,)), ("int64", (2, 2)), ("float16", ()), ("float32", (0,)), ("bool", (5,)))
+    kinds = (
+        ("float32", (3,)),
+        ("int64", (2, 2)),
+        ("float16", ()),
+        ("float32", (0,)),
+        ("bool", (5,)),
+    )
     every = [[data(r, shape, dtype) for dtype, shape in kinds] for r in range(size)]
     tensors = [api.tensor(v, dtype) for v, (dtype, _) in zip(every[rank], kinds, strict=True)]
     got = api.call("grouped_allreduce", tensors, op=ReduceOp.MAX)
@@ -360,9 +366,10 @@ def disagreement_is_an_error_on_all_ranks(api: Api, rank: int, size: int) -> Non
         assert "rank 1" in message
     # Other operations go on, and the name is free again.
     for _ in range(2):
-        name = "disagreed"
-        expect_error(HorovodInternalError, lambda: api.call("allreduce", ones(1 + odd), name=name))
-        expect(api, api.call("allreduce", ones(3), name=name), np.ones(3), "float32")
+        expect_error(
+            HorovodInternalError, lambda: api.call("allreduce", ones(1 + odd), name="disagreed")
+        )
+        expect(api, api.call("allreduce", ones(3), name="disagreed"), np.ones(3), "float32")
 
 
 def wrong_arguments_fail_before_anything_is_sent(api: Api, rank: int, size: int) -> None:

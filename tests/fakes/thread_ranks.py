@@ -13,7 +13,7 @@ from horovod.group import Group
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 
 _of_thread = threading.local()
 

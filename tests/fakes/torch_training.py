@@ -1,4 +1,4 @@
-"""A small training job for the tests of DistributedOptimizer, with threads or processes as ranks."""
+"""A small training job for the tests of DistributedOptimizer, on threads or processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import horovod.torch as hvd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horovod.torch.optimizer import ReducingOptimizer
+
+F64 = torch.float64
 BATCH_ROWS = 6
 STEPS = 20
 
@@ -93,9 +96,7 @@ def train_alone(size: int, recipe: Recipe) -> list[torch.Tensor]:
     for step in range(STEPS):
         optimizer.zero_grad()
         for index in range(recipe.passes):
-            data = [
-                batch(rank, step * recipe.passes + index, recipe.dtype) for rank in range(size)
-            ]
+            data = [batch(rank, step * recipe.passes + index, recipe.dtype) for rank in range(size)]
             x, y = (torch.cat(part) for part in zip(*data, strict=True))
             (loss_of(model, x, y) * factor / recipe.passes).backward()
         if recipe.clip is not None:
@@ -137,3 +138,91 @@ def check_equal(
         for mine, first, expected in zip(params, everyones[0], alone, strict=True):
             assert torch.equal(mine, first), "ranks differ"
             assert float((mine - expected).abs().max()) <= tolerance * largest
+
+
+def train_many(names: list[str]) -> dict[str, list[torch.Tensor]]:
+    """Joins the job and trains by several recipes; runs on each rank of a job of processes."""
+    torch.set_num_threads(1)
+    hvd.init()
+    trained = {name: train_distributed(hvd.rank(), RECIPES[name][0]) for name in names}
+    hvd.shutdown()
+    return trained
+
+
+def train_through_a_restart() -> tuple[str, list[torch.Tensor]]:
+    """Trains, loses a rank, joins a new job in the same process and goes on training.
+
+    Returns:
+        The error that the loss caused, and the parameters.
+    """
+    torch.set_num_threads(1)
+    hvd.init()
+    rank = hvd.rank()
+    model = make_model(rank, torch.float64)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    plain = torch.optim.Adam(model.parameters())
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    message = ""
+    loss_of(model, *batch(rank, 0, torch.float64)).backward()
+    optimizer.step()
+    saved = (model.state_dict(), optimizer.state_dict())
+    hvd.barrier()
+    if rank == 0:
+        try:
+            for step in range(1000):
+                optimizer.zero_grad()
+                loss_of(model, *batch(rank, step, torch.float64)).backward()
+                optimizer.step()
+        except hvd.HorovodInternalError as error:
+            message = str(error)
+    hvd.shutdown()
+    hvd.init()
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, *batch(rank, step, torch.float64)).backward()
+        optimizer.step()
+    hvd.shutdown()
+    return message, [param.detach() for param in model.parameters()]
+
+
+def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def wrap(model: torch.nn.Module, **options: Any) -> ReducingOptimizer:
+    return hvd.DistributedOptimizer(sgd(model), model.named_parameters(), **options)
+
+
+def backward(model: torch.nn.Module, rank: int, step: int = 0) -> None:
+    loss_of(model, *batch(rank, step, F64)).backward()
+
+
+def local_gradients(rank: int, step: int = 0) -> list[torch.Tensor]:
+    model = make_model(0, F64)
+    backward(model, rank, step)
+    return gradients(model)
+
+
+def mean_gradients(size: int, step: int = 0) -> list[torch.Tensor]:
+    everyones = [local_gradients(rank, step) for rank in range(size)]
+    return [torch.stack(parts).mean(dim=0) for parts in zip(*everyones, strict=True)]
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [param.grad for param in model.parameters() if param.grad is not None]
+
+
+def assert_close(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
+
+
+def assert_ranks_agree(model: torch.nn.Module) -> None:
+    for param in model.parameters():
+        everyones = hvd.allgather(param.detach().reshape(1, -1))
+        assert (everyones == everyones[0]).all()

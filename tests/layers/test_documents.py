@@ -64,9 +64,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def files_named_in(text: str) -> set[str]:
-    return set(
-        re.findall(r"`((?:native|src|tests|docs|examples|benchmarks)/[\w/.-]+)`", text)
-    )
+    return set(re.findall(r"`((?:native|src|tests|docs|examples|benchmarks)/[\w/.-]+)`", text))
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/security.md"])

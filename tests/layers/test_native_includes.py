@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 
-# What each folder may include beside itself. bindings -> engine -> backend -> the data plane -> base.
+# What each folder may include beside itself.
 ALLOWED = {
     "base": set(),
     "plan": {"base"},

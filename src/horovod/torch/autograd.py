@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.torch.calls import (

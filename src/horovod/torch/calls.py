@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+
 from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.tensors import adopt, mark_written, view, views

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllgatherCall, AlltoallCall, BroadcastCall, splits_of
 from horovod.train.call_site import call_site

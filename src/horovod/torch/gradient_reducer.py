@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.tensors import dense, views
 from horovod.train.gradients import GradientSchedule
-from horovod.train.numbering import CreationNumbers
+from horovod.train.numbering import NameNumbers
 from horovod.train.process_set import ProcessSet, group_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from horovod.group import Group, ReduceOp
     from horovod.torch.compression import Compressor
 
-_numbers = CreationNumbers()
+_numbers = NameNumbers()
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,11 @@ class GradientReducer:
         self._schedule: GradientSchedule[torch.Tensor] = GradientSchedule(passes)
         self._in_flight: list[tuple[Handle, list[_Sent]]] = []
         self._group: Group | None = None
-        self._suffix = ""
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, _remove, self._hooks).atexit = False
-        self._bind()
+        # Optimizers over parameters of equal names may be in flight at the same time.
+        number = _numbers.number_for(names.values(), self._bind())
+        self._suffix = "" if number == 1 else f".optimizer{number}"
         for group in groups:
             self._watch(group)
 
@@ -178,9 +180,6 @@ class GradientReducer:
         """The group in use; a new one after ``hvd.shutdown()`` and ``hvd.init()``."""
         group = group_of(self._settings.process_set)
         if group is not self._group:
-            number = _numbers.number_of(self, group)
-            # Optimizers over parameters of equal names may be in flight at the same time.
-            self._suffix = "" if number == 1 else f".optimizer{number}"
             self._group = group
             self._in_flight.clear()
             self._schedule.reset()

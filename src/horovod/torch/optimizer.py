@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copyreg
 import sys
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from horovod.errors import UsageError
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings
@@ -36,7 +36,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
     sparse_as_dense: bool
     process_set: ProcessSet
     _reducer: GradientReducer
-    _plain_class: type[torch.optim.Optimizer]
+    _wrapped: torch.optim.Optimizer
     _synchronized: bool
     _skips: bool
 
@@ -159,11 +159,13 @@ class ReducingOptimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies and pickles are plain optimizers, which load without Horovod."""
-        return copyreg.__newobj__, (self._plain_class,), self.__getstate__()  # type: ignore[attr-defined]
+        return object.__new__, (type(self._wrapped),), self.__getstate__()
 
     def _plain_step(self, closure: Callable[[], Any] | None) -> Any:
         result = super().step() if closure is None else super().step(closure)
         self._reducer.reduced = False
+        # A learning rate scheduler made before the wrapping looks for its own optimizer's steps.
+        self._wrapped._opt_called = True  # type: ignore[attr-defined]
         return result
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -252,7 +254,7 @@ def _wrap(
     # A learning rate scheduler may have put its own step on the instance, which would hide ours.
     wrapped.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
     wrapped._reducer = reducer
-    wrapped._plain_class = plain
+    wrapped._wrapped = optimizer
     wrapped._synchronized = False
     wrapped._skips = False
     wrapped.op = settings.op

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from horovod.errors import UsageError
 from horovod.train import objects
 from horovod.train.gradients import split_list

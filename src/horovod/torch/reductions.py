@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall
 from horovod.torch.compression import Compression, Compressor

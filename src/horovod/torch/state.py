@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+
 from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.tensors import dense, view

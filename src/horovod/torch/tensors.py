@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.utils.dlpack
 
-import torch
 from horovod._native import Buffer, NativeArray
 from horovod.errors import UsageError
 

@@ -1,67 +1,41 @@
-"""Numbers for objects of a script that are the same on all ranks, without asking them."""
+"""Telling users of the same names apart, alike on all ranks and without asking them."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horovod.group import Group
 
 
-class CreationNumbers:
-    """Numbers objects by the order in which the script made them, from 1, for each engine anew.
+class NameNumbers:
+    """Numbers the users of names in the order in which the script makes them, from 1.
 
-    All ranks run the same script, so they agree on the numbers. After an elastic restart a newcomer
-    has made only the objects that the survivors still hold; therefore those are counted first, in
-    the order of their making, when the new engine is seen for the first time.
+    All ranks run the same script, so they agree on the numbers. Counting begins anew with each job:
+    after an elastic restart the survivors make the same things as the newcomers, and what they have
+    kept keeps its number.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._in_order: list[weakref.ref[Any]] = []
-        self._numbers: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Group], int]] = (
+        self._highest: weakref.WeakKeyDictionary[Group, dict[str, int]] = (
             weakref.WeakKeyDictionary()
         )
-        self._next: weakref.WeakKeyDictionary[Group, int] = weakref.WeakKeyDictionary()
 
-    def number_of(self, instance: Any, group: Group) -> int:
-        """Returns the number of an object in the job that ``group`` belongs to.
+    def number_for(self, names: Iterable[str], group: Group) -> int:
+        """Returns the lowest number above those of all earlier users of any of these names.
 
         Args:
-            instance: any object that can be weakly referenced and hashed by identity.
-            group: the group in use; a new one after each ``hvd.init()``.
+            names: what the new user will call its operations.
+            group: where they will run first.
         """
+        own = list(names)
         with self._lock:
-            number = self._known(instance, group)
-            if number is not None:
-                return number
-            if group not in self._next:
-                self._count_survivors(group)
-            number = self._known(instance, group)
-            return self._assign(instance, group) if number is None else number
-
-    def _known(self, instance: Any, group: Group) -> int | None:
-        entry = self._numbers.get(instance)
-        return entry[1] if entry is not None and entry[0]() is group else None
-
-    def _assign(self, instance: Any, group: Group) -> int:
-        number = self._next.get(group, 1)
-        self._next[group] = number + 1
-        if instance not in self._numbers:
-            self._in_order.append(weakref.ref(instance))
-        self._numbers[instance] = (weakref.ref(group), number)
-        return number
-
-    def _count_survivors(self, group: Group) -> None:
-        self._next[group] = 1
-        self._in_order = [reference for reference in self._in_order if reference() is not None]
-        for reference in self._in_order:
-            instance = reference()
-            if instance is not None and _has_ended(self._numbers[instance][0]()):
-                self._assign(instance, group)
-
-
-def _has_ended(group: Group | None) -> bool:
-    return group is None or bool(group.engine.error())
+            highest = self._highest.setdefault(group, {})
+            number = 1 + max((highest.get(name, 0) for name in own), default=0)
+            highest.update(dict.fromkeys(own, number))
+            return number

@@ -64,7 +64,11 @@ def _written(parameter: inspect.Parameter) -> str:
     if parameter.name == "compression":
         assert parameter.default is hvd.Compression.none
         return parameter.name
-    default = int(parameter.default) if parameter.name == "op" and parameter.default is not None else parameter.default
+    default = (
+        int(parameter.default)
+        if parameter.name == "op" and parameter.default is not None
+        else parameter.default
+    )
     return f"{parameter.name}={default}"
 
 
@@ -286,7 +290,9 @@ def test_splits_may_be_an_int32_tensor() -> None:
 def test_compression_casts_floats_there_and_back(compression: Any) -> None:
     def body(rank: int) -> None:
         for dtype in (torch.float32, torch.float64):
-            result = hvd.allreduce(torch.full((3,), 1.0 + rank, dtype=dtype), compression=compression)
+            result = hvd.allreduce(
+                torch.full((3,), 1.0 + rank, dtype=dtype), compression=compression
+            )
             assert result.dtype is dtype
             assert result.tolist() == [1.5] * 3
         x = torch.ones(3, requires_grad=True)

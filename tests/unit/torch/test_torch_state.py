@@ -40,17 +40,25 @@ def test_every_optimizer_of_torch_is_tried() -> None:
 
 
 def model_of(rank: int, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(rank)
-        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).to(dtype)
+    # The default generator belongs to all threads.
+    generator = torch.Generator().manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).to(dtype)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.copy_(torch.randn(param.shape, generator=generator))
+    return model
 
 
 def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None:
     for param in model.parameters():
         gradient = torch.full_like(param, 0.1 + rank)
-        param.grad = gradient.to_sparse() if isinstance(optimizer, torch.optim.SparseAdam) else gradient
+        param.grad = (
+            gradient.to_sparse() if isinstance(optimizer, torch.optim.SparseAdam) else gradient
+        )
     # The plain step, as the wrapped one would reduce.
-    type(optimizer).__mro__[2].step(optimizer) if hasattr(optimizer, "synchronize") else optimizer.step()
+    type(optimizer).__mro__[2].step(optimizer) if hasattr(
+        optimizer, "synchronize"
+    ) else optimizer.step()
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -105,7 +113,8 @@ def test_parameters_of_any_layout_and_order_of_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [model_of(0).parameters(), torch.ones(1), "abc", {"a": 1}, [("a", 1)], [None], [("a",)]]
+    "params",
+    [model_of(0).parameters(), torch.ones(1), "abc", {"a": 1}, [("a", 1)], [None], [("a",)]],
 )
 def test_other_kinds_of_parameters_are_refused(params: Any) -> None:
     def body(_: int) -> None:

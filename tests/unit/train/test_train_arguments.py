@@ -102,7 +102,7 @@ def test_passes_must_be_positive() -> None:
 
 
 def test_the_call_site_is_outside_of_the_package() -> None:
-    # This file is outside, so it names its own caller's line only when called through horovod.
+    # Its own frame does not count: it stands for a function of the adapter.
     def inner() -> str:
         return call_site()
 

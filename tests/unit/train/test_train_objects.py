@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from typing import Any
 
@@ -11,7 +10,7 @@ from thread_ranks import ThreadRanks, run_ranks
 
 from horovod import context
 from horovod.errors import HorovodInternalError
-from horovod.train.numbering import CreationNumbers
+from horovod.train.numbering import NameNumbers
 from horovod.train.objects import agree, allgather_object, broadcast_object
 from horovod.train.waiting import wait_for_all
 
@@ -96,33 +95,15 @@ def test_waiting_for_several_operations_raises_after_the_last() -> None:
     assert all(operation.waited for operation in operations)
 
 
-class _Thing:
-    pass
-
-
-def test_things_are_numbered_in_the_order_of_their_making() -> None:
-    numbers = CreationNumbers()
+def test_users_of_the_same_names_are_numbered() -> None:
+    numbers = NameNumbers()
     with ThreadRanks(2) as ranks:
-        first, second = _Thing(), _Thing()
-        group = ranks.groups[0]
-        assert numbers.number_of(first, group) == 1
-        assert numbers.number_of(second, group) == 2
-        assert numbers.number_of(first, group) == 1
-        # Each rank counts for itself when ranks are threads.
-        assert numbers.number_of(_Thing(), ranks.groups[1]) == 1
-
-
-def test_survivors_of_a_restart_get_the_numbers_that_newcomers_count() -> None:
-    numbers = CreationNumbers()
+        for group in ranks.groups:
+            assert numbers.number_for(["a", "b"], group) == 1
+            assert numbers.number_for(["c"], group) == 1
+            assert numbers.number_for(["b", "c"], group) == 2
+            assert numbers.number_for(["a"], group) == 2
+            assert numbers.number_for(["c", "a"], group) == 3
+            assert numbers.number_for([], group) == 1
     with ThreadRanks(1) as ranks:
-        kept, lost, kept_too = _Thing(), _Thing(), _Thing()
-        for thing in (kept, lost, kept_too):
-            numbers.number_of(thing, ranks.groups[0])
-        del lost, thing
-        gc.collect()
-    with ThreadRanks(1) as ranks:
-        made_later = _Thing()
-        # Even if the thing made last is used first.
-        assert numbers.number_of(made_later, ranks.groups[0]) == 3
-        assert numbers.number_of(kept_too, ranks.groups[0]) == 2
-        assert numbers.number_of(kept, ranks.groups[0]) == 1
+        assert numbers.number_for(["a"], ranks.groups[0]) == 1

@@ -1,0 +1,115 @@
+"""What the other ranks and the user see when a rank dies, raises or leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from launcher import Launcher, launched
+
+FAULTY_RANK = str(Path(__file__).with_name("faulty_rank.py"))
+LARGE = 8_000_000
+SMALL = 1
+
+
+def run_faulty(fault: str, num_elements: int, num_ranks: int = 3, culprit: int = 1) -> Launcher:
+    words = [sys.executable, FAULTY_RANK, fault, str(culprit), str(num_elements)]
+    with launched("-np", str(num_ranks), *words) as launcher:
+        launcher.wait()
+    return launcher
+
+
+def times_and_errors(launcher: Launcher) -> tuple[float, dict[int, tuple[float, str]]]:
+    """When the fault was planted, and by rank when which error came."""
+    output = "\n".join(launcher.lines["stdout"])
+    planted = re.search(r"fault ([\d.]+)", output)
+    assert planted, output + launcher.stderr
+    errors = re.findall(r"\[(\d+)\]<stdout>:error ([\d.]+) (.*)", output)
+    return float(planted[1]), {int(rank): (float(at), text) for rank, at, text in errors}
+
+
+@pytest.mark.parametrize("num_elements", [SMALL, LARGE])
+@pytest.mark.parametrize("fault", ["kill", "raise", "exit", "exit_early"])
+def test_every_other_rank_learns_who_failed(fault: str, num_elements: int) -> None:
+    launcher = run_faulty(fault, num_elements)
+    planted, errors = times_and_errors(launcher)
+    assert sorted(errors) == [0, 2], launcher.lines
+    for at, text in errors.values():
+        assert at - planted < 2.0
+        assert re.search(r"rank 1 \(\S+:\d+\)", text), text
+        expected = "PeerLostError" if fault in ("kill", "exit") else "ShutDownError"
+        assert text.startswith(expected), text
+    if fault == "raise":
+        assert all("RuntimeError: planted" in text for _, text in errors.values())
+
+
+def test_the_launcher_names_the_killed_rank() -> None:
+    launcher = run_faulty("kill", SMALL)
+    assert launcher.process.returncode == 137
+    assert "rank 1" in launcher.stderr
+    assert "SIGKILL" in launcher.stderr
+    assert launcher.elapsed_s < 20
+
+
+def test_the_launcher_names_the_rank_that_raised() -> None:
+    launcher = run_faulty("raise", SMALL)
+    assert launcher.process.returncode == 1
+    assert re.search(r"rank 1\b", launcher.stderr.splitlines()[-1] + launcher.stderr)
+    assert "RuntimeError: planted" in launcher.stderr
+
+
+def test_the_coordinator_may_be_the_one_that_dies() -> None:
+    launcher = run_faulty("kill", LARGE, culprit=0)
+    planted, errors = times_and_errors(launcher)
+    assert sorted(errors) == [1, 2]
+    assert all("rank 0 (" in text and at - planted < 2.0 for at, text in errors.values())
+
+
+def test_nothing_is_left_in_shared_memory() -> None:
+    before = set(os.listdir("/dev/shm"))
+    run_faulty("kill", LARGE)
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+WAITING_RANK = """
+import os, sys
+import numpy as np
+from horovod import context
+from horovod._native import Buffer
+
+print("port", os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"], flush=True)
+open(sys.argv[1]).read()  # until the strangers have come
+context.init()
+values = np.ones(100_000)
+buffer = Buffer.from_array(values)
+context.global_group().allreduce([buffer], [buffer], op=1, name="x").wait(20)
+print("sum", values.min(), flush=True)
+"""
+
+
+def test_strangers_at_the_store_are_dropped_and_the_job_goes_on(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    words = [sys.executable, "-c", WAITING_RANK, str(gate)]
+    with launched("-np", "2", *words) as launcher, ExitStack() as stack:
+        port = int(launcher.wait_lines("stdout", r"port \d+", 2)[0].rsplit(" ", 1)[1])
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)
+        ]
+        messages = [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100_000, b"", os.urandom(96)]
+        for index, stranger in enumerate(strangers):
+            with suppress(OSError):  # it may have been dropped already
+                stranger.sendall(messages[index % 4])
+        gate.write_text("go")
+        assert launcher.wait() == 0, launcher.stderr
+        for stranger in strangers:
+            stranger.settimeout(10)
+            with suppress(ConnectionResetError):
+                assert stranger.recv(1) == b"", "a stranger got an answer"
+    sums = [line for line in launcher.lines["stdout"] if "sum" in line]
+    assert sorted(sums) == ["[0]<stdout>:sum 2.0", "[1]<stdout>:sum 2.0"]
