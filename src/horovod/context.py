@@ -9,13 +9,13 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from horovod import _native
 from horovod.config import Config
-from horovod.errors import NotInitializedError
+from horovod.errors import NotInitializedError, UsageError
 from horovod.group import Group
 from horovod.rendezvous.peers import connect_peers
 from horovod.rendezvous.secret import read_secret
@@ -39,11 +39,12 @@ class _Context:
         self._epoch = 0
         self._exit_reason = ""
 
-    def init(self) -> None:
+    def init(self, comm: object, process_sets: object) -> None:
         with self._lock:
+            config = Config.from_env() if self._job is None else self._job.config
+            _check_scope(comm, process_sets, config.size)
             if self._job is not None:
                 return
-            config = Config.from_env()
             if self._epoch == 0:
                 self._watch_exit()
             self._epoch += 1  # also after a failure: a retry must not meet what the failed try left in the store
@@ -85,6 +86,27 @@ class _Context:
 
         sys.excepthook = note_exception
         atexit.register(lambda: self.shutdown(self._exit_reason or "its process ended"))
+
+
+def _check_scope(comm: object, process_sets: object, size: int) -> None:
+    if isinstance(comm, Iterable):
+        ranks = sorted(comm)
+        if ranks and ranks != list(range(size)):
+            raise UsageError(
+                f"init(comm={ranks}) asks for some of the {size} ranks; this version only knows jobs "
+                "of all ranks that the launcher started"
+            )
+    elif comm is not None:
+        raise UsageError(
+            f"init(comm=…) got a {type(comm).__name__}; MPI communicators are not supported in this "
+            "version, start the job with horovodrun and call init() without arguments"
+        )
+    dynamic = isinstance(process_sets, str) and process_sets.lower() == "dynamic"
+    if process_sets and not dynamic:
+        raise UsageError(
+            "init(process_sets=…): process sets other than the global one are not supported in this "
+            "version"
+        )
 
 
 def _start_engine(config: Config, epoch: int) -> _native.Engine:
@@ -129,15 +151,22 @@ def _label(config: Config) -> str:
 _context = _Context()
 
 
-def init() -> None:
+def init(
+    comm: Sequence[int] | None = None, process_sets: Sequence[object] | str | None = None
+) -> None:
     """Joins the job that the launcher describes in the environment; a job of one rank without it.
 
     Does nothing while Horovod is initialised. After :func:`shutdown` it can be called again.
 
+    Args:
+        comm: the ranks of the job; None, an empty list, or all of them.
+        process_sets: None, an empty list, or "dynamic"; other sets are not supported in this version.
+
     Raises:
         StartError: a setting is wrong, or a rank did not appear within the start timeout.
+        UsageError: ``comm`` or ``process_sets`` asks for what this version does not have.
     """
-    _context.init()
+    _context.init(comm, process_sets)
 
 
 def shutdown() -> None:

@@ -1,0 +1,66 @@
+"""The convenience layer in a process of its own size: a job of one rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod import context
+from horovod.errors import NotInitializedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _no_job_is_left() -> Iterator[None]:
+    yield
+    context.shutdown()
+
+
+def test_queries_need_init() -> None:
+    for query in (context.rank, context.size, context.local_rank, context.cross_size):
+        with pytest.raises(NotInitializedError, match=r"hvd\.init"):
+            query()
+    assert not context.is_initialized()
+
+
+def test_a_process_without_a_launcher_is_a_job_of_one() -> None:
+    context.init()
+    context.init()
+    assert (context.rank(), context.size(), context.local_rank(), context.local_size()) == (
+        0,
+        1,
+        0,
+        1,
+    )
+    assert context.is_homogeneous()
+    context.shutdown()
+    assert not context.is_initialized()
+    context.init()
+    assert context.size() == 1
+
+
+@pytest.mark.parametrize("comm", [None, [], [0], (0,)])
+@pytest.mark.parametrize("process_sets", [None, [], "dynamic", "Dynamic"])
+def test_init_takes_what_old_scripts_give(comm: object, process_sets: object) -> None:
+    context.init(comm, process_sets)  # type: ignore[arg-type]
+    assert context.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("comm", "process_sets", "words"),
+    [
+        ([0, 1], None, "all ranks"),
+        (object(), None, "MPI communicators"),
+        (None, [object()], "process sets"),
+        (None, "static", "process sets"),
+    ],
+)
+def test_init_refuses_what_this_version_lacks(
+    comm: object, process_sets: object, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        context.init(comm, process_sets)  # type: ignore[arg-type]
+    assert not context.is_initialized()
