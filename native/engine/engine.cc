@@ -372,6 +372,7 @@ void Engine::leave() {
     const std::lock_guard lock(queue_mutex_);
     reason = *closing_;
   }
+  const bool data_matter = !failed_;  // peers that failed too do not read them any more
   fail(Error(ErrorKind::kShutDown, "Horovod has been shut down on this rank (" + reason + ")"), false);
   Message message;
   message.kind = MessageKind::kBye;
@@ -383,7 +384,8 @@ void Engine::leave() {
   const Doorbell& doorbell = transport_->doorbell();
   while (true) {
     const uint32_t seen = doorbell.events();
-    const bool sent = control_->flush() && transport_->flush();
+    const bool data_sent = transport_->flush();
+    const bool sent = control_->flush() && (data_sent || !data_matter);
     const Duration left = until - std::chrono::steady_clock::now();
     if (sent || left <= Duration::zero()) break;
     transport_->watch_writes();

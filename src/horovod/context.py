@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from horovod import _native
 from horovod.config import Config
@@ -20,6 +20,9 @@ from horovod.group import Group
 from horovod.rendezvous.peers import connect_peers
 from horovod.rendezvous.secret import read_secret
 from horovod.rendezvous.store import StoreClient
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class _Context:
                 return
             if self._epoch == 0:
                 self._watch_exit()
-            self._epoch += 1  # also after a failure: a retry must not meet what the failed try left in the store
+            # Also after a failure: a retry must not meet what the failed try left in the store.
+            self._epoch += 1
             engine = _start_engine(config, self._epoch)
             self._job = _Job(config, Group(engine, 0, range(config.size)))
 
@@ -67,7 +71,7 @@ class _Context:
         return self._job is not None
 
     def _forget_in_child(self) -> None:
-        """In the child of a fork: the job belongs to the parent, whose end the peers must notice."""
+        """In the child of a fork: the job is the parent's, whose end the peers must notice."""
         self._lock = threading.Lock()
         job, self._job = self._job, None
         if job is not None:
@@ -93,19 +97,19 @@ def _check_scope(comm: object, process_sets: object, size: int) -> None:
         ranks = sorted(comm)
         if ranks and ranks != list(range(size)):
             raise UsageError(
-                f"init(comm={ranks}) asks for some of the {size} ranks; this version only knows jobs "
-                "of all ranks that the launcher started"
+                f"init(comm={ranks}) asks for some of the {size} ranks; this version only knows "
+                "jobs of all ranks that the launcher started"
             )
     elif comm is not None:
         raise UsageError(
-            f"init(comm=…) got a {type(comm).__name__}; MPI communicators are not supported in this "
-            "version, start the job with horovodrun and call init() without arguments"
+            f"init(comm=…) got a {type(comm).__name__}; MPI communicators are not supported in "
+            "this version, start the job with horovodrun and call init() without arguments"
         )
     dynamic = isinstance(process_sets, str) and process_sets.lower() == "dynamic"
     if process_sets and not dynamic:
         raise UsageError(
-            "init(process_sets=…): process sets other than the global one are not supported in this "
-            "version"
+            "init(process_sets=…): process sets other than the global one are not supported in "
+            "this version"
         )
 
 
@@ -160,7 +164,7 @@ def init(
 
     Args:
         comm: the ranks of the job; None, an empty list, or all of them.
-        process_sets: None, an empty list, or "dynamic"; other sets are not supported in this version.
+        process_sets: None, an empty list, or "dynamic"; this version has no other sets.
 
     Raises:
         StartError: a setting is wrong, or a rank did not appear within the start timeout.
@@ -209,7 +213,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """This host among the hosts that have a process of this local rank. Raises NotInitializedError."""
+    """This host among those with a process of this local rank. Raises NotInitializedError."""
     return _context.job().config.cross_rank
 
 

@@ -1,21 +1,21 @@
 """The exceptions of Horovod.
 
-    RuntimeError
-    ├── HorovodInternalError       a collective failed; elastic training recovers from it
-    │   ├── MismatchError          ranks disagree on dtype, shape, op, root … of one name
-    │   ├── PeerLostError          a rank died, or its connection broke
-    │   ├── ShutDownError          a rank, or this one, has shut Horovod down
-    │   ├── StalledError           some ranks did not submit within the shutdown deadline
-    │   └── NotInitializedError    hvd.init() was not called (also a ValueError)
-    └── HostsUpdatedInterrupt      elastic: the set of hosts changed
-    ValueError
-    └── UsageError                 the call itself is wrong; only the calling rank sees it
-        └── DuplicateNameError     the name is already in flight in this process set
-    ImportError
-    └── HorovodVersionMismatchError
-    RuntimeError
-    ├── StartError                 the job could not start (rendezvous, peers, settings)
-    └── RankFailedError            horovod.run(): a rank of the job failed
+RuntimeError
+├── HorovodInternalError       a collective failed; elastic training recovers from it
+│   ├── MismatchError          ranks disagree on dtype, shape, op, root … of one name
+│   ├── PeerLostError          a rank died, or its connection broke
+│   ├── ShutDownError          a rank, or this one, has shut Horovod down
+│   ├── StalledError           some ranks did not submit within the shutdown deadline
+│   └── NotInitializedError    hvd.init() was not called (also a ValueError)
+└── HostsUpdatedInterrupt      elastic: the set of hosts changed
+ValueError
+└── UsageError                 the call itself is wrong; only the calling rank sees it
+    └── DuplicateNameError     the name is already in flight in this process set
+ImportError
+└── HorovodVersionMismatchError
+RuntimeError
+├── StartError                 the job could not start (rendezvous, peers, settings)
+└── RankFailedError            horovod.run(): a rank of the job failed
 """
 
 from __future__ import annotations

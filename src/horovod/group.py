@@ -1,7 +1,8 @@
 """Process sets for Python: collectives on contiguous CPU memory of any framework.
 
-An adapter turns its tensors into :class:`horovod._native.Buffer` views and calls a :class:`Group`. Every
-method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` waits and raises what went wrong.
+An adapter turns its tensors into :class:`horovod._native.Buffer` views and calls a :class:`Group`.
+Every method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` waits
+and raises what went wrong.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class SubmitOptions(TypedDict, total=False):
 class Group:
     """A process set of one engine: the ranks that take part in a collective.
 
-    All inputs of one call form a group: they are negotiated under one name, become ready together, and
-    fail together. All methods take :class:`SubmitOptions` by keyword and raise
+    All inputs of one call form a group: they are negotiated under one name, become ready together,
+    and fail together. All methods take :class:`SubmitOptions` by keyword and raise
 
     - UsageError: the arguments do not fit; DuplicateNameError: the name is in flight;
     - HorovodInternalError: the engine can no longer work.
@@ -135,7 +136,7 @@ class Group:
         postscale: float = 1.0,
         **options: Unpack[SubmitOptions],
     ) -> Handle:
-        """Reduces each input and leaves :meth:`rows_of` its rows on each rank, in the order of the ranks.
+        """Reduces each input and leaves :meth:`rows_of` its rows on each rank, in rank order.
 
         Args:
             inputs: at least one dimension; the same shape and dtype on all ranks.
@@ -155,7 +156,7 @@ class Group:
         )
 
     def allgather(self, inputs: Sequence[Buffer], **options: Unpack[SubmitOptions]) -> Handle:
-        """Joins the inputs of all ranks along dimension 0; the engine allocates ``handle.results()``.
+        """Joins the inputs of all ranks along dimension 0 in ``handle.results()``.
 
         Args:
             inputs: at least one dimension; all but the first must agree between the ranks.
@@ -190,7 +191,7 @@ class Group:
         ``handle.received_splits()`` tells how many came from each rank.
 
         Args:
-            inputs: one buffer with at least one dimension; all but the first agree between the ranks.
+            inputs: one buffer; dimensions from the second on agree between the ranks.
             splits: one count per member, whose sum is at most dimension 0; None divides it equally.
         """
         return self._submit(_native.ALLTOALL, "alltoall", inputs, (), options, splits=splits)

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError

@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
 from horovod.config import Config
 from horovod.errors import StartError
