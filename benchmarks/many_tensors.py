@@ -202,7 +202,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--max-bytes", type=int, default=256 * measure.MIB, help="leave larger workloads out"
     )
-    measure.add_common_arguments(parser, "workload", 20.0)
+    measure.add_common_arguments(parser, "workload", 15.0)
     return parser.parse_args()
 
 

@@ -90,7 +90,7 @@ def run_benchmark(
     for num_ranks in args.np:
         runs.append(run_ranks(script, sys.argv[1:], num_ranks, "mpi" in args.libraries))
         print(show_run(runs[-1]), flush=True)
-    _write_report(script, args.json, runs)
+        _write_report(script, args.json, runs)  # now, as the next job may fail
 
 
 def _be_a_rank(

@@ -1,8 +1,10 @@
 // One error tree for native code; bindings/errors.cc maps it on horovod.errors once.
 #pragma once
 
-#include <stdexcept>
+#include <cstdint>
+#include <exception>
 #include <string>
+#include <utility>
 
 namespace hvd {
 
@@ -16,13 +18,16 @@ enum class ErrorKind : uint8_t {
   kInternal,       // a bug in Horovod, or the system refused something
 };
 
-class Error : public std::runtime_error {
+// Copies share nothing: an operation keeps its error while callers of other threads throw theirs.
+class Error : public std::exception {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
   [[nodiscard]] ErrorKind kind() const { return kind_; }
+  [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
 
  private:
   ErrorKind kind_;
+  std::string message_;
 };
 
 // Throws kInternal with the text of errno.

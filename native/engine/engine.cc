@@ -95,6 +95,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   }
   Membership& set = membership_of(*operation);
   operation->set_rank = set.set_rank;
+  operation->waited_for = waits_next;
   check_operation(*operation, set.members);
   operation->digest = operation->spec.digest();
   if (!set.names_in_flight.insert(operation->spec.name).second) {

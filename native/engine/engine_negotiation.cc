@@ -18,7 +18,8 @@ bool Engine::receive_messages() {
 void Engine::handle(int peer, const Message& message) {
   if (failed_) return;
   if (message.kind == MessageKind::kAbort) {
-    fail(Error(message.error_kind, message.text), false);
+    // Passed on: this rank may be gone before the others hear of it, and its end must not look like the first cause.
+    fail(Error(message.error_kind, message.text), true);
     return;
   }
   if (message.kind == MessageKind::kBye) {

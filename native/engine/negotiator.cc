@@ -45,7 +45,7 @@ std::string first_difference(const RequestSpec& a, const RequestSpec& b) {
 
 }  // namespace
 
-bool travels_with_announcement(const RequestSpec& spec, int num_members) {
+bool may_travel_with_announcement(const RequestSpec& spec, int num_members) {
   if (spec.kind != OpKind::kAllreduce) return false;
   const size_t bytes = total_bytes(spec);
   return bytes <= kMostInlineBytes && bytes * static_cast<size_t>(num_members) <= kMostInlineBytesOfAll;
@@ -119,8 +119,8 @@ void Negotiator::take_ready(Entry& entry) {
   }
   if (entry.slots.front().spec != nullptr) entry.spec = *entry.slots.front().spec;
   entry.digest = entry.slots.front().digest;
-  const bool is_barrier = entry.spec.kind == OpKind::kBarrier;
-  if (is_barrier || travels_with_announcement(entry.spec, static_cast<int>(entry.slots.size()))) {
+  check_slots(entry);
+  if (entry.spec.kind == OpKind::kBarrier || has_all_values(entry)) {
     answers_.push_back(result_of(entry));
     reset(entry);
   } else {
@@ -160,17 +160,26 @@ Response Negotiator::error_for(const Entry& entry, ErrorKind kind, std::string m
 }
 
 // What members send beside the agreed request must have the lengths that follow from it.
-void Negotiator::check_slots(const Entry& entry, size_t payload_bytes) const {
+void Negotiator::check_slots(const Entry& entry) const {
   const RequestSpec& spec = entry.spec;
+  const size_t payload_bytes = spec.kind == OpKind::kAllreduce ? total_bytes(spec) : 0;
   const size_t num_extents = spec.kind == OpKind::kAllgather  ? spec.tensors.size()
                              : spec.kind == OpKind::kAlltoall ? entry.slots.size()
                                                               : 0;
   for (size_t member = 0; member < entry.slots.size(); ++member) {
     const Slot& slot = entry.slots[member];
-    if (slot.payload.size() != payload_bytes || slot.extents.size() != num_extents) {
+    const bool payload_fits = slot.payload.empty() || slot.payload.size() == payload_bytes;
+    if (!payload_fits || slot.extents.size() != num_extents) {
       throw Error(ErrorKind::kInternal, member_names_[member] + " sent a damaged announcement of " + entry.name);
     }
   }
+}
+
+bool Negotiator::has_all_values(const Entry& entry) {
+  if (entry.spec.kind != OpKind::kAllreduce) return false;
+  const size_t bytes = total_bytes(entry.spec);
+  return std::all_of(entry.slots.begin(), entry.slots.end(),
+                     [&](const Slot& slot) { return slot.payload.size() == bytes; });
 }
 
 // Reduces the values that came with the announcements, in the order of the ranks.
@@ -182,7 +191,6 @@ Response Negotiator::result_of(Entry& entry) {
   const double factor = entry.spec.postscale / (average ? static_cast<double>(entry.slots.size()) : 1.0);
   size_t offset = 0;
   response.payload.resize(bytes);
-  check_slots(entry, bytes);
   std::vector<const std::byte*> operands(entry.slots.size());
   for (const TensorSpec& tensor : entry.spec.tensors) {
     const auto count = static_cast<size_t>(num_elements(tensor.shape));
@@ -235,7 +243,6 @@ Response Negotiator::execution_of(const std::vector<Entry*>& entries) {
   for (Entry* entry : entries) {
     assign_id(*entry);
     NameRef ref = reference(*entry);
-    check_slots(*entry, 0);
     if (entry->spec.first_dimension_differs()) {
       for (Slot& slot : entry->slots) ref.extents.push_back(std::move(slot.extents));
     }

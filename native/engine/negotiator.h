@@ -22,9 +22,10 @@ struct NegotiatorOptions {
   size_t cache_capacity = 1024;
 };
 
-// Whether the values are so few that they travel with the announcement, and the result with the answer: one round trip
-// in place of negotiation and execution. Follows from what all members agree on.
-[[nodiscard]] bool travels_with_announcement(const RequestSpec& spec, int num_members);
+// Whether the values are so few that they may travel with the announcement, and the result with the answer: one round
+// trip in place of negotiation and execution. A member does so if it waits for the result at once; values that nobody
+// waits for are better fused. The result goes with the answer if all members sent their values.
+[[nodiscard]] bool may_travel_with_announcement(const RequestSpec& spec, int num_members);
 
 class Negotiator {
  public:
@@ -70,7 +71,8 @@ class Negotiator {
   Entry& entry_of(const std::string& name);
   [[nodiscard]] std::optional<Response> disagreement(Entry& entry) const;
   [[nodiscard]] Response error_for(const Entry& entry, ErrorKind kind, std::string message) const;
-  void check_slots(const Entry& entry, size_t payload_bytes) const;
+  void check_slots(const Entry& entry) const;
+  [[nodiscard]] static bool has_all_values(const Entry& entry);
   [[nodiscard]] Response result_of(Entry& entry);
   void take_ready(Entry& entry);
   [[nodiscard]] Response execution_of(const std::vector<Entry*>& entries);

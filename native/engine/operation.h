@@ -31,6 +31,7 @@ class Operation {
   std::vector<Buffer> outputs;
   bool has_splits = false;
   std::vector<int64_t> splits;  // alltoall: rows for each member
+  bool waited_for = false;      // the caller waits from the start
 
   // Written by the engine before it completes the operation, read by the caller afterwards.
   std::vector<OwnedArray> results;

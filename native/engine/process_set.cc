@@ -45,7 +45,7 @@ Announcement ProcessSet::announcement_of(Operation& operation) const {
     for (const Buffer& input : operation.inputs) announcement.extents.push_back(input.shape.front());
   } else if (operation.spec.kind == OpKind::kAlltoall) {
     announcement.extents = operation.splits;
-  } else if (travels_with_announcement(operation.spec, size())) {
+  } else if (operation.waited_for && may_travel_with_announcement(operation.spec, size())) {
     announcement.payload = payload_of(operation);
   }
   return announcement;

@@ -69,8 +69,8 @@ int run_cases(const std::string& filter);
 
 #define CHECK_EQ(a, b)                                                             \
   do {                                                                             \
-    const auto& left_ = (a);                                                       \
-    const auto& right_ = (b);                                                      \
+    const auto left_ = (a);                                                        \
+    const auto right_ = (b);                                                       \
     if (!(left_ == right_)) {                                                      \
       std::ostringstream text_;                                                    \
       text_ << "CHECK_EQ failed: " #a " is " << left_ << ", " #b " is " << right_; \

@@ -233,7 +233,7 @@ std::vector<float> result_of(ReduceOp op, double postscale) {
   RequestSpec spec = make_spec("small", 2);
   spec.reduce_op = op;
   spec.postscale = postscale;
-  CHECK(travels_with_announcement(spec, 3));
+  CHECK(may_travel_with_announcement(spec, 3));
   const std::vector<std::vector<float>> values{{3, -1}, {2, 4}, {1, 0.5}};
   for (const int member : {2, 0, 1})
     CHECK(members.announce(member, with_values(spec, values[static_cast<size_t>(member)])));
