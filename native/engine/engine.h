@@ -85,6 +85,12 @@ class Engine {
     std::unordered_set<std::string> names_in_flight;
   };
 
+  [[nodiscard]] Membership& membership_of(const Operation& operation);
+  bool take_submissions();
+  [[nodiscard]] std::string name_of_rank(int rank) const;
+  [[nodiscard]] ProcessSet& set_of(uint32_t id);
+
+  // Driving (engine_driving.cc)
   void run();
   // Does all that can be done without waiting, once; returns whether it did anything. Errors end in fail().
   bool pass();
@@ -94,10 +100,6 @@ class Engine {
   [[nodiscard]] bool thread_has_work() const;
   [[nodiscard]] std::optional<Duration> until_next_check() const;
   [[nodiscard]] bool is_closing() const;
-  void leave();
-
-  [[nodiscard]] Membership& membership_of(const Operation& operation);
-  bool take_submissions();
 
   // Negotiation (engine_negotiation.cc)
   bool receive_messages();
@@ -121,14 +123,12 @@ class Engine {
   void look_for_missing_peers();
   void finish(Operation& operation, const std::optional<Error>& error = std::nullopt);
 
-  // Failure
+  // Failure (engine_failure.cc)
   bool look_for_lost_peers();
   [[nodiscard]] Error lost(int peer) const;
   void fail(const Error& error, bool tell_peers);
   void check_stalls();
-
-  [[nodiscard]] std::string name_of_rank(int rank) const;
-  [[nodiscard]] ProcessSet& set_of(uint32_t id);
+  void leave();
 
   const int rank_;
   const int size_;

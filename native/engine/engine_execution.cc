@@ -20,8 +20,8 @@ OwnedArray allocate(const Buffer& like, int64_t num_rows) {
   const size_t bytes = static_cast<size_t>(num_elements(array.shape)) * size_of(like.dtype);
   // Aligned as frameworks like it, and never empty, so that there is an address.
   auto* memory = static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), std::align_val_t(64)));
-  array.data = std::shared_ptr<std::byte[]>(
-      memory, [](std::byte* data) { ::operator delete[](data, std::align_val_t(64)); });
+  array.data =
+      std::shared_ptr<std::byte[]>(memory, [](std::byte* data) { ::operator delete[](data, std::align_val_t(64)); });
   return array;
 }
 

@@ -1,0 +1,151 @@
+// Who makes the engine go on, and when it sleeps: the engine's thread, or a caller that waits.
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace hvd {
+namespace {
+
+// A waiting caller looks this long for an answer before it sleeps.
+constexpr Duration kSpinTime = std::chrono::microseconds(50);
+// How often a caller that drives looks at the connections when the engine's thread cannot.
+constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
+
+void pause_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// Drives the engine from a caller's thread; the engine's own thread sleeps in epoll meanwhile.
+void Engine::drive(const Operation& operation, TimePoint until) {
+  const Doorbell& doorbell = transport_->doorbell();
+  doorbell.disarm();
+  uint32_t seen = doorbell.events();
+  while (!operation.done() && !closed_) {
+    seen = doorbell.events();
+    if (pass() || operation.done()) continue;
+    const Duration left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) break;
+    if (spin(seen)) continue;
+    Duration limit = std::min(left, until_next_check().value_or(left));
+    if (!thread_watches_.load()) {  // it waits for the lock that this caller holds, so nobody looks at the connections
+      look_for_lost_.store(true);
+      limit = std::min(limit, kWatchPeriod);
+    }
+    doorbell.wait_futex(seen, limit);
+  }
+  // Hand over: the engine's thread goes on if there is work, and is woken by the next event otherwise.
+  if (!doorbell.arm(Sleep::kEventFd, seen) || closed_ || thread_has_work()) doorbell.ring();
+}
+
+bool Engine::thread_has_work() const {
+  if (!active_.empty() || (!thread_checks_stalls_ && until_next_check())) return true;
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+    return set != nullptr && set->negotiator != nullptr && set->negotiator->has_responses();
+  });
+}
+
+// Looks for an answer before going to sleep. Gives the core away in between: schedulers like to put ranks that wake
+// each other on one core, and then the peer waits for this very core.
+bool Engine::spin(uint32_t seen) const {
+  const int looks = core_for_each_rank_ ? 16 : 1;
+  const TimePoint until = std::chrono::steady_clock::now() + kSpinTime;
+  const Doorbell& doorbell = transport_->doorbell();
+  do {
+    for (int i = 0; i < looks; ++i) {
+      if (doorbell.events() != seen) return true;
+      pause_core();
+    }
+    sched_yield();
+  } while (std::chrono::steady_clock::now() < until);
+  return false;
+}
+
+void Engine::run() {
+  // Signals belong to the threads of the program; a handler must not run here while its main thread sleeps.
+  sigset_t all_signals;
+  sigfillset(&all_signals);
+  pthread_sigmask(SIG_BLOCK, &all_signals, nullptr);
+  pthread_setname_np(pthread_self(), "hvd-engine");
+  while (true) {
+    bool armed = false;
+    std::optional<Duration> timeout;
+    {
+      const std::lock_guard lock(drive_mutex_);
+      const Doorbell& doorbell = transport_->doorbell();
+      doorbell.disarm();
+      uint32_t seen = 0;
+      do {
+        seen = doorbell.events();
+      } while (!closed_ && (pass() || (num_waiters_.load() > 0 && spin(seen))));
+      if (closed_) return;
+      transport_->watch_writes();
+      timeout = until_next_check();
+      thread_checks_stalls_ = timeout.has_value();
+      armed = doorbell.arm(Sleep::kEventFd, seen);
+      thread_watches_.store(armed);
+    }
+    if (!armed) continue;
+    const bool connection_spoke = transport_->wait_epoll(timeout);
+    thread_watches_.store(false);
+    if (connection_spoke) look_for_lost_.store(true);
+    transport_->doorbell().wake_caller();  // if one drives, it has to look, or to know that this thread does not
+  }
+}
+
+std::optional<Duration> Engine::until_next_check() const {
+  if (options_.stall_check_time == Duration::zero()) return std::nullopt;
+  const bool pending = std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+    return set != nullptr && set->negotiator != nullptr && set->negotiator->has_pending();
+  });
+  if (!pending || failed_) return std::nullopt;
+  return std::max(next_stall_check_ - options_.clock->now(), Duration::zero());
+}
+
+bool Engine::pass() {
+  counters_.passes.fetch_add(1, std::memory_order_relaxed);
+  try {
+    return pass_or_throw();
+  } catch (const Error& error) {
+    fail(error, true);
+  } catch (const std::exception& error) {
+    fail(Error(ErrorKind::kInternal, name_of_rank(rank_) + " failed: " + error.what()), true);
+  }
+  return true;
+}
+
+bool Engine::pass_or_throw() {
+  if (is_closing()) {
+    leave();
+    return false;
+  }
+  if (failed_) {
+    control_->flush();
+    return false;
+  }
+  bool progressed = take_submissions();
+  progressed = receive_messages() || progressed;
+  progressed = look_for_lost_peers() || progressed;
+  for (const auto& set : sets_) progressed = answer(*set) || progressed;
+  progressed = advance_executions() || progressed;
+  control_->flush();
+  transport_->flush();
+  check_stalls();
+  return progressed;
+}
+
+bool Engine::is_closing() const {
+  const std::lock_guard lock(queue_mutex_);
+  return closing_.has_value();
+}
+
+}  // namespace hvd

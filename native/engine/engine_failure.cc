@@ -1,0 +1,110 @@
+// Lost peers, stalls, and the end of an engine.
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace hvd {
+namespace {
+
+constexpr Duration kGoodbyeTime = std::chrono::seconds(2);
+
+}  // namespace
+
+bool Engine::look_for_lost_peers() {
+  const std::vector<int> ended = transport_->take_ended(look_for_lost_.exchange(false));
+  if (ended.empty()) return false;
+  receive_messages();  // a goodbye, or the first cause, came before the end of the connection
+  for (const int peer : ended) {
+    if (failed_) return true;
+    if (left_peers_[static_cast<size_t>(peer)]) continue;
+    control_->forget(peer);
+    throw lost(peer);
+  }
+  return true;
+}
+
+Error Engine::lost(int peer) const {
+  return {ErrorKind::kPeerLost, name_of_rank(peer) +
+                                    " was lost: its process died or its connection broke. The output of that rank may "
+                                    "tell why"};
+}
+
+void Engine::fail(const Error& error, bool tell_peers) {
+  if (failed_) return;
+  failed_ = true;
+  std::deque<std::shared_ptr<Operation>> queued;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    failure_ = error;
+    queued.swap(queue_);
+  }
+  const auto fail_one = [&](Operation& operation) {
+    operation.fail(Error(error.kind(), operation.spec.name + " failed: " + error.what()));
+  };
+  for (const Active& active : active_) {
+    for (const auto& operation : active.operations) fail_one(*operation);
+  }
+  active_.clear();
+  for (const auto& set : sets_) {
+    for (const auto& [name, operation] : set->pending) fail_one(*operation);
+    set->pending.clear();
+  }
+  for (const auto& operation : queued) fail_one(*operation);
+  if (!tell_peers) return;
+  Message message;
+  message.kind = MessageKind::kAbort;
+  message.error_kind = error.kind();
+  message.text = error.what();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (transport_->has(peer)) control_->send(peer, message);
+  }
+}
+
+void Engine::check_stalls() {
+  if (options_.stall_check_time == Duration::zero()) return;
+  const TimePoint now = options_.clock->now();
+  if (now < next_stall_check_) return;
+  next_stall_check_ = now + std::clamp<Duration>(options_.stall_check_time / 4, std::chrono::milliseconds(10),
+                                                 std::chrono::seconds(10));
+  for (const auto& set : sets_) {
+    if (set->negotiator == nullptr) continue;
+    if (const auto report = set->negotiator->report_stalled(now, options_.stall_check_time)) {
+      options_.log(LogLevel::kWarning, *report);
+    }
+    if (options_.stall_shutdown_time == Duration::zero()) continue;
+    if (const auto report = set->negotiator->report_stalled(now, options_.stall_shutdown_time, true)) {
+      throw Error(ErrorKind::kStalled, *report);
+    }
+  }
+}
+
+// Says goodbye and fails what is pending. The last thing that the engine does.
+void Engine::leave() {
+  std::string reason;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    reason = *closing_;
+  }
+  const bool data_matter = !failed_;  // peers that failed too do not read them any more
+  fail(Error(ErrorKind::kShutDown, "Horovod has been shut down on this rank (" + reason + ")"), false);
+  Message message;
+  message.kind = MessageKind::kBye;
+  message.text = reason;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (transport_->has(peer)) control_->send(peer, message);
+  }
+  const TimePoint until = std::chrono::steady_clock::now() + kGoodbyeTime;
+  const Doorbell& doorbell = transport_->doorbell();
+  while (true) {
+    const uint32_t seen = doorbell.events();
+    const bool data_sent = transport_->flush();
+    const bool sent = control_->flush() && (data_sent || !data_matter);
+    const Duration left = until - std::chrono::steady_clock::now();
+    if (sent || left <= Duration::zero()) break;
+    transport_->watch_writes();
+    if (doorbell.arm(Sleep::kEventFd, seen)) transport_->wait_epoll(left);
+  }
+  closed_ = true;
+}
+
+}  // namespace hvd
