@@ -19,6 +19,8 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::optio
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, timeout ? &limit : nullptr, nullptr, 0);
 }
 
-void futex_wake_all(const std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void futex_wake_all(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 }  // namespace hvd

@@ -4,8 +4,8 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
-#include "engine/operation.h"
 #include "bindings/bindings.h"
+#include "engine/operation.h"
 
 namespace nb = nanobind;
 
@@ -43,10 +43,10 @@ DType dtype_of(nb::dlpack::dtype type) {
   };
   using Code = nb::dlpack::dtype_code;
   static constexpr Row kRows[] = {
-      {Code::Bool, 8, DType::kBool},       {Code::UInt, 8, DType::kUInt8},    {Code::Int, 8, DType::kInt8},
-      {Code::UInt, 16, DType::kUInt16},    {Code::Int, 16, DType::kInt16},    {Code::UInt, 32, DType::kUInt32},
-      {Code::Int, 32, DType::kInt32},      {Code::UInt, 64, DType::kUInt64},  {Code::Int, 64, DType::kInt64},
-      {Code::Float, 16, DType::kFloat16},  {Code::Bfloat, 16, DType::kBFloat16}, {Code::Float, 32, DType::kFloat32},
+      {Code::Bool, 8, DType::kBool},      {Code::UInt, 8, DType::kUInt8},       {Code::Int, 8, DType::kInt8},
+      {Code::UInt, 16, DType::kUInt16},   {Code::Int, 16, DType::kInt16},       {Code::UInt, 32, DType::kUInt32},
+      {Code::Int, 32, DType::kInt32},     {Code::UInt, 64, DType::kUInt64},     {Code::Int, 64, DType::kInt64},
+      {Code::Float, 16, DType::kFloat16}, {Code::Bfloat, 16, DType::kBFloat16}, {Code::Float, 32, DType::kFloat32},
       {Code::Float, 64, DType::kFloat64}};
   for (const Row& row : kRows) {
     if (static_cast<uint8_t>(row.code) == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
@@ -67,16 +67,19 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
   if (dtype == DType::kBool) code = Code::Bool;
   if (dtype == DType::kBFloat16) code = Code::Bfloat;
   if (dtype == DType::kFloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64) code = Code::Float;
-  if (dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 || dtype == DType::kInt64) code = Code::Int;
+  if (dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 || dtype == DType::kInt64)
+    code = Code::Int;
   return {static_cast<uint8_t>(code), bits, 1};
 }
 
 // A DLPack capsule that shares the memory and keeps it alive.
 nb::object export_array(const OwnedArray& array) {
   auto* owner = new std::shared_ptr<std::byte[]>(array.data);
-  const nb::capsule capsule(owner, [](void* pointer) noexcept { delete static_cast<std::shared_ptr<std::byte[]>*>(pointer); });
+  const nb::capsule capsule(owner,
+                            [](void* pointer) noexcept { delete static_cast<std::shared_ptr<std::byte[]>*>(pointer); });
   std::vector<size_t> shape(array.shape.begin(), array.shape.end());
-  return nb::cast(nb::ndarray<>(array.data.get(), shape.size(), shape.data(), capsule, nullptr, dlpack_of(array.dtype)));
+  return nb::cast(
+      nb::ndarray<>(array.data.get(), shape.size(), shape.data(), capsule, nullptr, dlpack_of(array.dtype)));
 }
 
 }  // namespace
@@ -90,9 +93,7 @@ void bind_buffer(nb::module_& module) {
       .def_prop_ro("shape", [](const Buffer& self) { return shape_tuple(self.shape); })
       .def_prop_ro("num_bytes", &Buffer::bytes);
   nb::class_<OwnedArray>(module, "NativeArray")
-      .def(
-          "__dlpack__",
-          [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); })
+      .def("__dlpack__", [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); })
       .def("__dlpack_device__", [](const OwnedArray&) { return nb::make_tuple(1, 0); })
       .def_prop_ro("dtype", [](const OwnedArray& self) { return std::string(name_of(self.dtype)); })
       .def_prop_ro("shape", [](const OwnedArray& self) { return shape_tuple(self.shape); })

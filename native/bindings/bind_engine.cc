@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-
 #include <sys/eventfd.h>
 
 #include <deque>
@@ -22,7 +21,9 @@ constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
 // This rank's inbox, made before the peers are known.
 struct LocalPort {
   LocalPort(int num_local, int local_index)
-      : num_local(num_local), local_index(local_index), segment(Segment::create_shared(num_local)),
+      : num_local(num_local),
+        local_index(local_index),
+        segment(Segment::create_shared(num_local)),
         doorbell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!doorbell.valid()) throw_errno("cannot make an eventfd");
   }
@@ -105,7 +106,8 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
                 std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
                 std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
                 const std::string& call_site, nb::object keep_alive) {
-  if (kind < 0 || kind > static_cast<int>(OpKind::kBarrier)) throw Error(ErrorKind::kUsage, "unknown kind of operation");
+  if (kind < 0 || kind > static_cast<int>(OpKind::kBarrier))
+    throw Error(ErrorKind::kUsage, "unknown kind of operation");
   if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
     throw Error(ErrorKind::kUsage, name + ": unknown reduce operation " + std::to_string(reduce_op));
   }
@@ -134,7 +136,8 @@ EngineOptions make_options(size_t fusion_threshold, size_t cache_capacity, doubl
   options.fusion_threshold = fusion_threshold;
   options.cache_capacity = cache_capacity;
   options.stall_check_time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_check_time_s));
-  options.stall_shutdown_time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_shutdown_time_s));
+  options.stall_shutdown_time =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_shutdown_time_s));
   options.rank_names = std::move(rank_names);
   return options;
 }
@@ -143,7 +146,8 @@ using LocalPeerTuple = std::tuple<int, int, int, int, int>;
 using RemotePeerTuple = std::tuple<int, int, int>;
 
 void construct_engine(PyEngine* self, int rank, int size, const EngineOptions& options, LocalPort* port,
-                      const std::vector<LocalPeerTuple>& local_peers, const std::vector<RemotePeerTuple>& remote_peers) {
+                      const std::vector<LocalPeerTuple>& local_peers,
+                      const std::vector<RemotePeerTuple>& remote_peers) {
   TransportParts parts;
   parts.rank = rank;
   parts.size = size;
@@ -221,15 +225,15 @@ void bind_engine(nb::module_& module) {
       .def("results", &PyHandle::results)
       .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; });
   nb::class_<PyEngine>(module, "Engine")
-      .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"),
-           nb::arg("port").none(), nb::arg("local_peers"), nb::arg("remote_peers"))
+      .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"), nb::arg("port").none(),
+           nb::arg("local_peers"), nb::arg("remote_peers"))
       .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
       .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
       .def("submit", &submit, nb::arg("kind"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
            nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
-           nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(),
-           nb::arg("process_set") = 0, nb::arg("cacheable") = true, nb::arg("waits_next") = false,
-           nb::arg("call_site") = "", nb::arg("keep_alive") = nb::none())
+           nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(), nb::arg("process_set") = 0,
+           nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
+           nb::arg("keep_alive") = nb::none())
       .def("error",
            [](const PyEngine& self) {
              const auto error = self.engine()->error();

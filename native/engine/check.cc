@@ -20,8 +20,9 @@ void check_outputs(const Operation& operation, const std::vector<int>& members, 
     if (scattered) expected.front() = share_of(expected.front(), set_rank, static_cast<int>(members.size())).size();
     const Buffer& output = operation.outputs[i];
     if (output.dtype == operation.inputs[i].dtype && output.shape == expected) continue;
-    refuse(operation, "the output must be " + std::string(name_of(operation.inputs[i].dtype)) + " " + to_string(expected) +
-                          ", but is " + std::string(name_of(output.dtype)) + " " + to_string(output.shape));
+    refuse(operation, "the output must be " + std::string(name_of(operation.inputs[i].dtype)) + " " +
+                          to_string(expected) + ", but is " + std::string(name_of(output.dtype)) + " " +
+                          to_string(output.shape));
   }
 }
 
@@ -37,8 +38,8 @@ void check_splits(Operation& operation, size_t num_members) {
     operation.splits.assign(num_members, num_rows / members);
   }
   if (operation.splits.size() != num_members) {
-    refuse(operation, "has " + std::to_string(operation.splits.size()) + " splits for " + std::to_string(num_members) +
-                          " ranks");
+    refuse(operation,
+           "has " + std::to_string(operation.splits.size()) + " splits for " + std::to_string(num_members) + " ranks");
   }
   if (std::any_of(operation.splits.begin(), operation.splits.end(), [](int64_t split) { return split < 0; })) {
     refuse(operation, "a split is negative");
@@ -54,8 +55,8 @@ void check_reduce_op(const Operation& operation) {
   const ReduceOp op = operation.spec.reduce_op;
   if (op == ReduceOp::kAdasum) refuse(operation, "Adasum is not supported in this version");
   if (operation.spec.kind == OpKind::kReducescatter && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
-    throw Error(ErrorKind::kInternal, operation.spec.name + ": reducescatter supports Sum and Average only, not " +
-                                          std::string(name_of(op)));
+    throw Error(ErrorKind::kInternal,
+                operation.spec.name + ": reducescatter supports Sum and Average only, not " + std::string(name_of(op)));
   }
 }
 

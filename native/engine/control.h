@@ -26,7 +26,7 @@ struct Message {
   std::vector<Response> responses;
   uint64_t digest = 0;  // kResend: of what was announced
   ErrorKind error_kind = ErrorKind::kInternal;
-  std::string text;   // kBye, kAbort: the reason
+  std::string text;  // kBye, kAbort: the reason
 
   [[nodiscard]] Bytes encode() const;
   // Throws Error if the bytes are no message.

@@ -8,7 +8,7 @@
 namespace hvd {
 
 struct FusionCandidate {
-  uint64_t key = 0;   // operations of the same key may be fused; 0 never is
+  uint64_t key = 0;  // operations of the same key may be fused; 0 never is
   size_t bytes = 0;
 };
 

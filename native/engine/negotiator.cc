@@ -75,7 +75,8 @@ bool Negotiator::announce(int member, Announcement announcement, TimePoint now) 
   }
   Slot& slot = entry->slots[static_cast<size_t>(member)];
   if (slot.announced) {
-    throw Error(ErrorKind::kInternal, member_names_[static_cast<size_t>(member)] + " announced " + entry->name + " twice");
+    throw Error(ErrorKind::kInternal,
+                member_names_[static_cast<size_t>(member)] + " announced " + entry->name + " twice");
   }
   slot.announced = true;
   slot.digest = announcement.digest;

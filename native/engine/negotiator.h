@@ -85,7 +85,7 @@ class Negotiator {
   NegotiatorOptions options_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::vector<Entry*> ids_;
-  std::list<Entry*> recent_;  // entries with a number, the one used last in front
+  std::list<Entry*> recent_;       // entries with a number, the one used last in front
   std::vector<Response> answers_;  // results and errors, ready to go
   std::deque<Entry*> ready_;       // to be executed
   int num_pending_ = 0;

@@ -15,7 +15,8 @@ Bytes payload_of(const Operation& operation) {
   size_t offset = 0;
   for (const Buffer& input : operation.inputs) {
     if (input.bytes() == 0) continue;
-    scale(input.dtype, payload.data() + offset, input.data, static_cast<size_t>(input.count()), operation.spec.prescale);
+    scale(input.dtype, payload.data() + offset, input.data, static_cast<size_t>(input.count()),
+          operation.spec.prescale);
     offset += input.bytes();
   }
   return payload;

@@ -32,9 +32,7 @@ struct RequestSpec {
   [[nodiscard]] uint64_t digest() const;
   // "allreduce(Sum) of float32 [2, 3] at train.py:12".
   [[nodiscard]] std::string describe() const;
-  [[nodiscard]] bool first_dimension_differs() const {
-    return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
-  }
+  [[nodiscard]] bool first_dimension_differs() const { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
 
   void write(WireWriter& out) const;
   static RequestSpec read(WireReader& in);
@@ -45,9 +43,9 @@ struct Announcement {
   bool full = true;
   uint32_t id = 0;
   uint64_t digest = 0;
-  RequestSpec spec;                // if full
-  std::vector<int64_t> extents;    // allgather: first dimension of each tensor; alltoall: rows for each member
-  Bytes payload;                   // small allreduce: the values themselves, already prescaled
+  RequestSpec spec;              // if full
+  std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
+  Bytes payload;                 // small allreduce: the values themselves, already prescaled
 
   void write(WireWriter& out) const;
   static Announcement read(WireReader& in);
@@ -58,7 +56,7 @@ struct NameRef {
   bool by_id = false;
   uint32_t id = 0;
   std::string name;
-  int64_t new_id = -1;  // from now on the name has this number
+  int64_t new_id = -1;                        // from now on the name has this number
   std::vector<std::vector<int64_t>> extents;  // by set rank
 
   void write(WireWriter& out) const;

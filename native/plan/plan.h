@@ -56,8 +56,8 @@ struct Plan {
 
 enum class Algorithm : uint8_t {
   kExchange,  // everybody sends everything to everybody and reduces alone: one hop; allreduce only, for short vectors
-  kDirect,  // each rank owns a share, gets it from everybody, and gives the result to everybody: two hops
-  kRing,    // reduce-scatter and allgather around a ring: least fan-out, 2 (n - 1) hops
+  kDirect,    // each rank owns a share, gets it from everybody, and gives the result to everybody: two hops
+  kRing,      // reduce-scatter and allgather around a ring: least fan-out, 2 (n - 1) hops
 };
 
 // How many elements a frame may hold, and who takes part.

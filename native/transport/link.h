@@ -1,14 +1,13 @@
 // A link carries frames in both directions between this rank and one peer, in order and without loss.
 //
-// A link belongs to the thread that drives the engine. Nothing here blocks: a frame is sent when there is room, and what
-// arrived is looked at in any order, so that a frame nobody waits for yet cannot hold up the others behind it.
+// A link belongs to the thread that drives the engine. Nothing here blocks: a frame is sent when there is room, and
+// what arrived is looked at in any order, so that a frame nobody waits for yet cannot hold up the others behind it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-
 
 namespace hvd {
 

@@ -72,9 +72,7 @@ bool RingLink::poll() {
   return true;
 }
 
-bool RingLink::set_aside() {
-  return in_.words->wants_room.load(std::memory_order_seq_cst) != 0 && Link::set_aside();
-}
+bool RingLink::set_aside() { return in_.words->wants_room.load(std::memory_order_seq_cst) != 0 && Link::set_aside(); }
 
 void RingLink::release(uint64_t position) {
   if (position <= released_) return;

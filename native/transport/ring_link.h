@@ -29,9 +29,9 @@ class RingLink final : public Link {
   RingView out_;
   RingView in_;
   Doorbell peer_;
-  uint64_t write_position_ = 0;   // where the next frame's header goes
-  uint64_t read_by_peer_ = 0;     // last known
-  uint64_t scan_position_ = 0;    // frames before this one are in frames_
+  uint64_t write_position_ = 0;  // where the next frame's header goes
+  uint64_t read_by_peer_ = 0;    // last known
+  uint64_t scan_position_ = 0;   // frames before this one are in frames_
   uint64_t released_ = 0;
 };
 

@@ -67,7 +67,7 @@ std::shared_ptr<Segment> Segment::create_private(int num_local) {
 }
 
 std::shared_ptr<Segment> Segment::open(int fd, int num_local) {
-  struct stat facts {};
+  struct stat facts{};
   if (fstat(fd, &facts) != 0) throw_errno("cannot look at the memory of a peer");
   if (static_cast<size_t>(facts.st_size) != SegmentLayout(num_local).total_bytes()) {
     throw Error(ErrorKind::kInternal, "the shared memory of a peer has " + std::to_string(facts.st_size) +

@@ -1,7 +1,7 @@
 // A rank's inbox: its doorbell, and for each rank of the host a ring for control and one for data that this rank reads.
 //
-// The memory is either shared between processes (a memfd: it has no name, so nothing can be left behind) or private to a
-// process whose threads are the ranks.
+// The memory is either shared between processes (a memfd: it has no name, so nothing can be left behind) or private to
+// a process whose threads are the ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace hvd {
 
 // Positions count bytes since the start and never wrap; the offset in the ring is the position modulo the capacity.
 struct RingWords {
-  alignas(64) std::atomic<uint64_t> written{0};      // by the sender
-  alignas(64) std::atomic<uint64_t> read{0};         // by the receiver
-  alignas(64) std::atomic<uint32_t> wants_room{0};   // the sender waits for `read` to move
+  alignas(64) std::atomic<uint64_t> written{0};     // by the sender
+  alignas(64) std::atomic<uint64_t> read{0};        // by the receiver
+  alignas(64) std::atomic<uint32_t> wants_room{0};  // the sender waits for `read` to move
 };
 
 struct RingView {

@@ -44,7 +44,8 @@ void TcpLink::commit(const FrameHeader& header) {
 
 bool TcpLink::flush() {
   while (wants_to_write()) {
-    const ssize_t sent = send(socket_.get(), outgoing_.data() + write_offset_, write_end_ - write_offset_, MSG_NOSIGNAL);
+    const ssize_t sent =
+        send(socket_.get(), outgoing_.data() + write_offset_, write_end_ - write_offset_, MSG_NOSIGNAL);
     if (sent > 0) {
       write_offset_ += static_cast<size_t>(sent);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

@@ -44,7 +44,8 @@ Transport::Transport(TransportParts parts)
       doorbell_(segment_->doorbell(), event_fd_.get()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       all_local_(parts.remote_peers.empty()),
-      max_frame_bytes_(static_cast<int64_t>(all_local_ ? max_ring_frame_bytes(parts.num_local) : least_ring_frame_bytes())),
+      max_frame_bytes_(
+          static_cast<int64_t>(all_local_ ? max_ring_frame_bytes(parts.num_local) : least_ring_frame_bytes())),
       peers_(static_cast<size_t>(parts.size)) {
   if (!epoll_.valid()) throw_errno("cannot make an epoll descriptor");
   watch(event_fd_.get(), EPOLLIN | EPOLLET);  // edges: no need to read it empty
@@ -68,8 +69,8 @@ void Transport::add_local(LocalPeer given, int my_local_index) {
   peer.segment = std::move(given.segment);
   const Doorbell bell(peer.segment->doorbell(), peer.doorbell.get());
   const auto make_link = [&](LinkKind kind) {
-    return std::make_unique<RingLink>(peer.segment->ring(my_local_index, kind),
-                                      segment_->ring(given.local_index, kind), bell);
+    return std::make_unique<RingLink>(peer.segment->ring(my_local_index, kind), segment_->ring(given.local_index, kind),
+                                      bell);
   };
   peer.control = make_link(LinkKind::kControl);
   peer.data = make_link(LinkKind::kData);
@@ -191,8 +192,10 @@ std::vector<TransportParts> make_memory_transports(int size) {
   for (size_t a = 0; a < all.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
       auto [mine, theirs] = make_socket_pair();
-      all[a].local_peers.push_back({all[b].rank, all[b].rank, all[b].segment, duplicate(all[b].doorbell), std::move(mine)});
-      all[b].local_peers.push_back({all[a].rank, all[a].rank, all[a].segment, duplicate(all[a].doorbell), std::move(theirs)});
+      all[a].local_peers.push_back(
+          {all[b].rank, all[b].rank, all[b].segment, duplicate(all[b].doorbell), std::move(mine)});
+      all[b].local_peers.push_back(
+          {all[a].rank, all[a].rank, all[a].segment, duplicate(all[a].doorbell), std::move(theirs)});
     }
   }
   return all;

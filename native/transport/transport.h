@@ -1,7 +1,7 @@
 // All links of one rank, and its sleep.
 //
-// A rank reaches every other rank by a control and a data link. Ranks on its host are reached through shared memory, and
-// a socket to each of them stays open only to notice the end of the process. Ranks elsewhere are reached by TCP.
+// A rank reaches every other rank by a control and a data link. Ranks on its host are reached through shared memory,
+// and a socket to each of them stays open only to notice the end of the process. Ranks elsewhere are reached by TCP.
 #pragma once
 
 #include <functional>
@@ -71,8 +71,8 @@ class Transport {
   // Whether data of a peer that said goodbye may still be on their way: goodbyes take another connection.
   [[nodiscard]] bool data_may_follow(int peer) const;
 
-  // Sleeps until the doorbell rings, a socket has something, or the time is over. Only for the engine's thread; needs no
-  // lock. The caller has armed the doorbell. Returns whether a connection to a peer said something.
+  // Sleeps until the doorbell rings, a socket has something, or the time is over. Only for the engine's thread; needs
+  // no lock. The caller has armed the doorbell. Returns whether a connection to a peer said something.
   bool wait_epoll(std::optional<Duration> timeout) const;
   // Takes in what has arrived on the data links.
   void poll_data();
@@ -80,7 +80,8 @@ class Transport {
   bool flush();
   // Makes room where frames that nobody waits for are in the way; returns whether that changed anything.
   bool set_aside();
-  // In the child of a fork: closes this process's copies of the descriptors, so that the peers see the end of the parent.
+  // In the child of a fork: closes this process's copies of the descriptors, so that the peers see the end of the
+  // parent.
   void abandon();
   // Adapts epoll to the links that have bytes to write. Needs the engine's lock.
   void watch_writes();
@@ -91,8 +92,8 @@ class Transport {
     std::unique_ptr<Link> data;
     std::vector<TcpLink*> sockets;  // of a remote peer: control, data
     std::vector<bool> watching_writes;
-    Fd liveness;       // of a local peer
-    Fd doorbell;       // of a local peer
+    Fd liveness;  // of a local peer
+    Fd doorbell;  // of a local peer
     std::shared_ptr<Segment> segment;
     bool ended = false;
   };

@@ -12,7 +12,9 @@ constexpr int64_t kMostFrameBytes = int64_t{64} << 10;
 constexpr int64_t kLeastFrameBytes = int64_t{8} << 10;
 constexpr int64_t kFramesPerShare = 4;  // so that sending, reducing and receiving overlap in mid-sized tensors too
 
-int64_t total_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+int64_t total_of(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
 
 int64_t total_of(const std::vector<Extent>& extents) {
   return std::accumulate(extents.begin(), extents.end(), int64_t{0},

@@ -61,8 +61,9 @@ bool PlanExecution::try_step(const Step& step, uint32_t lane) {
   if (!collect_frames(step, key) || !reserve_rooms(step, bytes)) return false;
   for (const Frame* frame : frames_) {
     if (frame->header.bytes != bytes) {
-      throw Error(ErrorKind::kInternal, "a frame has " + std::to_string(frame->header.bytes) + " bytes where the plan says " +
-                                            std::to_string(bytes) + ": ranks follow different plans");
+      throw Error(ErrorKind::kInternal, "a frame has " + std::to_string(frame->header.bytes) +
+                                            " bytes where the plan says " + std::to_string(bytes) +
+                                            ": ranks follow different plans");
     }
   }
   compute(step, count);
@@ -113,7 +114,8 @@ void PlanExecution::compute(const Step& step, int64_t count) {
 }
 
 // `offset` is where the block lies in the frames, in bytes; `stored` is its place in the output or nullptr.
-void PlanExecution::compute_block(const Step& step, const Extent& own, std::byte* stored, size_t offset, int64_t count) {
+void PlanExecution::compute_block(const Step& step, const Extent& own, std::byte* stored, size_t offset,
+                                  int64_t count) {
   const auto num_elements = static_cast<size_t>(count);
   const size_t bytes = num_elements * element_bytes_;
   operands_.clear();

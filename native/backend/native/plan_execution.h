@@ -30,9 +30,7 @@ class PlanExecution final : public Execution {
   void compute(const Step& step, int64_t count);
   void compute_block(const Step& step, const Extent& own, std::byte* stored, size_t offset, int64_t count);
   [[nodiscard]] const std::byte* prescaled(const std::byte* own, int64_t count);
-  [[nodiscard]] Link& link(int set_rank) {
-    return transport_.data(batch_.members[static_cast<size_t>(set_rank)]);
-  }
+  [[nodiscard]] Link& link(int set_rank) { return transport_.data(batch_.members[static_cast<size_t>(set_rank)]); }
 
   Batch batch_;
   Plan plan_;
