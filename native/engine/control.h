@@ -55,7 +55,7 @@ class ControlPlane {
     Bytes incoming;   // fragments of a message that is not complete
     bool forgotten = false;
   };
-  bool flush(int peer);
+  bool flush(int rank);
 
   Transport& transport_;
   std::vector<Peer> peers_;

@@ -54,9 +54,9 @@ size_t check_num_lanes(int64_t num_lanes, const PlanContext& context);
 
 // A frame's worth of one rank's block.
 struct Piece {
-  uint32_t lane;  // lane number, the same on all ranks
-  int owner;      // set rank of the block's owner
-  Range range;    // within the block
+  uint32_t lane = 0;  // lane number, the same on all ranks
+  int owner = 0;      // set rank of the block's owner
+  Range range;        // within the block
 };
 
 // Cuts blocks of `counts[owner]` elements into pieces: first the first piece of every block, then the second of

@@ -152,7 +152,7 @@ struct Float16 {
   static constexpr size_t kLanes = 8;
   using Stored = __m128i_u;
 #endif
-  typedef float Value __attribute__((vector_size(4 * kLanes)));
+  using Value __attribute__((vector_size(4 * kLanes))) = float;
   using Acc = Plain<Value>;
   static constexpr size_t kUnitBytes = 2 * kLanes;
   static constexpr bool kScales = true;

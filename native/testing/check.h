@@ -50,8 +50,9 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Runs the cases whose name contains `filter`; returns the number of failed checks.
-int run_cases(const std::string& filter);
+// Runs the cases whose names contain one of the words (all without words), and none of those with a minus in front.
+// Returns how many failed.
+int run_cases(const std::vector<std::string>& words);
 
 }  // namespace hvd::testing
 

@@ -23,7 +23,7 @@ std::vector<TransportParts> make_transports(int size, Wire wire) {
   return parts;
 }
 
-World::World(int size, EngineOptions options, Wire wire) {
+World::World(int size, const EngineOptions& options, Wire wire) {
   auto parts = make_transports(size, wire);
   for (TransportParts& rank_parts : parts) {
     std::vector<Fd>& sockets = sockets_.emplace_back();

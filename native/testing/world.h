@@ -16,7 +16,7 @@ enum class Wire : uint8_t { kMemory, kSockets, kTinySockets };
 
 class World {
  public:
-  explicit World(int size, EngineOptions options = {}, Wire wire = Wire::kMemory);
+  explicit World(int size, const EngineOptions& options = {}, Wire wire = Wire::kMemory);
 
   [[nodiscard]] int size() const { return static_cast<int>(engines_.size()); }
   [[nodiscard]] Engine& engine(int rank) { return *engines_[static_cast<size_t>(rank)]; }

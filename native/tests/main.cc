@@ -7,11 +7,29 @@
 
 namespace hvd::testing {
 
-int run_cases(const std::string& filter) {
+namespace {
+
+// Whether the case is wanted: it contains one of the words, and none of those that are given with a minus.
+bool is_wanted(const std::string& name, const std::vector<std::string>& words) {
+  bool any_positive = false;
+  bool matched = false;
+  for (const std::string& word : words) {
+    const bool negative = word.starts_with("-");
+    const bool found = name.find(word.substr(negative ? 1 : 0)) != std::string::npos;
+    if (negative && found) return false;
+    any_positive = any_positive || !negative;
+    matched = matched || (!negative && found);
+  }
+  return matched || !any_positive;
+}
+
+}  // namespace
+
+int run_cases(const std::vector<std::string>& words) {
   int ran = 0;
   int failed = 0;
   for (const Case& test : cases()) {
-    if (std::string(test.name).find(filter) == std::string::npos) continue;
+    if (!is_wanted(test.name, words)) continue;
     const int before = failures();
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -33,4 +51,5 @@ int run_cases(const std::string& filter) {
 
 }  // namespace hvd::testing
 
-int main(int argc, char** argv) { return hvd::testing::run_cases(argc > 1 ? argv[1] : "") == 0 ? 0 : 1; }
+// Arguments: words that the names of the cases to run contain; -word leaves cases out.
+int main(int argc, char** argv) { return hvd::testing::run_cases({argv + 1, argv + argc}) == 0 ? 0 : 1; }

@@ -17,7 +17,7 @@ constexpr DType kDTypes[] = {DType::kBool,     DType::kUInt8,   DType::kInt8,   
 constexpr Wire kWires[] = {Wire::kMemory, Wire::kSockets, Wire::kTinySockets};
 
 // Runs a case in worlds of all sizes over all wires.
-void in_worlds(const std::function<void(int size, int rank, Engine& engine)>& body, EngineOptions options = {}) {
+void in_worlds(const std::function<void(int size, int rank, Engine& engine)>& body, const EngineOptions& options = {}) {
   for (const Wire wire : kWires) {
     for (const int size : {1, 2, 3, 4, 5, 8}) {
       if (kSanitized && (size > 3 || (size < 3 && wire != Wire::kMemory))) continue;
@@ -221,11 +221,12 @@ TEST("engine: alltoall with splits of all lengths") {
 TEST("engine: alltoall without splits divides evenly") {
   in_worlds([](int size, int rank, Engine& engine) {
     Array input(DType::kUInt8, {size * 3});
-    for (int64_t i = 0; i < input.count(); ++i) input.set(i, static_cast<double>(rank * 16 + i / 3));
+    for (int64_t i = 0; i < input.count(); ++i) input.set(i, static_cast<double>(int64_t{16} * rank + (i / 3)));
     auto operation = make_operation(OpKind::kAlltoall, "even", {input.view()}, {});
     run_operation(engine, operation);
     for (int64_t i = 0; i < size * 3; ++i) {
-      CHECK_EQ(element(DType::kUInt8, operation->results.at(0).data.get(), i), static_cast<double>(i / 3 * 16 + rank));
+      CHECK_EQ(element(DType::kUInt8, operation->results.at(0).data.get(), i),
+               static_cast<double>(i / int64_t{3} * 16 + rank));
     }
   });
 }

@@ -21,7 +21,7 @@ void finish(Engine& engine, const std::shared_ptr<Operation>& operation) {
 // One of many operations of one name, different in kind and length, whose result is known.
 class Task {
  public:
-  Task(int number, int rank, int size) : number_(number), rank_(rank), size_(size) {
+  Task(int number, int rank, int size) : number_(number), size_(size) {
     const int64_t count = std::vector<int64_t>{1, 40, 900, 3000, 20'000}[static_cast<size_t>(number % 5)];
     const std::string name = "task" + std::to_string(number);
     input_ = std::make_unique<Array>(samples(DType::kFloat32, ReduceOp::kSum, rank, {count}));
@@ -62,7 +62,6 @@ class Task {
  private:
   static constexpr OpKind kinds_[] = {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kAllgather, OpKind::kBarrier};
   int number_;
-  int rank_;
   int size_;
   std::unique_ptr<Array> input_;
   std::unique_ptr<Array> output_;
@@ -176,7 +175,7 @@ TEST("engine: nobody waits for the operations that are left when a waiting calle
         operations.push_back(operation);
         engine.submit(operation, i == 5);
       }
-      REQUIRE(engine.wait(*operations[0], kPatience));
+      REQUIRE(engine.wait(*operations[5], kPatience));
       for (const auto& operation : operations) REQUIRE(operation->wait_done(kPatience));
     }
   });

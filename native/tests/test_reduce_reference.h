@@ -173,7 +173,7 @@ template <class T>
 size_t first_difference(const std::byte* actual, const T* expected, size_t count) {
   if (count == 0 || std::memcmp(actual, expected, count * sizeof(T)) == 0) return count;
   for (size_t i = 0; i < count; ++i) {
-    T element;
+    T element{};
     std::memcpy(&element, actual + i * sizeof(T), sizeof(T));
     if (!same_element(element, expected[i])) return i;
   }

@@ -82,9 +82,9 @@ TEST("tcp link: a frame may arrive byte by byte") {
   for (uint32_t sequence = 0; sequence < 6; ++sequence) {
     const size_t bytes = std::array<size_t, 6>{0, 1, 15, 16, 17, 200}[sequence];
     const std::vector<std::byte> all = frame_bytes(sequence, bytes);
-    for (size_t i = 0; i < all.size(); ++i) {
+    for (const std::byte byte : all) {
       CHECK(!link.poll());
-      write_all(left, {all[i]}, 1);
+      write_all(left, {byte}, 1);
     }
     CHECK(link.poll());
     Frame* frame = link.front();

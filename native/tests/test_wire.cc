@@ -203,7 +203,7 @@ TEST("wire: the digest covers what must agree and nothing else") {
     change(other);
     return other.digest() != spec.digest();
   };
-  CHECK(changes([](RequestSpec& s) { s.name += "x"; }));
+  CHECK(changes([](RequestSpec& s) { s.name += 'x'; }));
   CHECK(changes([](RequestSpec& s) { s.kind = OpKind::kAllreduce; }));
   CHECK(changes([](RequestSpec& s) { s.reduce_op = ReduceOp::kMin; }));
   CHECK(changes([](RequestSpec& s) { s.prescale = 1.0; }));

@@ -98,8 +98,8 @@ class Transport {
     bool ended = false;
   };
 
-  void add_local(LocalPeer peer, int my_local_index);
-  void add_remote(RemotePeer peer);
+  void add_local(LocalPeer given, int my_local_index);
+  void add_remote(RemotePeer given);
   void watch(int fd, uint32_t events);
   [[nodiscard]] static bool has_ended(const Peer& peer, bool ask_local);
 
