@@ -67,9 +67,22 @@ class PyEngine {
   std::deque<std::pair<std::shared_ptr<Operation>, nb::object>> kept_;
 };
 
+// Wakes the engine's thread when a caller that promised to wait goes away without having waited.
+struct Promise {
+  explicit Promise(std::shared_ptr<Engine> engine) : engine(std::move(engine)) {}
+  Promise(const Promise&) = delete;
+  Promise& operator=(const Promise&) = delete;
+  ~Promise() {
+    if (!kept) engine->wake();
+  }
+  std::shared_ptr<Engine> engine;
+  bool kept = false;
+};
+
 struct PyHandle {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Operation> operation;
+  std::shared_ptr<Promise> promise;  // if the caller said that it waits next
 
   void throw_error() const {
     if (operation->error()) throw Error(*operation->error());
@@ -77,6 +90,7 @@ struct PyHandle {
 
   // Waits in slices, so that Ctrl-C and other Python signal handlers come through.
   bool wait(std::optional<double> timeout_s) const {
+    if (promise != nullptr) promise->kept = true;
     const bool forever = !timeout_s || *timeout_s > 1e8;
     const TimePoint until =
         std::chrono::steady_clock::now() +
@@ -127,7 +141,7 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
   if (splits) operation->splits = std::move(*splits);
   self.engine()->submit(operation, waits_next);
   self.keep(operation, std::move(keep_alive));
-  return {self.engine(), std::move(operation)};
+  return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
 
 EngineOptions make_options(size_t fusion_threshold, size_t cache_capacity, double stall_check_time_s,

@@ -69,6 +69,9 @@ EngineStatistics Engine::statistics() const {
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next) {
+  if (abandoned_) {
+    throw Error(ErrorKind::kShutDown, operation->spec.name + " was not submitted: this process is a fork of a rank");
+  }
   const std::lock_guard lock(queue_mutex_);
   if (failure_) throw Error(failure_->kind(), operation->spec.name + " was not submitted: " + failure_->what());
   if (closing_) {
@@ -106,6 +109,12 @@ Engine::Membership& Engine::membership_of(const Operation& operation) {
   return set;
 }
 
+void Engine::wake() {
+  if (abandoned_) return;
+  const std::lock_guard lock(queue_mutex_);
+  if (!closing_) transport_->doorbell().ring();
+}
+
 bool Engine::wait(Operation& operation, Duration timeout) {
   const TimePoint until = std::chrono::steady_clock::now() + timeout;
   while (!operation.done()) {
@@ -116,10 +125,7 @@ bool Engine::wait(Operation& operation, Duration timeout) {
       drive(operation, until);
     } else {
       if (lock.owns_lock()) lock.unlock();
-      {
-        const std::lock_guard queue_lock(queue_mutex_);
-        if (!closing_) transport_->doorbell().ring();
-      }
+      wake();
       num_waiters_.fetch_add(1);
       operation.wait_done(until - std::chrono::steady_clock::now());
       num_waiters_.fetch_sub(1);
@@ -155,11 +161,13 @@ bool Engine::take_submissions() {
 
 // Takes no lock: a thread of the parent may have held it at the fork, and will never release it here.
 void Engine::abandon() {
+  if (abandoned_.exchange(true)) return;
   if (thread_.joinable()) thread_.detach();
   if (transport_ != nullptr) transport_->abandon();
 }
 
 void Engine::close(const std::string& reason) {
+  if (abandoned_) return;
   const std::lock_guard close_lock(close_mutex_);
   if (!thread_.joinable()) return;
   {

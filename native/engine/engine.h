@@ -58,6 +58,9 @@ class Engine {
   // Hands an operation over. `waits_next`: the caller will wait() at once. Throws Error if the operation is not valid.
   void submit(const std::shared_ptr<Operation>& operation, bool waits_next);
 
+  // What a caller must do that submitted with `waits_next` and does not wait: lets the engine's thread take over.
+  void wake();
+
   // Returns whether the operation is done; waits for it at most for `timeout`, driving the engine if nobody else does.
   bool wait(Operation& operation, Duration timeout);
 
@@ -128,6 +131,7 @@ class Engine {
   [[nodiscard]] Error lost(int peer) const;
   void fail(const Error& error, bool tell_peers);
   void check_stalls();
+  void check_stuck_executions(TimePoint now);
   void leave();
 
   const int rank_;
@@ -151,10 +155,13 @@ class Engine {
   std::vector<Active> active_;
   std::vector<std::optional<std::string>> left_peers_;  // by rank: why it left
   TimePoint next_stall_check_{};
+  TimePoint last_progress_{};  // of the executions
+  bool stuck_reported_ = false;
   bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
   bool failed_ = false;
   bool closed_ = false;
 
+  std::atomic<bool> abandoned_{false};
   std::atomic<bool> look_for_lost_{false};
   std::atomic<bool> thread_watches_{false};  // the engine's thread is in epoll
   std::atomic<int> num_waiters_{0};

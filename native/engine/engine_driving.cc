@@ -104,7 +104,7 @@ void Engine::run() {
 
 std::optional<Duration> Engine::until_next_check() const {
   if (options_.stall_check_time == Duration::zero()) return std::nullopt;
-  const bool pending = std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
+  const bool pending = !active_.empty() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
     return set != nullptr && set->negotiator != nullptr && set->negotiator->has_pending();
   });
   if (!pending || failed_) return std::nullopt;

@@ -80,6 +80,7 @@ void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
                    std::vector<std::shared_ptr<Operation>> operations) {
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
   for (const auto& operation : operations) ++operation->executions_left;
+  if (active_.empty()) last_progress_ = options_.clock->now();
   active_.push_back({&set, std::move(execution), std::move(operations)});
 }
 
@@ -174,7 +175,11 @@ bool Engine::advance_executions() {
     }
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  if (progressed || transport_->set_aside()) return true;
+  if (progressed || transport_->set_aside()) {
+    last_progress_ = options_.clock->now();
+    stuck_reported_ = false;
+    return true;
+  }
   look_for_missing_peers();
   return false;
 }

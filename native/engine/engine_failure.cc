@@ -66,6 +66,7 @@ void Engine::check_stalls() {
   if (now < next_stall_check_) return;
   next_stall_check_ = now + std::clamp<Duration>(options_.stall_check_time / 4, std::chrono::milliseconds(10),
                                                  std::chrono::seconds(10));
+  check_stuck_executions(now);
   for (const auto& set : sets_) {
     if (set->negotiator == nullptr) continue;
     if (const auto report = set->negotiator->report_stalled(now, options_.stall_check_time)) {
@@ -76,6 +77,24 @@ void Engine::check_stalls() {
       throw Error(ErrorKind::kStalled, *report);
     }
   }
+}
+
+// An operation that all ranks agreed on stands still: a rank is stopped, or its network is.
+void Engine::check_stuck_executions(TimePoint now) {
+  if (active_.empty()) return;
+  const Duration stuck = now - last_progress_;
+  const bool ends = options_.stall_shutdown_time > Duration::zero() && stuck >= options_.stall_shutdown_time;
+  if (!ends && (stuck_reported_ || stuck < options_.stall_check_time)) return;
+  const Active& active = active_.front();
+  std::string text = active.operations.front()->spec.name + " has made no progress for " +
+                     std::to_string(std::chrono::duration_cast<std::chrono::seconds>(stuck).count()) +
+                     " s, though all ranks take part in it. " + name_of_rank(rank_) + " waits for:";
+  for (int peer = 0; peer < size_; ++peer) {
+    if (active.execution->waits_for(peer)) text += "\n  " + name_of_rank(peer);
+  }
+  if (ends) throw Error(ErrorKind::kStalled, text);
+  stuck_reported_ = true;
+  options_.log(LogLevel::kWarning, text);
 }
 
 // Says goodbye and fails what is pending. The last thing that the engine does.

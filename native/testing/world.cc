@@ -23,21 +23,23 @@ std::vector<TransportParts> make_transports(int size, Wire wire) {
   return parts;
 }
 
-World::World(int size, const EngineOptions& options, Wire wire) {
+World::World(int size, const EngineOptions& options, Wire wire, std::optional<int> victim) {
   auto parts = make_transports(size, wire);
-  for (TransportParts& rank_parts : parts) {
-    std::vector<Fd>& sockets = sockets_.emplace_back();
-    for (const LocalPeer& peer : rank_parts.local_peers) sockets.emplace_back(dup(peer.liveness.get()));
-    for (const RemotePeer& peer : rank_parts.remote_peers) {
-      sockets.emplace_back(dup(peer.control.get()));
-      sockets.emplace_back(dup(peer.data.get()));
+  if (victim) {
+    const TransportParts& its = parts[static_cast<size_t>(*victim)];
+    for (const LocalPeer& peer : its.local_peers) victims_sockets_.emplace_back(dup(peer.liveness.get()));
+    for (const RemotePeer& peer : its.remote_peers) {
+      victims_sockets_.emplace_back(dup(peer.control.get()));
+      victims_sockets_.emplace_back(dup(peer.data.get()));
     }
+  }
+  for (TransportParts& rank_parts : parts) {
     engines_.push_back(std::make_unique<Engine>(std::move(rank_parts), options));
   }
 }
 
-void World::kill(int rank) {
-  for (const Fd& socket : sockets_[static_cast<size_t>(rank)]) shutdown(socket.get(), SHUT_RDWR);
+void World::kill_victim() {
+  for (const Fd& socket : victims_sockets_) shutdown(socket.get(), SHUT_RDWR);
 }
 
 void World::run(const std::function<void(int)>& body) {

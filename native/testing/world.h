@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/engine.h"
@@ -16,18 +17,21 @@ enum class Wire : uint8_t { kMemory, kSockets, kTinySockets };
 
 class World {
  public:
-  explicit World(int size, const EngineOptions& options = {}, Wire wire = Wire::kMemory);
+  // `victim`: the rank that kill_victim() kills. Second descriptors of its connections are held, so that these stay
+  // open when an engine closes; other worlds have none.
+  explicit World(int size, const EngineOptions& options = {}, Wire wire = Wire::kMemory,
+                 std::optional<int> victim = {});
 
   [[nodiscard]] int size() const { return static_cast<int>(engines_.size()); }
   [[nodiscard]] Engine& engine(int rank) { return *engines_[static_cast<size_t>(rank)]; }
-  // Breaks all connections of a rank without a goodbye, as the end of its process does.
-  void kill(int rank);
+  // Breaks all connections of the victim without a goodbye, as the end of its process does.
+  void kill_victim();
 
   // Runs `body(rank)` on a thread for each rank and joins them. The first exception is thrown again.
   void run(const std::function<void(int rank)>& body);
 
  private:
-  std::vector<std::vector<Fd>> sockets_;  // by rank: second descriptors of its connections
+  std::vector<Fd> victims_sockets_;  // second descriptors of its connections
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 

@@ -130,14 +130,14 @@ TEST("faults: broken connections end all operations on all ranks, and closing is
   for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets}) {
     for (const int64_t count : {int64_t{10}, int64_t{1'000'000}}) {
       const int size = 3;
-      World world(size, with_names(size), wire);
+      World world(size, with_names(size), wire, 1);
       std::atomic<int> num_started{0};
       world.run([&](int rank) {
         Engine& engine = world.engine(rank);
         std::string outcome = "fine";
         for (int round = 0; outcome == "fine"; ++round) {
           outcome = try_sum(engine, "x" + std::to_string(round % 2), count);
-          if (round == 2 && ++num_started == size) world.kill(1);
+          if (round == 2 && ++num_started == size) world.kill_victim();
         }
         CHECK(contains(outcome, "lost: "));
         CHECK(contains(try_sum(engine, "later", 3), "lost: "));

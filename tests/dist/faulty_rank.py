@@ -1,6 +1,6 @@
 """A rank that reduces until something goes wrong: run by test_faults.py on every rank of a job.
 
-Arguments: the fault ("kill", "raise", "exit", "exit_early", "none"), the rank that has it, and the number of elements.
+Arguments: the fault ("kill", "stop", "raise", "exit", "exit_early", "none"), the rank that has it, and the number of elements.
 Every other rank prints the error that it got, and how long after the fault it came.
 """
 
@@ -36,6 +36,8 @@ def main(fault: str, culprit: int, num_elements: int) -> None:
         print(f"fault {time.time()}", flush=True)
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if fault == "exit":
             os._exit(0)
         if fault == "raise":

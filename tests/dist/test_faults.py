@@ -17,9 +17,11 @@ LARGE = 8_000_000
 SMALL = 1
 
 
-def run_faulty(fault: str, num_elements: int, num_ranks: int = 3, culprit: int = 1) -> Launcher:
+def run_faulty(
+    fault: str, num_elements: int, num_ranks: int = 3, culprit: int = 1, **env: str
+) -> Launcher:
     words = [sys.executable, FAULTY_RANK, fault, str(culprit), str(num_elements)]
-    with launched("-np", str(num_ranks), *words) as launcher:
+    with launched("-np", str(num_ranks), *words, **env) as launcher:
         launcher.wait()
     return launcher
 
@@ -46,6 +48,23 @@ def test_every_other_rank_learns_who_failed(fault: str, num_elements: int) -> No
         assert text.startswith(expected), text
     if fault == "raise":
         assert all("RuntimeError: planted" in text for _, text in errors.values())
+
+
+@pytest.mark.parametrize("num_elements", [SMALL, LARGE])
+def test_a_stopped_rank_is_named_when_the_stall_deadline_is_over(num_elements: int) -> None:
+    launcher = run_faulty(
+        "stop",
+        num_elements,
+        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="2",
+    )
+    planted, errors = times_and_errors(launcher)
+    assert sorted(errors) == [0, 2], launcher.lines
+    for at, text in errors.values():
+        assert text.startswith("StalledError"), text
+        assert at - planted < 10
+    assert re.search(r"rank 1 \(\S+:\d+\)", launcher.stderr), launcher.stderr
+    assert launcher.process.returncode != 0
 
 
 def test_the_launcher_names_the_killed_rank() -> None:
