@@ -48,10 +48,11 @@ class Launcher:
             reader.start()
 
     def _read(self, name: str) -> None:
-        for line in getattr(self.process, name):
-            with self._news:
-                self.lines[name].append(line.rstrip("\n"))
-                self._news.notify_all()
+        with getattr(self.process, name) as stream:
+            for line in stream:
+                with self._news:
+                    self.lines[name].append(line.rstrip("\n"))
+                    self._news.notify_all()
 
     def wait_lines(self, name: str, pattern: str, count: int = 1) -> list[str]:
         """Waits until that many lines match, and returns them."""
