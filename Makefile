@@ -84,9 +84,10 @@ test-python: $(VENV)/dev.stamp $(VENV)/installed.stamp ## the Python tests, on t
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
 test-tsan: build/tsan/build.ninja ## the same with ThreadSanitizer
+test-tsan: CASES = -plan: -reduce:  # pure functions: no threads to watch
 test-native test-asan test-tsan:
 	@cmake --build $(<D) --parallel $(JOBS)
-	$(<D)/native/tests/native_tests
+	$(<D)/native/tests/native_tests $(CASES)
 
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF
 # Compiles in half the time of -O2, and a trace needs no more than line numbers.
