@@ -49,7 +49,7 @@ $(VENV)/python.stamp:
 	@touch $@
 
 $(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.stamp
-	@echo 'Installing PyTorch and the build tools into $(VENV) (about 500 MB) ...'
+	@echo 'Installing PyTorch and the build tools into $(VENV) (about 1.2 GB on disk) ...'
 	$(PIP) install -qq -r requirements/demo.txt
 	@touch $@
 

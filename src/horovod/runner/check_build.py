@@ -25,7 +25,10 @@ _NCCL_MODULE = "nvidia.nccl"
 
 
 def build_report() -> str:
-    """The text that ``--check-build`` prints: three lists with ``[X]`` for what was found."""
+    """The text that ``--check-build`` prints: three lists with ``[X]`` for what can be used.
+
+    What is installed, but not supported in this version, is named without an ``[X]``.
+    """
     return "\n".join(
         [
             f"Horovod v{horovod.__version__}:",
@@ -41,8 +44,8 @@ def build_report() -> str:
                 [
                     (True, "native shared memory"),
                     (True, "native TCP"),
-                    (_library("nccl") or _module(_NCCL_MODULE), "NCCL"),
-                    (_library("mpi_abi"), "MPI"),
+                    _unsupported("NCCL", _library("nccl") or _module(_NCCL_MODULE)),
+                    _unsupported("MPI", _library("mpi_abi")),
                 ]
             ),
         ]
@@ -56,12 +59,18 @@ def _lines(entries: Iterable[tuple[bool, str]]) -> list[str]:
 def _framework(name: str, module: str, distributions: tuple[str, ...]) -> tuple[bool, str]:
     if not _module(module):
         return False, name
+    if not _module(f"horovod.{module}"):
+        return _unsupported(name, True)
     for distribution in distributions:
         try:
             return True, f"{name} {importlib.metadata.version(distribution)}"
         except importlib.metadata.PackageNotFoundError:
             continue
     return True, name
+
+
+def _unsupported(name: str, found: bool) -> tuple[bool, str]:
+    return False, f"{name} (found, but not supported in this version)" if found else name
 
 
 def _module(name: str) -> bool:

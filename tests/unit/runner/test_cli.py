@@ -36,7 +36,18 @@ def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
         assert f"    [ ] {name}\n" in text
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
-    assert "    [X] PyTorch 1.2\n" in build_report()
+    text = build_report()
+    assert "    [X] PyTorch 1.2\n" in text
+    assert "    [ ] NCCL (found, but not supported in this version)\n" in text
+
+
+def test_check_build_promises_no_framework_without_an_adapter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: object() if name == "tensorflow" else None
+    )
+    assert "    [ ] TensorFlow (found, but not supported" in build_report()
 
 
 def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
