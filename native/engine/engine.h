@@ -99,7 +99,7 @@ class Engine {
   bool pass();
   bool pass_or_throw();
   void drive(const Operation& operation, TimePoint until);
-  [[nodiscard]] bool spin(uint32_t seen) const;
+  [[nodiscard]] bool spin(uint32_t seen);
   [[nodiscard]] bool thread_has_work() const;
   [[nodiscard]] std::optional<Duration> until_next_check() const;
   [[nodiscard]] bool is_closing() const;
@@ -157,6 +157,7 @@ class Engine {
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
   bool stuck_reported_ = false;
+  TimePoint sleep_at_once_until_{};    // yielding the core costs too much until then
   bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
   bool failed_ = false;
   bool closed_ = false;

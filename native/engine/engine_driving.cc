@@ -12,6 +12,9 @@ namespace {
 
 // A waiting caller looks this long for an answer before it sleeps.
 constexpr Duration kSpinTime = std::chrono::microseconds(50);
+// A yield to another rank is back sooner than this.
+constexpr Duration kLostCoreTime = std::chrono::microseconds(1500);
+constexpr Duration kSleepAtOncePeriod = std::chrono::milliseconds(200);
 // How often a caller that drives looks at the connections when the engine's thread cannot.
 constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
 
@@ -56,18 +59,26 @@ bool Engine::thread_has_work() const {
 
 // Looks for an answer before going to sleep. Gives the core away in between: schedulers like to put ranks that wake
 // each other on one core, and then the peer waits for this very core.
-bool Engine::spin(uint32_t seen) const {
+//
+// A yield that takes long went to somebody who burns the core. Whoever sleeps instead is let in again by a wake-up at
+// once, so for a while this rank does not yield.
+bool Engine::spin(uint32_t seen) {
   const int looks = core_for_each_rank_ ? 16 : 1;
-  const TimePoint until = std::chrono::steady_clock::now() + kSpinTime;
+  TimePoint now = std::chrono::steady_clock::now();
+  if (now < sleep_at_once_until_) return false;
+  const TimePoint until = now + kSpinTime;
   const Doorbell& doorbell = transport_->doorbell();
   do {
     for (int i = 0; i < looks; ++i) {
       if (doorbell.events() != seen) return true;
       pause_core();
     }
+    const TimePoint before = std::chrono::steady_clock::now();
     sched_yield();
-  } while (std::chrono::steady_clock::now() < until);
-  return false;
+    now = std::chrono::steady_clock::now();
+    if (now - before > kLostCoreTime) sleep_at_once_until_ = now + kSleepAtOncePeriod;
+  } while (now < until);
+  return doorbell.events() != seen;
 }
 
 void Engine::run() {
