@@ -127,7 +127,8 @@ bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo and O
 	python benchmarks/allreduce.py $(BENCH)
 	python benchmarks/many_tensors.py $(BENCH)
 
-docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## check that the documents are true: programs, names, links
+docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links
+	python -m horovod.settings.document docs/settings.md
 	python -m pytest tests/layers/test_documents.py tests/examples/test_readme.py
 
 wheel: $(VENV)/dev.stamp ## build a wheel for any Linux of this architecture into dist/

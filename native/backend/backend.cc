@@ -16,6 +16,12 @@ const char* name_of(OpKind kind) {
       return "reducescatter";
     case OpKind::kBarrier:
       return "barrier";
+    case OpKind::kJoin:
+      return "join";
+    case OpKind::kAddProcessSet:
+      return "add_process_set";
+    case OpKind::kRemoveProcessSet:
+      return "remove_process_set";
   }
   return "unknown";
 }

@@ -8,7 +8,17 @@
 
 namespace hvd {
 
-enum class OpKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kBarrier };
+enum class OpKind : uint8_t {
+  kAllreduce,
+  kAllgather,
+  kBroadcast,
+  kAlltoall,
+  kReducescatter,
+  kBarrier,
+  kJoin,              // this rank takes part with neutral values until all ranks have joined
+  kAddProcessSet,     // an agreement of all ranks; nothing is moved
+  kRemoveProcessSet,  // likewise
+};
 
 [[nodiscard]] const char* name_of(OpKind kind);
 
@@ -57,6 +67,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::unique_ptr<Execution> allreduce(Batch batch) = 0;
+  // Each extent is a tensor that is combined by itself; the dtype is floating point. `op` means nothing here.
+  virtual std::unique_ptr<Execution> adasum(Batch batch) = 0;
   // counts[r]: elements that set rank r ends with.
   virtual std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) = 0;
   // counts[r]: elements that set rank r gives.

@@ -11,7 +11,7 @@ enum class LogLevel : uint8_t { kInfo, kWarning, kError };
 
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
-// Writes one line to standard error.
-void log_to_stderr(LogLevel level, const std::string& message);
+// Writes a message to standard error, in one piece.
+void log_to_stderr(LogLevel level, const std::string& message, bool with_time);
 
 }  // namespace hvd

@@ -119,8 +119,9 @@ struct PyHandle {
 PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<Buffer> inputs,
                 std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
                 std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
-                const std::string& call_site, nb::object keep_alive) {
-  if (kind < 0 || kind > static_cast<int>(OpKind::kBarrier))
+                const std::string& call_site, nb::object keep_alive, std::optional<double> weight,
+                std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed) {
+  if (kind < 0 || kind > static_cast<int>(OpKind::kRemoveProcessSet))
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
     throw Error(ErrorKind::kUsage, name + ": unknown reduce operation " + std::to_string(reduce_op));
@@ -133,7 +134,12 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
   operation->spec.postscale = postscale;
   operation->spec.root = root;
   operation->spec.cacheable = cacheable;
-  operation->spec.call_site = call_site;
+  operation->spec.weighted = weight.has_value();
+  operation->spec.ranks = std::move(ranks);
+  operation->spec.divide_by_initial_world_size = divide_by_initial_world_size;
+  operation->spec.unnamed = unnamed;
+  operation->weight = weight.value_or(1.0);
+  operation->call_site = call_site;
   operation->set = process_set;
   operation->inputs = std::move(inputs);
   operation->outputs = std::move(outputs);
@@ -144,16 +150,15 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
 
-EngineOptions make_options(size_t fusion_threshold, size_t cache_capacity, double stall_check_time_s,
-                           double stall_shutdown_time_s, std::vector<std::string> rank_names) {
-  EngineOptions options;
-  options.fusion_threshold = fusion_threshold;
-  options.cache_capacity = cache_capacity;
-  options.stall_check_time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_check_time_s));
-  options.stall_shutdown_time =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(stall_shutdown_time_s));
-  options.rank_names = std::move(rank_names);
-  return options;
+Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+// Levels are numbered as LogLevel is; higher ones than kError silence all.
+LogSink log_sink_of(int least_level, bool with_time) {
+  return [=](LogLevel level, const std::string& message) {
+    if (static_cast<int>(level) >= least_level) log_to_stderr(level, message, with_time);
+  };
 }
 
 using LocalPeerTuple = std::tuple<int, int, int, int, int>;
@@ -212,6 +217,9 @@ void bind_constants(nb::module_& module) {
   module.attr("ALLTOALL") = static_cast<int>(OpKind::kAlltoall);
   module.attr("REDUCESCATTER") = static_cast<int>(OpKind::kReducescatter);
   module.attr("BARRIER") = static_cast<int>(OpKind::kBarrier);
+  module.attr("JOIN") = static_cast<int>(OpKind::kJoin);
+  module.attr("ADD_PROCESS_SET") = static_cast<int>(OpKind::kAddProcessSet);
+  module.attr("REMOVE_PROCESS_SET") = static_cast<int>(OpKind::kRemoveProcessSet);
 }
 
 }  // namespace
@@ -225,19 +233,35 @@ void bind_engine(nb::module_& module) {
   nb::class_<EngineOptions>(module, "EngineOptions")
       .def(
           "__init__",
-          [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity, double stall_check_time_s,
-             double stall_shutdown_time_s, std::vector<std::string> rank_names) {
-            new (self) EngineOptions(make_options(fusion_threshold, cache_capacity, stall_check_time_s,
-                                                  stall_shutdown_time_s, std::move(rank_names)));
+          [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
+             std::optional<double> stall_check_time_s, double stall_shutdown_time_s,
+             std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
+             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core) {
+            auto* options = new (self) EngineOptions();
+            options->fusion_threshold = fusion_threshold;
+            options->cache_capacity = cache_capacity;
+            if (stall_check_time_s) options->stall_check_time = from_seconds(*stall_check_time_s);
+            options->stall_shutdown_time = from_seconds(stall_shutdown_time_s);
+            options->rank_names = std::move(rank_names);
+            options->deterministic = deterministic;
+            options->log = log_sink_of(least_log_level, log_time);
+            const auto [signal, fd, thread] = stack_dump;
+            options->stack_dump = {signal, fd, thread};
+            options->fuse_groups = fuse_groups;
+            options->core = core;
           },
           nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
-          nb::arg("stall_check_time_s") = 60.0, nb::arg("stall_shutdown_time_s") = 0.0,
-          nb::arg("rank_names") = std::vector<std::string>());
+          nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
+          nb::arg("rank_names") = std::vector<std::string>(), nb::arg("deterministic") = false,
+          nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
+          nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1);
   nb::class_<PyHandle>(module, "Handle")
       .def("done", [](const PyHandle& self) { return self.operation->done(); })
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
       .def("results", &PyHandle::results)
-      .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; });
+      .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; })
+      .def("new_process_set", [](const PyHandle& self) { return self.operation->new_process_set; })
+      .def("last_joined", [](const PyHandle& self) { return self.operation->last_joined; });
   nb::class_<PyEngine>(module, "Engine")
       .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"), nb::arg("port").none(),
            nb::arg("local_peers"), nb::arg("remote_peers"))
@@ -247,7 +271,22 @@ void bind_engine(nb::module_& module) {
            nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
            nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(), nb::arg("process_set") = 0,
            nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
-           nb::arg("keep_alive") = nb::none())
+           nb::arg("keep_alive") = nb::none(), nb::arg("weight") = nb::none(),
+           nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
+           nb::arg("unnamed") = 0)
+      .def(
+          "wait_for_position_request",
+          [](const PyEngine& self, double timeout_s) {
+            const std::shared_ptr<Engine> engine = self.engine();
+            const nb::gil_scoped_release release;
+            return engine->position().wait_for_request(from_seconds(timeout_s));
+          },
+          nb::arg("timeout_s"))
+      .def(
+          "answer_position",
+          [](const PyEngine& self, std::string stacks) { self.engine()->position().answer(std::move(stacks)); },
+          nb::arg("stacks"))
+      .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
       .def("error",
            [](const PyEngine& self) {
              const auto error = self.engine()->error();

@@ -1,6 +1,7 @@
 #include "engine/check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "plan/plan.h"
@@ -53,7 +54,16 @@ void check_splits(Operation& operation, size_t num_members) {
 
 void check_reduce_op(const Operation& operation) {
   const ReduceOp op = operation.spec.reduce_op;
-  if (op == ReduceOp::kAdasum) refuse(operation, "Adasum is not supported in this version");
+  const bool all_floating = std::all_of(operation.inputs.begin(), operation.inputs.end(),
+                                        [](const Buffer& input) { return is_floating(input.dtype); });
+  if (op == ReduceOp::kAdasum && !all_floating) refuse(operation, "Adasum needs tensors of a floating type");
+  if (operation.spec.weighted) {
+    if (op != ReduceOp::kAverage) refuse(operation, "weight needs op=Average");
+    if (!all_floating) refuse(operation, "weight needs tensors of a floating type");
+    if (!(operation.weight >= 0.0) || std::isinf(operation.weight)) {
+      refuse(operation, "weight must be finite and not negative, but is " + std::to_string(operation.weight));
+    }
+  }
   if (operation.spec.kind == OpKind::kReducescatter && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
     throw Error(ErrorKind::kInternal,
                 operation.spec.name + ": reducescatter supports Sum and Average only, not " + std::string(name_of(op)));
@@ -64,7 +74,8 @@ void check_reduce_op(const Operation& operation) {
 
 void check_operation(Operation& operation, const std::vector<int>& members) {
   const OpKind kind = operation.spec.kind;
-  if (kind == OpKind::kBarrier) return;
+  const bool moves_data = kind <= OpKind::kReducescatter;
+  if (!moves_data) return;
   if (operation.inputs.empty()) refuse(operation, "needs at least one tensor");
   for (const Buffer& input : operation.inputs) {
     operation.spec.tensors.push_back({input.dtype, input.shape});

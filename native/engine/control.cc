@@ -33,6 +33,14 @@ Bytes Message::encode() const {
       out.put(static_cast<uint8_t>(error_kind));
       out.put_string(text);
       break;
+    case MessageKind::kInquire:
+      break;
+    case MessageKind::kPosition:
+      out.put(static_cast<uint8_t>(position.blocked));
+      out.put_string(position.operations);
+      out.put_string(position.activity);
+      out.put_string(position.stacks);
+      break;
   }
   return out.take();
 }
@@ -41,7 +49,7 @@ Message Message::decode(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   Message message;
   const auto kind = in.get<uint8_t>();
-  if (kind > static_cast<uint8_t>(MessageKind::kAbort)) {
+  if (kind > static_cast<uint8_t>(MessageKind::kPosition)) {
     throw Error(ErrorKind::kInternal, "a control message is of an unknown kind: the peer runs another version");
   }
   message.kind = static_cast<MessageKind>(kind);
@@ -63,6 +71,17 @@ Message Message::decode(std::span<const std::byte> bytes) {
       message.error_kind = static_cast<ErrorKind>(std::min<uint8_t>(in.get<uint8_t>(), 6));
       message.text = in.get_string();
       break;
+    case MessageKind::kInquire:
+      break;
+    case MessageKind::kPosition:
+      message.position.blocked = in.get<uint8_t>() != 0;
+      message.position.operations = in.get_string();
+      message.position.activity = in.get_string();
+      message.position.stacks = in.get_string();
+      break;
+  }
+  if (!in.empty()) {
+    throw Error(ErrorKind::kInternal, "a control message goes on behind its end: the peer runs another version");
   }
   return message;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/position.h"
 #include "engine/request.h"
 #include "transport/transport.h"
 
@@ -17,6 +18,8 @@ enum class MessageKind : uint8_t {
   kResend,    // coordinator to a member: announce this again, in full; its number stands for something else now
   kBye,       // the rank leaves; it will not take part in anything any more
   kAbort,     // everything fails: the first cause
+  kInquire,   // where are you?
+  kPosition,  // here
 };
 
 struct Message {
@@ -26,7 +29,8 @@ struct Message {
   std::vector<Response> responses;
   uint64_t digest = 0;  // kResend: of what was announced
   ErrorKind error_kind = ErrorKind::kInternal;
-  std::string text;  // kBye, kAbort: the reason
+  std::string text;         // kBye, kAbort: the reason
+  PositionReport position;  // kPosition
 
   [[nodiscard]] Bytes encode() const;
   // Throws Error if the bytes are no message.

@@ -2,7 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <numeric>
 
 #include "backend/native/native_backend.h"
@@ -26,19 +25,12 @@ Engine::Engine(TransportParts parts, EngineOptions options)
       core_for_each_rank_(parts.num_local <= num_usable_cores()),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
-      backend_(std::make_unique<NativeBackend>(*transport_)),
-      left_peers_(static_cast<size_t>(size_)) {
+      backend_(std::make_unique<NativeBackend>(*transport_, options_.deterministic)),
+      left_peers_(static_cast<size_t>(size_)),
+      position_(options_.stack_dump) {
   std::vector<int> everybody(static_cast<size_t>(size_));
   std::iota(everybody.begin(), everybody.end(), 0);
-  auto set = std::make_unique<ProcessSet>(0, everybody, rank_);
-  if (set->is_coordinator()) {
-    std::vector<std::string> names;
-    for (const int member : set->members) names.push_back(name_of_rank(member));
-    set->negotiator = std::make_unique<Negotiator>(
-        std::move(names), NegotiatorOptions{options_.fusion_threshold, options_.cache_capacity});
-  }
-  memberships_.push_back({set->members, set->set_rank, {}});
-  sets_.push_back(std::move(set));
+  make_process_set(0, std::move(everybody));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -52,10 +44,11 @@ std::string Engine::name_of_rank(int rank) const {
 }
 
 ProcessSet& Engine::set_of(uint32_t id) {
-  if (id >= sets_.size() || sets_[id] == nullptr) {
+  const auto found = sets_.find(id);
+  if (found == sets_.end()) {
     throw Error(ErrorKind::kInternal, "a peer speaks of process set " + std::to_string(id) + ", which is unknown here");
   }
-  return *sets_[id];
+  return *found->second;
 }
 
 std::optional<Error> Engine::error() const {
@@ -77,16 +70,12 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   if (closing_) {
     throw Error(ErrorKind::kShutDown, operation->spec.name + " was not submitted: Horovod has been shut down here");
   }
-  Membership& set = membership_of(*operation);
-  operation->set_rank = set.set_rank;
   operation->waited_for = waits_next;
-  check_operation(*operation, set.members);
-  operation->digest = operation->spec.digest();
-  if (!set.names_in_flight.insert(operation->spec.name).second) {
-    throw Error(ErrorKind::kDuplicateName, operation->spec.name +
-                                               " is still in flight; wait for it, or give the second operation another "
-                                               "name");
-  }
+  check_submission(*operation, membership_of(*operation));
+  operation->submitted = options_.clock->now();
+  last_submitted_.name = operation->spec.name;
+  last_submitted_.call_site = operation->call_site;
+  last_submitted_.time = operation->submitted;
   queue_.push_back(operation);
   counters_.submitted.fetch_add(1, std::memory_order_relaxed);
   if (waits_next && callers_drive_) {
@@ -96,17 +85,38 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   }
 }
 
+// With queue_mutex_ held, as the next one.
 Engine::Membership& Engine::membership_of(const Operation& operation) {
-  if (operation.set >= memberships_.size()) {
-    throw Error(ErrorKind::kUsage, operation.spec.name + ": process set " + std::to_string(operation.set) +
-                                       " does not exist; it was removed or never added");
+  const auto found = memberships_.find(operation.set);
+  if (found == memberships_.end() || found->second.closing) {
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": its process set does not exist; it was removed");
   }
-  Membership& set = memberships_[operation.set];
-  if (set.set_rank < 0) {
+  if (found->second.set_rank < 0) {
+    std::string members;
+    for (const int member : found->second.members) members += (members.empty() ? "" : ", ") + std::to_string(member);
     throw Error(ErrorKind::kUsage, operation.spec.name + ": " + name_of_rank(rank_) +
-                                       " is not a member of process set " + std::to_string(operation.set));
+                                       " is not a member of the process set of ranks " + members);
   }
-  return set;
+  return found->second;
+}
+
+void Engine::check_submission(Operation& operation, Membership& set) {
+  operation.set_rank = set.set_rank;
+  check_operation(operation, set.members);
+  operation.digest = operation.spec.digest();
+  if (set.names_in_flight.contains(operation.spec.name)) {
+    throw Error(ErrorKind::kDuplicateName, operation.spec.name +
+                                               " is still in flight; wait for it, or give the second operation another "
+                                               "name");
+  }
+  const bool changes_sets =
+      operation.spec.kind == OpKind::kAddProcessSet || operation.spec.kind == OpKind::kRemoveProcessSet;
+  if (changes_sets && operation.set != 0) {
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": process sets are changed by all ranks of the job");
+  }
+  if (operation.spec.kind == OpKind::kAddProcessSet) check_new_process_set(operation);
+  if (operation.spec.kind == OpKind::kRemoveProcessSet) check_removal(operation);
+  set.names_in_flight.insert(operation.spec.name);
 }
 
 void Engine::wake() {
@@ -132,6 +142,7 @@ bool Engine::wait(Operation& operation, Duration timeout) {
     }
     if (std::chrono::steady_clock::now() >= until) break;
   }
+  if (!operation.done()) operation.waited_long.store(true, std::memory_order_relaxed);
   return operation.done();
 }
 
@@ -141,22 +152,30 @@ bool Engine::take_submissions() {
     const std::lock_guard lock(queue_mutex_);
     taken.swap(queue_);
   }
-  std::vector<std::vector<Announcement>> announcements(sets_.size());
-  for (const auto& operation : taken) {
-    ProcessSet& set = set_of(operation->set);
-    if (set.left) {
-      finish(*operation, Error(ErrorKind::kShutDown, operation->spec.name + " failed: " + *set.left));
-      continue;
-    }
-    Announcement announcement = set.announcement_of(*operation);
-    if (!announcement.full) counters_.announced_by_id.fetch_add(1, std::memory_order_relaxed);
-    set.pending.emplace(operation->spec.name, operation);
-    announcements[operation->set].push_back(std::move(announcement));
+  const size_t num_removals = removals_.size();
+  std::map<uint32_t, std::vector<Announcement>> announcements;
+  for (const auto& operation : std::exchange(removals_, {})) announce_submission(operation, announcements);
+  const bool removes = removals_.size() < num_removals;
+  for (const auto& operation : taken) announce_submission(operation, announcements);
+  for (auto& [id, list] : announcements) send_announcements(*sets_.at(id), std::move(list));
+  return !taken.empty() || removes;
+}
+
+void Engine::announce_submission(const std::shared_ptr<Operation>& operation,
+                                 std::map<uint32_t, std::vector<Announcement>>& announcements) {
+  if (operation->spec.kind == OpKind::kRemoveProcessSet && !may_announce_removal(*operation)) {
+    removals_.push_back(operation);
+    return;
   }
-  for (size_t id = 0; id < announcements.size(); ++id) {
-    if (!announcements[id].empty()) send_announcements(*sets_[id], std::move(announcements[id]));
+  ProcessSet& set = set_of(operation->set);
+  if (set.left) {
+    finish(*operation, Error(ErrorKind::kShutDown, operation->spec.name + " failed: " + *set.left));
+    return;
   }
-  return !taken.empty();
+  Announcement announcement = set.announcement_of(*operation);
+  if (!announcement.full) counters_.announced_by_id.fetch_add(1, std::memory_order_relaxed);
+  set.pending.emplace(operation->spec.name, operation);
+  announcements[operation->set].push_back(std::move(announcement));
 }
 
 // Takes no lock: a thread of the parent may have held it at the fork, and will never release it here.
@@ -168,6 +187,7 @@ void Engine::abandon() {
 
 void Engine::close(const std::string& reason) {
   if (abandoned_) return;
+  position_.close();
   const std::lock_guard close_lock(close_mutex_);
   if (!thread_.joinable()) return;
   {

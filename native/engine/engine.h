@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,6 +23,7 @@
 #include "base/log.h"
 #include "engine/control.h"
 #include "engine/operation.h"
+#include "engine/position.h"
 #include "engine/process_set.h"
 #include "transport/transport.h"
 
@@ -30,10 +32,14 @@ namespace hvd {
 struct EngineOptions {
   size_t fusion_threshold = size_t{64} << 20;
   size_t cache_capacity = 1024;
-  Duration stall_check_time = std::chrono::seconds(60);  // zero: never
-  Duration stall_shutdown_time = Duration::zero();       // zero: never
+  std::optional<Duration> stall_check_time;         // none: as the pace of the job suggests; zero: never
+  Duration stall_shutdown_time = Duration::zero();  // zero: never
+  bool fuse_groups = true;                          // with operations outside of the group
+  int core = -1;                                    // that the engine's thread is bound to, if not negative
+  bool deterministic = false;                       // results do not depend on what travels together
+  StackDump stack_dump;                             // how to get at the stacks of this process's interpreter
   std::vector<std::string> rank_names;                   // what messages say of a rank, "host-a:4711"
-  LogSink log = log_to_stderr;
+  LogSink log = [](LogLevel level, const std::string& message) { log_to_stderr(level, message, false); };
   std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
 };
 
@@ -71,6 +77,9 @@ class Engine {
   // Tells the peers, fails what is pending, joins the thread. Idempotent.
   void close(const std::string& reason);
 
+  // What this rank says of itself when others miss it; an adapter's thread feeds it.
+  [[nodiscard]] Position& position() { return position_; }
+
   // Must be called in the child of a fork, where the engine's thread does not exist: drops what belongs to the parent.
   void abandon();
 
@@ -86,12 +95,36 @@ class Engine {
     std::vector<int> members;
     int set_rank = -1;
     std::unordered_set<std::string> names_in_flight;
+    bool closing = false;  // its removal has been submitted here
+  };
+  // A question to other ranks where they are, and what to do with the answers.
+  struct Inquiry {
+    enum class Purpose : uint8_t { kDeadlock, kStall, kStallEnds, kCoordinator, kStuck };
+    Purpose purpose = Purpose::kStall;
+    uint32_t set = 0;
+    std::vector<Stall> stalls;
+    std::string headline;
+    bool executing = false;  // the operation is being executed
+    std::map<int, std::optional<PositionReport>> answers;  // by global rank
+    TimePoint until;
   };
 
   [[nodiscard]] Membership& membership_of(const Operation& operation);
+  void check_submission(Operation& operation, Membership& set);
   bool take_submissions();
+  void announce_submission(const std::shared_ptr<Operation>& operation,
+                           std::map<uint32_t, std::vector<Announcement>>& announcements);
   [[nodiscard]] std::string name_of_rank(int rank) const;
   [[nodiscard]] ProcessSet& set_of(uint32_t id);
+
+  // Process sets (engine_process_sets.cc)
+  void check_new_process_set(const Operation& operation) const;
+  void check_removal(const Operation& operation);
+  [[nodiscard]] bool may_announce_removal(const Operation& operation) const;
+  void make_process_set(uint32_t id, std::vector<int> members);
+  void remove_process_set(uint32_t id);
+  void leave_process_set(ProcessSet& set, int peer, const std::string& reason);
+  void agree_on(ProcessSet& set, Operation& operation, const Response& response);
 
   // Driving (engine_driving.cc)
   void run();
@@ -109,19 +142,22 @@ class Engine {
   void handle(int peer, const Message& message);
   void announce(ProcessSet& set, int member, Announcement announcement);
   void send_announcements(ProcessSet& set, std::vector<Announcement> announcements);
+  bool answer_all();
   bool answer(ProcessSet& set);
   void apply(ProcessSet& set, const Response& response);
+  void apply_result(ProcessSet& set, const Response& response);
   void announce_again(ProcessSet& set, uint64_t digest);
   void peer_left(int peer, const std::string& reason);
 
   // Execution (engine_execution.cc)
   void execute(ProcessSet& set, const Response& response);
   void start(ProcessSet& set, std::unique_ptr<Execution> execution, std::vector<std::shared_ptr<Operation>> operations);
-  void start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations);
-  void start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const NameRef& ref);
-  void start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const NameRef& ref);
-  void start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation);
-  [[nodiscard]] Batch batch_of(ProcessSet& set, const RequestSpec& spec, DType dtype);
+  void start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations,
+                   const Response& response);
+  void start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response);
+  void start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response);
+  void start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response);
+  [[nodiscard]] Batch batch_of(ProcessSet& set, const Operation& operation, DType dtype, const Response& response);
   bool advance_executions();
   void look_for_missing_peers();
   void finish(Operation& operation, const std::optional<Error>& error = std::nullopt);
@@ -130,9 +166,22 @@ class Engine {
   bool look_for_lost_peers();
   [[nodiscard]] Error lost(int peer) const;
   void fail(const Error& error, bool tell_peers);
-  void check_stalls();
-  void check_stuck_executions(TimePoint now);
   void leave();
+
+  // Stalls: who is missing, and where it is (engine_stalls.cc)
+  void check_stalls();
+  void check_stalls_of(ProcessSet& set, TimePoint now);
+  void check_coordinator_of(ProcessSet& set, TimePoint now);
+  void check_stuck_executions(TimePoint now);
+  [[nodiscard]] bool watches_stalls() const;
+  [[nodiscard]] Duration patience_of(const ProcessSet& set) const;
+  void ask(Inquiry inquiry, const std::vector<int>& ranks);
+  void note_position(int peer, const Message& message);
+  void answer_inquirers(TimePoint now);
+  void conclude_inquiry(TimePoint now);
+  void report(const Inquiry& inquiry);
+  [[nodiscard]] PositionReport silent_position(int peer) const;
+  [[nodiscard]] PositionReport own_position() const;
 
   const int rank_;
   const int size_;
@@ -143,7 +192,12 @@ class Engine {
 
   mutable std::mutex queue_mutex_;  // guards the next block, and the life of transport_ against submitters
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::vector<Membership> memberships_;  // by set
+  std::map<uint32_t, Membership> memberships_;  // by engine id of the set
+  struct {
+    std::string name;
+    std::string call_site;
+    TimePoint time;
+  } last_submitted_;
   std::optional<Error> failure_;
   std::optional<std::string> closing_;  // why
 
@@ -151,12 +205,18 @@ class Engine {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Backend> backend_;
-  std::vector<std::unique_ptr<ProcessSet>> sets_;  // by id
+  std::map<uint32_t, std::unique_ptr<ProcessSet>> sets_;  // by engine id, which is never used again
+  uint32_t next_set_id_ = 1;
+  std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
+  std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
   std::vector<Active> active_;
   std::vector<std::optional<std::string>> left_peers_;  // by rank: why it left
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
   bool stuck_reported_ = false;
+  Position position_;
+  std::optional<Inquiry> inquiry_;
+  std::vector<int> inquirers_;  // ranks that wait for this one's position
   TimePoint sleep_at_once_until_{};    // yielding the core costs too much until then
   bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
   bool failed_ = false;

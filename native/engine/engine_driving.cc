@@ -17,6 +17,8 @@ constexpr Duration kLostCoreTime = std::chrono::microseconds(1500);
 constexpr Duration kSleepAtOncePeriod = std::chrono::milliseconds(200);
 // How often a caller that drives looks at the connections when the engine's thread cannot.
 constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
+// How often to look whether an answer to "where are you?" is there.
+constexpr Duration kInquiryPeriod = std::chrono::milliseconds(20);
 
 void pause_core() {
 #if defined(__x86_64__)
@@ -24,6 +26,15 @@ void pause_core() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+void bind_to_core(int core, const LogSink& log) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<size_t>(core), &cores);
+  if (pthread_setaffinity_np(pthread_self(), sizeof(cores), &cores) == 0) return;
+  log(LogLevel::kWarning, "the engine's thread cannot be bound to core " + std::to_string(core) +
+                              ": this process may not use it, or it does not exist");
 }
 
 }  // namespace
@@ -52,8 +63,8 @@ void Engine::drive(const Operation& operation, TimePoint until) {
 
 bool Engine::thread_has_work() const {
   if (!active_.empty() || (!thread_checks_stalls_ && until_next_check())) return true;
-  return std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
-    return set != nullptr && set->negotiator != nullptr && set->negotiator->has_responses();
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+    return entry.second->negotiator != nullptr && entry.second->negotiator->has_responses();
   });
 }
 
@@ -87,6 +98,7 @@ void Engine::run() {
   sigfillset(&all_signals);
   pthread_sigmask(SIG_BLOCK, &all_signals, nullptr);
   pthread_setname_np(pthread_self(), "hvd-engine");
+  if (options_.core >= 0) bind_to_core(options_.core, options_.log);
   while (true) {
     bool armed = false;
     std::optional<Duration> timeout;
@@ -114,11 +126,14 @@ void Engine::run() {
 }
 
 std::optional<Duration> Engine::until_next_check() const {
-  if (options_.stall_check_time == Duration::zero()) return std::nullopt;
-  const bool pending = !active_.empty() || std::any_of(sets_.begin(), sets_.end(), [](const auto& set) {
-    return set != nullptr && set->negotiator != nullptr && set->negotiator->has_pending();
+  if (failed_) return std::nullopt;
+  if (inquiry_ || !inquirers_.empty()) return kInquiryPeriod;
+  if (!watches_stalls()) return std::nullopt;
+  const bool pending = !active_.empty() || std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+    const ProcessSet& set = *entry.second;
+    return !set.pending.empty() || (set.negotiator != nullptr && set.negotiator->has_pending());
   });
-  if (!pending || failed_) return std::nullopt;
+  if (!pending) return std::nullopt;
   return std::max(next_stall_check_ - options_.clock->now(), Duration::zero());
 }
 
@@ -146,7 +161,7 @@ bool Engine::pass_or_throw() {
   bool progressed = take_submissions();
   progressed = receive_messages() || progressed;
   progressed = look_for_lost_peers() || progressed;
-  for (const auto& set : sets_) progressed = answer(*set) || progressed;
+  progressed = answer_all() || progressed;
   progressed = advance_executions() || progressed;
   control_->flush();
   transport_->flush();

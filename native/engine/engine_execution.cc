@@ -2,6 +2,7 @@
 #include <map>
 
 #include "engine/engine.h"
+#include "engine/stand_in.h"
 #include "plan/plan.h"
 
 namespace hvd {
@@ -15,14 +16,9 @@ int64_t row_elements(const Shape& shape) {
 
 // A result whose first dimension is known now.
 OwnedArray allocate(const Buffer& like, int64_t num_rows) {
-  OwnedArray array{like.dtype, like.shape, nullptr};
-  array.shape.front() = num_rows;
-  const size_t bytes = static_cast<size_t>(num_elements(array.shape)) * size_of(like.dtype);
-  // Aligned as frameworks like it, and never empty, so that there is an address.
-  auto* memory = static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), std::align_val_t(64)));
-  array.data =
-      std::shared_ptr<std::byte[]>(memory, [](std::byte* data) { ::operator delete[](data, std::align_val_t(64)); });
-  return array;
+  Shape shape = like.shape;
+  shape.front() = num_rows;
+  return make_array(like.dtype, std::move(shape));
 }
 
 // Memory is moved as bytes where nothing is reduced.
@@ -32,7 +28,8 @@ int64_t bytes_per_row(const Buffer& buffer) {
 
 }  // namespace
 
-Batch Engine::batch_of(ProcessSet& set, const RequestSpec& spec, DType dtype) {
+Batch Engine::batch_of(ProcessSet& set, const Operation& operation, DType dtype, const Response& response) {
+  const RequestSpec& spec = operation.spec;
   Batch batch;
   batch.set = set.id;
   batch.sequence = set.next_sequence++;
@@ -43,15 +40,25 @@ Batch Engine::batch_of(ProcessSet& set, const RequestSpec& spec, DType dtype) {
   if (!reduces) return batch;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
-  batch.prescale = spec.prescale;
-  batch.postscale = spec.postscale / (average ? static_cast<double>(set.size()) : 1.0);
+  batch.prescale = operation.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
+  batch.postscale = spec.postscale;
+  if (spec.weighted) {
+    // Before the sum, so that half types do not overflow.
+    if (!operation.stands_in) batch.prescale *= operation.weight / response.names.front().total_weight;
+  } else if (average) {
+    batch.postscale /= static_cast<double>(response.num_averaged);
+  }
   return batch;
 }
 
 void Engine::execute(ProcessSet& set, const Response& response) {
   std::vector<std::shared_ptr<Operation>> operations;
   operations.reserve(response.names.size());
-  for (const NameRef& ref : response.names) operations.push_back(set.take(ref));
+  const bool stands_in = response.lacks(set.set_rank);
+  for (const NameRef& ref : response.names) {
+    operations.push_back(stands_in ? set.stand_in(ref) : set.take(ref));
+    if (stands_in) give_neutral_memory(*operations.back(), set.size());
+  }
   if (operations.empty()) throw Error(ErrorKind::kInternal, "the coordinator ordered an execution of nothing");
   if (operations.size() > 1) {
     counters_.fused_operations.fetch_add(operations.size(), std::memory_order_relaxed);
@@ -60,19 +67,22 @@ void Engine::execute(ProcessSet& set, const Response& response) {
   switch (first->spec.kind) {
     case OpKind::kAllreduce:
     case OpKind::kBroadcast:
-      start_fused(set, operations);
+      start_fused(set, operations, response);
       break;
     case OpKind::kAllgather:
-      start_allgather(set, first, response.names.front());
+      start_allgather(set, first, response);
       break;
     case OpKind::kAlltoall:
-      start_alltoall(set, first, response.names.front());
+      start_alltoall(set, first, response);
       break;
     case OpKind::kReducescatter:
-      start_reducescatter(set, first);
+      start_reducescatter(set, first, response);
       break;
     case OpKind::kBarrier:
-      throw Error(ErrorKind::kInternal, "a barrier has nothing to execute");
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      throw Error(ErrorKind::kInternal, std::string(name_of(first->spec.kind)) + " has nothing to execute");
   }
 }
 
@@ -85,7 +95,8 @@ void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
 }
 
 // Allreduces that may be fused, or one group; a batch for each dtype. Broadcasts move bytes, so they need one batch.
-void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations) {
+void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations,
+                         const Response& response) {
   const RequestSpec& spec = operations.front()->spec;
   const bool is_broadcast = spec.kind == OpKind::kBroadcast;
   std::map<DType, Batch> batches;
@@ -94,7 +105,7 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
       const Buffer& input = operation->inputs[i];
       const DType dtype = is_broadcast ? DType::kUInt8 : input.dtype;
       auto found = batches.find(dtype);
-      if (found == batches.end()) found = batches.emplace(dtype, batch_of(set, spec, dtype)).first;
+      if (found == batches.end()) found = batches.emplace(dtype, batch_of(set, *operations.front(), dtype, response)).first;
       const int64_t count = is_broadcast ? static_cast<int64_t>(input.bytes()) : input.count();
       found->second.inputs.push_back({input.data, count});
       found->second.outputs.push_back({operation->outputs[i].data, count});
@@ -103,13 +114,16 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
   for (auto& [dtype, batch] : batches) {
     if (is_broadcast) {
       start(set, backend_->broadcast(std::move(batch), *set.set_rank_of(spec.root)), operations);
+    } else if (spec.reduce_op == ReduceOp::kAdasum) {
+      start(set, backend_->adasum(std::move(batch)), operations);
     } else {
       start(set, backend_->allreduce(std::move(batch)), operations);
     }
   }
 }
 
-void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const NameRef& ref) {
+void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response) {
+  const NameRef& ref = response.names.front();
   for (size_t i = 0; i < operation->inputs.size(); ++i) {
     const Buffer& input = operation->inputs[i];
     int64_t num_rows = 0;
@@ -119,14 +133,15 @@ void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& 
       counts.push_back(rows.at(i) * bytes_per_row(input));
     }
     operation->results.push_back(allocate(input, num_rows));
-    Batch batch = batch_of(set, operation->spec, DType::kUInt8);
+    Batch batch = batch_of(set, *operation, DType::kUInt8, response);
     batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
     batch.outputs = {{operation->results.back().data.get(), num_rows * bytes_per_row(input)}};
     start(set, backend_->allgather(std::move(batch), counts), {operation});
   }
 }
 
-void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const NameRef& ref) {
+void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response) {
+  const NameRef& ref = response.names.front();
   const Buffer& input = operation->inputs.front();
   const int64_t row_bytes = bytes_per_row(input);
   std::vector<std::vector<int64_t>> counts = ref.extents;
@@ -138,20 +153,21 @@ void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& o
     for (int64_t& split : splits) split *= row_bytes;
   }
   operation->results.push_back(allocate(input, num_rows));
-  Batch batch = batch_of(set, operation->spec, DType::kUInt8);
+  Batch batch = batch_of(set, *operation, DType::kUInt8, response);
   batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
   batch.outputs = {{operation->results.back().data.get(), num_rows * row_bytes}};
   start(set, backend_->alltoall(std::move(batch), counts), {operation});
 }
 
-void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
+void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation,
+                                 const Response& response) {
   for (size_t i = 0; i < operation->inputs.size(); ++i) {
     const Buffer& input = operation->inputs[i];
     std::vector<int64_t> counts;
     for (int member = 0; member < set.size(); ++member) {
       counts.push_back(share_of(input.shape.front(), member, set.size()).size() * row_elements(input.shape));
     }
-    Batch batch = batch_of(set, operation->spec, input.dtype);
+    Batch batch = batch_of(set, *operation, input.dtype, response);
     batch.inputs = {{input.data, input.count()}};
     batch.outputs = {{operation->outputs[i].data, operation->outputs[i].count()}};
     start(set, backend_->reducescatter(std::move(batch), counts), {operation});
@@ -200,9 +216,13 @@ void Engine::look_for_missing_peers() {
 
 // The name is free again before the caller sees the result, so that it can submit the same name at once.
 void Engine::finish(Operation& operation, const std::optional<Error>& error) {
-  {
+  if (!operation.stands_in) {
     const std::lock_guard lock(queue_mutex_);
-    memberships_[operation.set].names_in_flight.erase(operation.spec.name);
+    const auto set = memberships_.find(operation.set);
+    if (set != memberships_.end()) set->second.names_in_flight.erase(operation.spec.name);
+    if (error && operation.spec.kind == OpKind::kRemoveProcessSet) {  // the ranks did not agree: it stays
+      memberships_.at(static_cast<uint32_t>(operation.spec.ranks.front())).closing = false;
+    }
   }
   if (error) {
     operation.fail(*error);

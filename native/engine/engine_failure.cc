@@ -1,6 +1,4 @@
-// Lost peers, stalls, and the end of an engine.
-#include <algorithm>
-
+// Lost peers, and the end of an engine.
 #include "engine/engine.h"
 
 namespace hvd {
@@ -45,7 +43,9 @@ void Engine::fail(const Error& error, bool tell_peers) {
     for (const auto& operation : active.operations) fail_one(*operation);
   }
   active_.clear();
-  for (const auto& set : sets_) {
+  for (const auto& operation : removals_) fail_one(*operation);
+  removals_.clear();
+  for (const auto& [id, set] : sets_) {
     for (const auto& [name, operation] : set->pending) fail_one(*operation);
     set->pending.clear();
   }
@@ -58,43 +58,6 @@ void Engine::fail(const Error& error, bool tell_peers) {
   for (int peer = 0; peer < size_; ++peer) {
     if (transport_->has(peer)) control_->send(peer, message);
   }
-}
-
-void Engine::check_stalls() {
-  if (options_.stall_check_time == Duration::zero()) return;
-  const TimePoint now = options_.clock->now();
-  if (now < next_stall_check_) return;
-  next_stall_check_ = now + std::clamp<Duration>(options_.stall_check_time / 4, std::chrono::milliseconds(10),
-                                                 std::chrono::seconds(10));
-  check_stuck_executions(now);
-  for (const auto& set : sets_) {
-    if (set->negotiator == nullptr) continue;
-    if (const auto report = set->negotiator->report_stalled(now, options_.stall_check_time)) {
-      options_.log(LogLevel::kWarning, *report);
-    }
-    if (options_.stall_shutdown_time == Duration::zero()) continue;
-    if (const auto report = set->negotiator->report_stalled(now, options_.stall_shutdown_time, true)) {
-      throw Error(ErrorKind::kStalled, *report);
-    }
-  }
-}
-
-// An operation that all ranks agreed on stands still: a rank is stopped, or its network is.
-void Engine::check_stuck_executions(TimePoint now) {
-  if (active_.empty()) return;
-  const Duration stuck = now - last_progress_;
-  const bool ends = options_.stall_shutdown_time > Duration::zero() && stuck >= options_.stall_shutdown_time;
-  if (!ends && (stuck_reported_ || stuck < options_.stall_check_time)) return;
-  const Active& active = active_.front();
-  std::string text = active.operations.front()->spec.name + " has made no progress for " +
-                     std::to_string(std::chrono::duration_cast<std::chrono::seconds>(stuck).count()) +
-                     " s, though all ranks take part in it. " + name_of_rank(rank_) + " waits for:";
-  for (int peer = 0; peer < size_; ++peer) {
-    if (active.execution->waits_for(peer)) text += "\n  " + name_of_rank(peer);
-  }
-  if (ends) throw Error(ErrorKind::kStalled, text);
-  stuck_reported_ = true;
-  options_.log(LogLevel::kWarning, text);
 }
 
 // Says goodbye and fails what is pending. The last thing that the engine does.

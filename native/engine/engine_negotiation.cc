@@ -26,6 +26,19 @@ void Engine::handle(int peer, const Message& message) {
     peer_left(peer, message.text);
     return;
   }
+  if (message.kind == MessageKind::kInquire) {
+    inquirers_.push_back(peer);
+    if (!position_.requested()) position_.request(std::chrono::steady_clock::now());
+    return;
+  }
+  if (message.kind == MessageKind::kPosition) {
+    note_position(peer, message);
+    return;
+  }
+  if (message.set >= next_set_id_) {  // the peer has heard of the new set before this rank
+    early_messages_[message.set].emplace_back(peer, message);
+    return;
+  }
   ProcessSet& set = set_of(message.set);
   if (message.kind == MessageKind::kAnnounce) {
     const std::optional<int> member = set.set_rank_of(peer);
@@ -84,12 +97,23 @@ void Engine::announce_again(ProcessSet& set, uint64_t digest) {
   throw Error(ErrorKind::kInternal, "the coordinator asks again for an operation that is not pending");
 }
 
+// An answer may add or remove a process set.
+bool Engine::answer_all() {
+  bool any = false;
+  for (auto entry = sets_.begin(); entry != sets_.end();) {
+    const uint32_t id = entry->first;
+    any = answer(*entry->second) || any;
+    entry = sets_.upper_bound(id);
+  }
+  return any;
+}
+
 // On the coordinator: tells all members, this rank last, what has been agreed.
 bool Engine::answer(ProcessSet& set) {
-  if (set.negotiator == nullptr || failed_) return false;
+  if (set.negotiator == nullptr || failed_ || !set.negotiator->has_responses()) return false;
   const auto in_flight =
       std::count_if(active_.begin(), active_.end(), [&](const Active& active) { return active.set == &set; });
-  const std::vector<Response> responses = set.negotiator->take_responses(in_flight < kMostBatchesInFlight);
+  std::vector<Response> responses = set.negotiator->take_responses(in_flight < kMostBatchesInFlight);
   if (responses.empty()) return false;
   if (set.size() > 1) {
     Message message;
@@ -111,44 +135,54 @@ void Engine::apply(ProcessSet& set, const Response& response) {
       execute(set, response);
       break;
     case Response::Kind::kError: {
-      // A member has left: the answer goes to all, though this rank may not have submitted the name yet.
+      // It goes to all members, though one may not have submitted the name yet.
       if (!set.pending.contains(response.names.at(0).name)) break;
       const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
       finish(*operation, Error(response.error_kind, response.message));
       break;
     }
-    case Response::Kind::kResult: {
-      const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
-      size_t offset = 0;
-      for (const Buffer& output : operation->outputs) {
-        const size_t bytes = output.bytes();
-        if (offset + bytes > response.payload.size()) {
-          throw Error(ErrorKind::kInternal, "the coordinator sent a result that is too short");
-        }
-        if (bytes > 0) std::memcpy(output.data, response.payload.data() + offset, bytes);
-        offset += bytes;
-      }
-      finish(*operation);
+    case Response::Kind::kResult:
+      apply_result(set, response);
       break;
-    }
   }
+}
+
+void Engine::apply_result(ProcessSet& set, const Response& response) {
+  if (response.lacks(set.set_rank)) {
+    [[maybe_unused]] const auto nobodys = set.stand_in(response.names.at(0));  // learns the number of the name
+    return;
+  }
+  const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+  size_t offset = 0;
+  for (const Buffer& output : operation->outputs) {
+    const size_t bytes = output.bytes();
+    if (offset + bytes > response.payload.size()) {
+      throw Error(ErrorKind::kInternal, "the coordinator sent a result that is too short");
+    }
+    if (bytes > 0) std::memcpy(output.data, response.payload.data() + offset, bytes);
+    offset += bytes;
+  }
+  agree_on(set, *operation, response);
+  finish(*operation);
 }
 
 void Engine::peer_left(int peer, const std::string& reason) {
   left_peers_[static_cast<size_t>(peer)] = reason;
   control_->forget(peer);
-  for (const auto& set : sets_) {
-    const std::optional<int> member = set->set_rank_of(peer);
-    if (!member) continue;
-    if (set->negotiator != nullptr) set->negotiator->member_left(*member, reason);
-    if (set->coordinator() != peer) continue;
-    set->left = name_of_rank(peer) + " has shut Horovod down (" + reason +
-                "), so operations that need it cannot be done any more";
-    for (const auto& [name, operation] : set->pending) {
-      finish(*operation, Error(ErrorKind::kShutDown, name + " failed: " + *set->left));
-    }
-    set->pending.clear();
+  for (const auto& [id, set] : sets_) leave_process_set(*set, peer, reason);
+}
+
+void Engine::leave_process_set(ProcessSet& set, int peer, const std::string& reason) {
+  const std::optional<int> member = set.set_rank_of(peer);
+  if (!member) return;
+  if (set.negotiator != nullptr) set.negotiator->member_left(*member, reason);
+  if (set.coordinator() != peer) return;
+  set.left = name_of_rank(peer) + " has shut Horovod down (" + reason +
+             "), so operations that need it cannot be done any more";
+  for (const auto& [name, operation] : set.pending) {
+    finish(*operation, Error(ErrorKind::kShutDown, name + " failed: " + *set.left));
   }
+  set.pending.clear();
 }
 
 }  // namespace hvd

@@ -2,6 +2,9 @@
 //
 // Members announce names; a name that all members announced is ready. Ready names are checked for agreement, fused and
 // answered. A name that was agreed gets a number, by which members announce it from then on.
+//
+// A member that has joined is absent from all that it did not announce: names become ready without it, and the answer
+// tells it to take part with neutral values. When all have joined, the joins are answered and everybody is back.
 #pragma once
 
 #include <deque>
@@ -20,12 +23,23 @@ namespace hvd {
 struct NegotiatorOptions {
   size_t fusion_threshold = size_t{64} << 20;
   size_t cache_capacity = 1024;
+  bool fuse_groups = true;        // with operations outside of the group
+  std::vector<int> members = {};  // global ranks by set rank; empty if they are the same
 };
 
 // Whether the values are so few that they may travel with the announcement, and the result with the answer: one round
 // trip in place of negotiation and execution. A member does so if it waits for the result at once; values that nobody
 // waits for are better fused. The result goes with the answer if all members sent their values.
 [[nodiscard]] bool may_travel_with_announcement(const RequestSpec& spec, int num_members);
+
+// A name that some members announced and others did not.
+struct Stall {
+  std::string name;
+  std::vector<int> waiting;              // set ranks
+  std::vector<std::string> call_sites;   // of the waiting, in the same order; may be empty strings
+  std::vector<int> missing;              // set ranks
+  Duration age{};
+};
 
 class Negotiator {
  public:
@@ -42,17 +56,26 @@ class Negotiator {
   // execution are given, so that what becomes ready meanwhile can be fused.
   [[nodiscard]] std::vector<Response> take_responses(bool executions_allowed);
 
-  // One message for names that were announced by some, but not all members for `patience` and were not reported yet.
-  [[nodiscard]] std::optional<std::string> report_stalled(TimePoint now, Duration patience, bool again = false);
+  // The names that some members have waited for, the oldest first, if there is one that was not told for the same
+  // purpose before and is older than `patience`. With `again` those too that were.
+  enum class Purpose : uint8_t { kProbe, kWarning };
+  [[nodiscard]] std::vector<Stall> take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again = false);
+  [[nodiscard]] bool is_waiting(const std::string& name) const;
+  // How long members usually wait for each other: the longest wait of the recent past.
+  [[nodiscard]] Duration usual_wait() const { return usual_wait_; }
   [[nodiscard]] bool has_pending() const { return num_pending_ > 0; }
   // Whether take_responses(true) would return something.
-  [[nodiscard]] bool has_responses() const { return !answers_.empty() || !ready_.empty(); }
+  [[nodiscard]] bool has_responses() const { return !answers_.empty() || !ready_.empty() || join_ready_; }
+
+  void set_fusion_threshold(size_t bytes) { options_.fusion_threshold = bytes; }
 
  private:
   struct Slot {
     bool announced = false;
     uint64_t digest = 0;
     std::unique_ptr<RequestSpec> spec;  // if it was announced in full
+    uint32_t site = 0;
+    double weight = 1.0;
     std::vector<int64_t> extents;
     Bytes payload;
   };
@@ -63,32 +86,75 @@ class Negotiator {
     RequestSpec spec;         // what was agreed last
     std::vector<Slot> slots;  // by set rank
     int num_announced = 0;
+    bool ready = false;
     TimePoint first;
+    bool probed = false;
     bool reported = false;
     std::list<Entry*>::iterator recent;  // place in recent_, if it has a number
   };
+  // An unnamed operation that ranks disagreed on: those that have not announced it yet must hear of it too.
+  struct Refused {
+    std::string message;
+    std::vector<bool> told;  // by set rank
+  };
 
+  // Members and what they announce (negotiator.cc)
   Entry& entry_of(const std::string& name);
-  [[nodiscard]] std::optional<Response> disagreement(Entry& entry) const;
+  Slot& fill_slot(Entry& entry, int member, Announcement announcement, TimePoint now);
+  void note_site(int member, const Announcement& announcement);
+  void member_joined(int member, TimePoint now);
+  [[nodiscard]] bool is_complete(const Entry& entry) const;
+  void take_if_ready(Entry& entry, TimePoint now);
+  void take_unnamed(Entry& entry, int member, TimePoint now);
+  void note_wait(Duration wait, TimePoint now);
+  void reset(Entry& entry);
+  [[nodiscard]] Duration age_of(const Entry& entry, TimePoint now) const;
+  [[nodiscard]] Stall stall_of(const Entry& entry, TimePoint now) const;
+
+  [[nodiscard]] int global_rank(size_t member) const {
+    return options_.members.empty() ? static_cast<int>(member) : options_.members[member];
+  }
+
+  // Agreement and answers (negotiator_answers.cc)
+  void take_ready(Entry& entry);
+  [[nodiscard]] std::optional<Response> disagreement(const Entry& entry) const;
+  [[nodiscard]] std::optional<Response> missing_participant(const Entry& entry) const;
+  [[nodiscard]] std::string requests_of(const Entry& entry) const;
   [[nodiscard]] Response error_for(const Entry& entry, ErrorKind kind, std::string message) const;
   void check_slots(const Entry& entry) const;
   [[nodiscard]] static bool has_all_values(const Entry& entry);
   [[nodiscard]] Response result_of(Entry& entry);
-  void take_ready(Entry& entry);
+  void reduce_values(const Entry& entry, Response& response) const;
+  [[nodiscard]] Response join_result();
   [[nodiscard]] Response execution_of(const std::vector<Entry*>& entries);
   [[nodiscard]] NameRef reference(Entry& entry);
+  void add_extents(const Entry& entry, NameRef& ref) const;
+  void name_absent(const Entry& entry, Response& response) const;
   void assign_id(Entry& entry);
-  void reset(Entry& entry);
   [[nodiscard]] uint64_t fusion_key(const Entry& entry) const;
+  [[nodiscard]] const Slot& first_slot(const Entry& entry) const;
+  [[nodiscard]] const RequestSpec& spec_of(const Entry& entry, const Slot& slot) const;
+  [[nodiscard]] const std::string& site_of(size_t member, const Slot& slot) const;
 
   std::vector<std::string> member_names_;
   NegotiatorOptions options_;
+  std::vector<std::vector<std::string>> sites_;  // by set rank and number
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
+  std::unordered_map<uint64_t, std::string> unnamed_;  // the pending operation of each number
+  std::unordered_map<uint64_t, Refused> refused_;      // by number
   std::vector<Entry*> ids_;
   std::list<Entry*> recent_;       // entries with a number, the one used last in front
   std::vector<Response> answers_;  // results and errors, ready to go
   std::deque<Entry*> ready_;       // to be executed
   int num_pending_ = 0;
+  std::vector<bool> joined_;  // by set rank
+  int num_joined_ = 0;
+  int last_joined_ = -1;
+  bool all_averaged_ = true;  // Average divides by all members even while some have joined
+  bool join_ready_ = false;   // all have joined; answered after all that became ready before
+  TimePoint last_ready_{};
+  Duration usual_wait_{};
+  TimePoint usual_wait_noted_{};
   std::string left_;  // why nothing can be agreed any more
 };
 

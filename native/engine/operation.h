@@ -20,6 +20,9 @@ struct OwnedArray {
   std::shared_ptr<std::byte[]> data;
 };
 
+// Aligned as frameworks like it, and never without an address, even if it is empty.
+[[nodiscard]] OwnedArray make_array(DType dtype, Shape shape);
+
 class Operation {
  public:
   // What to do; not changed after submission.
@@ -31,15 +34,25 @@ class Operation {
   std::vector<Buffer> outputs;
   bool has_splits = false;
   std::vector<int64_t> splits;  // alltoall: rows for each member
+  double weight = 1.0;          // of this rank's values, if the request is weighted
   bool waited_for = false;      // the caller waits from the start
+  std::string call_site;        // "file:line" of the user's call
 
   // Written by the engine before it completes the operation, read by the caller afterwards.
   std::vector<OwnedArray> results;
   std::vector<int64_t> received_splits;
+  uint32_t new_process_set = 0;  // add_process_set: its engine id
+  int last_joined = -1;          // join: the global rank that joined last
 
   // Used by the engine alone.
   std::optional<uint32_t> announced_id;
   int executions_left = 0;
+  bool stands_in = false;  // made by the engine while the caller has joined: neutral values, results for nobody
+  std::vector<OwnedArray> scratch;
+  TimePoint submitted{};
+
+  // Some caller has waited for a while, and still does or will again.
+  std::atomic<bool> waited_long{false};
 
   [[nodiscard]] bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
 

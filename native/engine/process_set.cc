@@ -22,6 +22,9 @@ Bytes payload_of(const Operation& operation) {
   return payload;
 }
 
+// A script has as many call sites as lines; generated code must not fill the memory of the coordinator.
+constexpr size_t kMostCallSites = 65536;
+
 }  // namespace
 
 std::optional<int> ProcessSet::set_rank_of(int rank) const {
@@ -30,9 +33,11 @@ std::optional<int> ProcessSet::set_rank_of(int rank) const {
   return static_cast<int>(found - members.begin());
 }
 
-Announcement ProcessSet::announcement_of(Operation& operation) const {
+Announcement ProcessSet::announcement_of(Operation& operation) {
   Announcement announcement;
   announcement.digest = operation.digest;
+  announcement.weight = operation.weight;
+  add_call_site(operation.call_site, announcement);
   const auto known = known_.find(operation.spec.name);
   announcement.full = known == known_.end() || known->second.digest != operation.digest;
   if (announcement.full) {
@@ -63,6 +68,33 @@ std::shared_ptr<Operation> ProcessSet::take(const NameRef& ref) {
   }
   std::shared_ptr<Operation> operation = std::move(found->second);
   pending.erase(found);
+  if (!ref.by_id && ref.new_id >= 0) learn(ref.name, static_cast<uint32_t>(ref.new_id), operation->digest);
+  return operation;
+}
+
+void ProcessSet::add_call_site(const std::string& call_site, Announcement& announcement) {
+  if (call_site.empty()) return;
+  const auto found = sites_.find(call_site);
+  if (found != sites_.end()) {
+    announcement.site = found->second;
+  } else if (sites_.size() < kMostCallSites) {
+    announcement.site = static_cast<uint32_t>(sites_.size()) + 1;
+    announcement.new_site = call_site;
+    sites_.emplace(call_site, announcement.site);
+  }
+}
+
+std::shared_ptr<Operation> ProcessSet::stand_in(const NameRef& ref) {
+  if (ref.spec.size() != 1) {
+    throw Error(ErrorKind::kInternal, "the coordinator did not say what a rank that has joined takes part in");
+  }
+  auto operation = std::make_shared<Operation>();
+  operation->spec = ref.spec.front();
+  operation->digest = operation->spec.digest();
+  operation->set = id;
+  operation->set_rank = set_rank;
+  operation->weight = 0.0;
+  operation->stands_in = true;
   if (!ref.by_id && ref.new_id >= 0) learn(ref.name, static_cast<uint32_t>(ref.new_id), operation->digest);
   return operation;
 }

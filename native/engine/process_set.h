@@ -27,9 +27,11 @@ class ProcessSet {
   [[nodiscard]] std::optional<int> set_rank_of(int rank) const;
 
   // How to announce an operation: by number if the name was agreed before with the same digest.
-  [[nodiscard]] Announcement announcement_of(Operation& operation) const;
+  [[nodiscard]] Announcement announcement_of(Operation& operation);
   // The pending operation that the coordinator means; throws if there is none. Learns numbers on the way.
   [[nodiscard]] std::shared_ptr<Operation> take(const NameRef& ref);
+  // For a rank that has joined: what it takes part with instead of an operation of its own.
+  [[nodiscard]] std::shared_ptr<Operation> stand_in(const NameRef& ref);
 
   uint32_t id;
   std::vector<int> members;  // global ranks, rising
@@ -38,6 +40,7 @@ class ProcessSet {
   std::unordered_map<std::string, std::shared_ptr<Operation>> pending;
   std::unique_ptr<Negotiator> negotiator;  // on the coordinator
   std::optional<std::string> left;         // the coordinator has left: why
+  bool coordinator_asked = false;          // because it gave no answer for long
 
  private:
   struct Known {
@@ -45,9 +48,11 @@ class ProcessSet {
     uint64_t digest;
   };
   void learn(const std::string& name, uint32_t number, uint64_t digest);
+  void add_call_site(const std::string& call_site, Announcement& announcement);
 
   std::unordered_map<std::string, Known> known_;
   std::vector<std::string> names_by_id_;
+  std::unordered_map<std::string, uint32_t> sites_;  // numbers of call sites that the coordinator knows
 };
 
 }  // namespace hvd

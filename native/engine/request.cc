@@ -1,5 +1,6 @@
 #include "engine/request.h"
 
+#include <algorithm>
 #include <bit>
 #include <sstream>
 
@@ -21,6 +22,9 @@ class Digest {
   uint64_t state_ = 0xcbf29ce484222325ULL;
 };
 
+// A request without a name or tensors takes at least this on the wire.
+constexpr size_t kLeastSpecBytes = 40;
+
 template <typename Enum>
 Enum get_enum(WireReader& in, Enum last) {
   const auto value = in.get<uint8_t>();
@@ -39,6 +43,9 @@ uint64_t RequestSpec::digest() const {
   digest.add(prescale);
   digest.add(postscale);
   digest.add(static_cast<uint64_t>(static_cast<uint32_t>(root)));
+  digest.add(static_cast<uint64_t>(weighted) << 1 | static_cast<uint64_t>(divide_by_initial_world_size));
+  digest.add(ranks.size());
+  for (const int64_t rank : ranks) digest.add(static_cast<uint64_t>(rank));
   digest.add(tensors.size());
   for (const TensorSpec& tensor : tensors) {
     digest.add(static_cast<uint64_t>(tensor.dtype) << 32 | tensor.shape.size());
@@ -49,7 +56,15 @@ uint64_t RequestSpec::digest() const {
   return digest.value();
 }
 
-std::string RequestSpec::describe() const {
+size_t RequestSpec::total_bytes() const {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : tensors) {
+    bytes += static_cast<size_t>(num_elements(tensor.shape)) * size_of(tensor.dtype);
+  }
+  return bytes;
+}
+
+std::string RequestSpec::describe(const std::string& call_site) const {
   std::ostringstream text;
   text << name_of(kind);
   const bool reduces = kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
@@ -59,6 +74,10 @@ std::string RequestSpec::describe() const {
     text << (i == 0 ? " of " : ", ") << name_of(tensors[i].dtype) << " " << to_string(tensors[i].shape);
   }
   if (tensors.size() > 4) text << ", … (" << tensors.size() << " tensors)";
+  for (size_t i = 0; i < ranks.size() && i < 16; ++i) text << (i == 0 ? " " : ", ") << ranks[i];
+  if (ranks.size() > 16) text << ", …";
+  if (weighted) text << ", weighted";
+  if (!divide_by_initial_world_size) text << ", divide_by_initial_world_size=False";
   if (prescale != 1.0) text << ", prescale " << prescale;
   if (postscale != 1.0) text << ", postscale " << postscale;
   if (!call_site.empty()) text << " at " << call_site;
@@ -73,7 +92,10 @@ void RequestSpec::write(WireWriter& out) const {
   out.put(postscale);
   out.put(root);
   out.put_string(name);
-  out.put_string(call_site);
+  out.put(static_cast<uint8_t>(weighted));
+  out.put(static_cast<uint8_t>(divide_by_initial_world_size));
+  out.put(unnamed);
+  out.put_list(ranks);
   out.put(static_cast<uint32_t>(tensors.size()));
   for (const TensorSpec& tensor : tensors) {
     out.put(static_cast<uint8_t>(tensor.dtype));
@@ -83,14 +105,17 @@ void RequestSpec::write(WireWriter& out) const {
 
 RequestSpec RequestSpec::read(WireReader& in) {
   RequestSpec spec;
-  spec.kind = get_enum(in, OpKind::kBarrier);
+  spec.kind = get_enum(in, OpKind::kRemoveProcessSet);
   spec.reduce_op = get_enum(in, ReduceOp::kProduct);
   spec.cacheable = in.get<uint8_t>() != 0;
   spec.prescale = in.get<double>();
   spec.postscale = in.get<double>();
   spec.root = in.get<int32_t>();
   spec.name = in.get_string();
-  spec.call_site = in.get_string();
+  spec.weighted = in.get<uint8_t>() != 0;
+  spec.divide_by_initial_world_size = in.get<uint8_t>() != 0;
+  spec.unnamed = in.get<uint64_t>();
+  spec.ranks = in.get_list<int64_t>();
   spec.tensors.resize(in.get_count(5));
   for (TensorSpec& tensor : spec.tensors) {
     tensor.dtype = get_enum(in, DType::kFloat64);
@@ -107,6 +132,9 @@ void Announcement::write(WireWriter& out) const {
   } else {
     out.put(id);
   }
+  out.put(site);
+  out.put_string(new_site);
+  out.put(weight);
   out.put_list(extents);
   out.put_bytes(payload);
 }
@@ -120,6 +148,9 @@ Announcement Announcement::read(WireReader& in) {
   } else {
     announcement.id = in.get<uint32_t>();
   }
+  announcement.site = in.get<uint32_t>();
+  announcement.new_site = in.get_string();
+  announcement.weight = in.get<double>();
   announcement.extents = in.get_list<int64_t>();
   const auto payload = in.get_bytes();
   announcement.payload.assign(payload.begin(), payload.end());
@@ -136,6 +167,9 @@ void NameRef::write(WireWriter& out) const {
   }
   out.put(static_cast<uint32_t>(extents.size()));
   for (const auto& list : extents) out.put_list(list);
+  out.put(total_weight);
+  out.put(static_cast<uint32_t>(spec.size()));
+  for (const RequestSpec& request : spec) request.write(out);
 }
 
 NameRef NameRef::read(WireReader& in) {
@@ -149,13 +183,20 @@ NameRef NameRef::read(WireReader& in) {
   }
   ref.extents.resize(in.get_count(4));
   for (auto& list : ref.extents) list = in.get_list<int64_t>();
+  ref.total_weight = in.get<double>();
+  ref.spec.resize(in.get_count(kLeastSpecBytes));
+  for (RequestSpec& request : ref.spec) request = RequestSpec::read(in);
   return ref;
 }
+
+bool Response::lacks(int set_rank) const { return std::find(absent.begin(), absent.end(), set_rank) != absent.end(); }
 
 void Response::write(WireWriter& out) const {
   out.put(static_cast<uint8_t>(kind));
   out.put(static_cast<uint32_t>(names.size()));
   for (const NameRef& ref : names) ref.write(out);
+  out.put(num_averaged);
+  out.put_list(absent);
   if (kind == Kind::kResult) out.put_bytes(payload);
   if (kind == Kind::kError) {
     out.put(static_cast<uint8_t>(error_kind));
@@ -168,6 +209,8 @@ Response Response::read(WireReader& in) {
   response.kind = get_enum(in, Kind::kError);
   response.names.resize(in.get_count(6));
   for (NameRef& ref : response.names) ref = NameRef::read(in);
+  response.num_averaged = in.get<int32_t>();
+  response.absent = in.get_list<int32_t>();
   if (response.kind == Kind::kResult) {
     const auto payload = in.get_bytes();
     response.payload.assign(payload.begin(), payload.end());

@@ -25,13 +25,17 @@ struct RequestSpec {
   double postscale = 1.0;
   int32_t root = -1;  // global rank
   std::vector<TensorSpec> tensors;
-  bool cacheable = true;
-  std::string call_site;  // "file:line" of the user's call; need not agree
+  bool weighted = false;                      // Average weighs each rank's values
+  bool divide_by_initial_world_size = true;   // join: what Average divides by until all ranks have joined
+  std::vector<int64_t> ranks;                 // add_process_set: its members; remove_process_set: its engine id
+  bool cacheable = true;                      // need not agree
+  uint64_t unnamed = 0;                       // counts the operations without a name, from 1; 0 if it has one
 
   // A 64-bit digest of all that must agree. In allgather and alltoall the first dimension may differ.
   [[nodiscard]] uint64_t digest() const;
-  // "allreduce(Sum) of float32 [2, 3] at train.py:12".
-  [[nodiscard]] std::string describe() const;
+  // "allreduce(Sum) of float32 [2, 3] at train.py:12"; the call site may be empty.
+  [[nodiscard]] std::string describe(const std::string& call_site) const;
+  [[nodiscard]] size_t total_bytes() const;
   [[nodiscard]] bool first_dimension_differs() const { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
 
   void write(WireWriter& out) const;
@@ -44,6 +48,9 @@ struct Announcement {
   uint32_t id = 0;
   uint64_t digest = 0;
   RequestSpec spec;              // if full
+  uint32_t site = 0;             // number of the call site among those of this member; 0 is none
+  std::string new_site;          // "file:line", when the number is used for the first time
+  double weight = 1.0;           // of a weighted average
   std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
   Bytes payload;                 // small allreduce: the values themselves, already prescaled
 
@@ -57,7 +64,9 @@ struct NameRef {
   uint32_t id = 0;
   std::string name;
   int64_t new_id = -1;                        // from now on the name has this number
+  double total_weight = 0.0;                  // of a weighted average
   std::vector<std::vector<int64_t>> extents;  // by set rank
+  std::vector<RequestSpec> spec;              // one, if members are absent: they do not know it
 
   void write(WireWriter& out) const;
   static NameRef read(WireReader& in);
@@ -68,9 +77,13 @@ struct Response {
   enum class Kind : uint8_t { kExecute, kResult, kError };
   Kind kind = Kind::kExecute;
   std::vector<NameRef> names;  // one, but for kExecute of fused operations
+  int32_t num_averaged = 0;    // by how many members Average divides
+  std::vector<int32_t> absent;  // set ranks that have joined and take part with neutral values
   Bytes payload;               // kResult: reduced values, empty for a barrier
   ErrorKind error_kind = ErrorKind::kMismatch;
   std::string message;
+
+  [[nodiscard]] bool lacks(int set_rank) const;
 
   void write(WireWriter& out) const;
   static Response read(WireReader& in);

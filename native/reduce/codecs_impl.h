@@ -1,5 +1,5 @@
-// How an element type is read, scaled and written. Included by kernels_impl.h only, once for each instruction
-// set, into the namespace HVD_REDUCE_ISA.
+// How an element type is read, scaled and written. Included by kernels_impl.h, once for each instruction set, and by
+// adasum.cc, into the namespace HVD_REDUCE_ISA.
 //
 // A codec works on units of kLanes consecutive elements:
 //   Value        a unit in registers, in the type that operations compute with

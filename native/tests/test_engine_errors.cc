@@ -76,7 +76,7 @@ TEST("engine: calls that make no sense are refused where they are made") {
   check_refused(engine, make_operation(OpKind::kAlltoall, "odd", {longer.view()}, {}), "multiple");
   auto elsewhere = make_allreduce("elsewhere", {rows.view()}, {rows.view()});
   elsewhere->set = 7;
-  check_refused(engine, elsewhere, "process set 7");
+  check_refused(engine, elsewhere, "process set does not exist");
   world.run([&](int rank) { check_sum(world.engine(rank), "fine"); });
 }
 
@@ -154,6 +154,7 @@ TEST("engine: warns once of an operation that some ranks do not submit") {
   EngineOptions options = with_names(size);
   options.log = log.sink();
   options.clock = clock;
+  options.stall_check_time = std::chrono::seconds(60);
   World world(size, options);
   Array late = samples(DType::kFloat32, ReduceOp::kSum, 1, {3});
   auto operation = make_allreduce("late", {late.view()}, {late.view()});
@@ -165,13 +166,20 @@ TEST("engine: warns once of an operation that some ranks do not submit") {
   clock->advance(std::chrono::seconds(59));
   barrier();
   CHECK_EQ(log.size(), 0U);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (log.size() == 0 && std::chrono::steady_clock::now() < until) {
+    clock->advance(std::chrono::seconds(1));
+    barrier();
+  }
   for (int i = 0; i < 3; ++i) {
     clock->advance(std::chrono::seconds(15));
     barrier();
   }
   REQUIRE(log.size() == 1);
-  CHECK(contains(log.lines[0], "60 s"));
-  CHECK(contains(log.lines[0], "rank 0 (host-0), rank 2 (host-2): [late]"));
+  CHECK(contains(log.lines[0], "late: submitted by rank 1 (host-1)"));
+  CHECK(contains(log.lines[0], "\nrank 0 (host-0): [late]\n"));
+  CHECK(contains(log.lines[0], "\nrank 2 (host-2): [late]\n"));
+  CHECK(contains(log.lines[0], "It last submitted tick"));
   CHECK(!operation->done());
   world.run([&](int rank) {
     if (rank != 1) check_sum(world.engine(rank), "late");
@@ -222,7 +230,8 @@ TEST("engine: a stall ends in an error on all ranks, if wanted") {
       const auto error = error_of(engine, make_allreduce("x", {array.view()}, {array.view()}));
       REQUIRE(error.has_value());
       CHECK(error->kind() == ErrorKind::kStalled);
-      CHECK(contains(error->what(), "rank 2 (host-2): [x]"));
+      CHECK(contains(error->what(), "\nrank 2 (host-2): [x]"));
+      CHECK(contains(error->what(), "It sleeps"));
     });
     CHECK(log.size() >= 1);
   }

@@ -41,13 +41,25 @@ Announcement with_values(const RequestSpec& spec, const std::vector<T>& values) 
 }
 
 struct Members {
-  explicit Members(int size, NegotiatorOptions options = {}) : size(size), negotiator(names(size), options) {}
+  explicit Members(int size, NegotiatorOptions options = {})
+      : size(size), negotiator(names(size), std::move(options)), sites(static_cast<size_t>(size)) {}
 
   static std::vector<std::string> names(int size) {
     std::vector<std::string> all;
     for (int rank = 0; rank < size; ++rank)
       all.push_back("rank " + std::to_string(rank) + " (host:" + std::to_string(rank) + ")");
     return all;
+  }
+  bool announce_at(int member, const RequestSpec& spec, const std::string& site) {
+    Announcement announcement = in_full(spec);
+    std::vector<std::string>& known = sites[static_cast<size_t>(member)];
+    const auto found = std::find(known.begin(), known.end(), site);
+    announcement.site = static_cast<uint32_t>(found - known.begin()) + 1;
+    if (found == known.end()) {
+      announcement.new_site = site;
+      known.push_back(site);
+    }
+    return announce(member, std::move(announcement));
   }
   bool announce(int member, Announcement announcement) {
     return negotiator.announce(member, std::move(announcement), clock.now());
@@ -68,6 +80,7 @@ struct Members {
   int size;
   testing::ManualClock clock;
   Negotiator negotiator;
+  std::vector<std::vector<std::string>> sites;  // of each member, in the order of their numbers
 };
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -169,9 +182,9 @@ TEST("negotiator: a number is refused if the request has changed") {
 // What the members of a world of three sent, the third something else.
 std::string mismatch(const RequestSpec& usual, const RequestSpec& other) {
   Members members(3);
-  CHECK(members.announce(0, in_full(usual)));
-  CHECK(members.announce(1, in_full(usual)));
-  CHECK(members.announce(2, in_full(other)));
+  CHECK(members.announce_at(0, usual, "train.py:7"));
+  CHECK(members.announce_at(1, usual, "train.py:7"));
+  CHECK(members.announce_at(2, other, "train.py:9"));
   const std::vector<Response> responses = members.take();
   REQUIRE(responses.size() == 1);
   CHECK(responses[0].kind == Response::Kind::kError);
@@ -184,10 +197,8 @@ std::string mismatch(const RequestSpec& usual, const RequestSpec& other) {
 
 TEST("negotiator: a mismatch says what differs, and what each rank sent") {
   RequestSpec usual = make_spec("grad");
-  usual.call_site = "train.py:7";
   RequestSpec other = usual;
   other.tensors[0].dtype = DType::kInt32;
-  other.call_site = "train.py:9";
   const std::string text = mismatch(usual, other);
   CHECK(contains(text, "data types for grad"));
   CHECK(contains(text, "allreduce(Sum) of float32 [4096] at train.py:7"));
@@ -350,25 +361,183 @@ TEST("negotiator: what a member that left would take part in fails, now and late
   CHECK(contains(members.take().at(0).message, "rank 2 (host:2)"));
 }
 
-TEST("negotiator: reports once what some members have waited for") {
+using Purpose = Negotiator::Purpose;
+
+TEST("negotiator: tells once, for each purpose, what some members have waited for, and from where") {
   Members members(3);
   const Duration patience = std::chrono::seconds(60);
-  CHECK(members.announce(1, in_full(make_spec("late"))));
+  CHECK(members.announce_at(1, make_spec("late"), "train.py:7"));
+  const auto stalls = [&](Purpose purpose, bool again = false) {
+    return members.negotiator.take_stalls(members.clock.now(), patience, purpose, again);
+  };
   members.clock.advance(std::chrono::seconds(59));
-  CHECK(!members.negotiator.report_stalled(members.clock.now(), patience));
+  CHECK(stalls(Purpose::kWarning).empty());
   CHECK(members.announce(0, in_full(make_spec("fresh"))));
   members.clock.advance(std::chrono::seconds(2));
-  const auto report = members.negotiator.report_stalled(members.clock.now(), patience);
-  REQUIRE(report.has_value());
-  CHECK(contains(*report, "60 s"));
-  CHECK(contains(*report, "rank 0 (host:0), rank 2 (host:2): [late]"));
-  CHECK(!contains(*report, "fresh"));
-  CHECK(!members.negotiator.report_stalled(members.clock.now(), patience));
-  CHECK(members.negotiator.report_stalled(members.clock.now(), patience, true));
-  members.clock.advance(std::chrono::seconds(60));
-  const auto second = members.negotiator.report_stalled(members.clock.now(), patience);
-  REQUIRE(second.has_value());
-  CHECK(contains(*second, "[fresh]"));
+  const std::vector<Stall> first = stalls(Purpose::kWarning);
+  REQUIRE(first.size() == 2);
+  CHECK_EQ(first[0].name, "late");
+  CHECK(first[0].waiting == std::vector<int>({1}));
+  CHECK(first[0].missing == std::vector<int>({0, 2}));
+  CHECK(first[0].call_sites == std::vector<std::string>({"train.py:7"}));
+  CHECK(first[0].age == std::chrono::seconds(61));
+  CHECK(stalls(Purpose::kWarning).empty());
+  CHECK_EQ(stalls(Purpose::kProbe).size(), 2U);
+  CHECK(stalls(Purpose::kProbe).empty());
+  CHECK_EQ(stalls(Purpose::kWarning, true).size(), 2U);
+  CHECK(members.negotiator.is_waiting("late"));
+  members.announce(0, in_full(make_spec("late")));
+  members.announce(2, in_full(make_spec("late")));
+  CHECK(!members.negotiator.is_waiting("late"));
+}
+
+TEST("negotiator: a long wait of the past is expected again, for a while") {
+  Members members(2);
+  CHECK(members.negotiator.usual_wait() == Duration::zero());
+  CHECK(members.announce(0, in_full(make_spec("validation"))));
+  members.clock.advance(std::chrono::seconds(40));
+  CHECK(members.announce(1, in_full(make_spec("validation"))));
+  CHECK(members.negotiator.usual_wait() == std::chrono::seconds(40));
+  members.agree("step");
+  CHECK(members.negotiator.usual_wait() == std::chrono::seconds(40));
+  members.clock.advance(std::chrono::hours(1));
+  members.agree("next");
+  CHECK(members.negotiator.usual_wait() == std::chrono::seconds(20));
+}
+
+RequestSpec make_unnamed(OpKind kind, uint64_t number) {
+  RequestSpec spec = make_spec(std::string(name_of(kind)) + ".noname." + std::to_string(number));
+  spec.kind = kind;
+  spec.root = kind == OpKind::kBroadcast ? 0 : -1;
+  spec.cacheable = false;
+  spec.unnamed = number;
+  return spec;
+}
+
+TEST("negotiator: one number of an unnamed operation cannot stand for two operations") {
+  Members members(3);
+  CHECK(members.announce_at(0, make_unnamed(OpKind::kAllreduce, 4), "a.py:1"));
+  CHECK(members.take().empty());
+  CHECK(members.announce_at(2, make_unnamed(OpKind::kBroadcast, 4), "a.py:9"));
+  std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 2);
+  for (const Response& response : responses) {
+    CHECK(response.kind == Response::Kind::kError);
+    CHECK(response.error_kind == ErrorKind::kMismatch);
+    CHECK(contains(response.message, "rank 0 (host:0) sent allreduce"));
+    CHECK(contains(response.message, "at a.py:1"));
+    CHECK(contains(response.message, "rank 2 (host:2) sent broadcast"));
+    CHECK(contains(response.message, "at a.py:9"));
+  }
+  CHECK_EQ(responses[0].names[0].name, "allreduce.noname.4");
+  CHECK_EQ(responses[1].names[0].name, "broadcast.noname.4");
+  // The member that comes late hears of it too; then all is as new.
+  CHECK(members.announce(1, in_full(make_unnamed(OpKind::kAllreduce, 4))));
+  responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(contains(responses[0].message, "at a.py:9"));
+  CHECK(!members.negotiator.has_pending());
+  members.announce_all(make_unnamed(OpKind::kAllreduce, 5));
+  CHECK_EQ(members.take().size(), 1U);
+  members.announce_all(make_unnamed(OpKind::kAllreduce, 4));
+  CHECK(members.take().at(0).kind == Response::Kind::kExecute);
+}
+
+RequestSpec make_join(bool divide_by_initial_world_size = true) {
+  RequestSpec spec;
+  spec.kind = OpKind::kJoin;
+  spec.name = "join.noname";
+  spec.divide_by_initial_world_size = divide_by_initial_world_size;
+  spec.cacheable = false;
+  return spec;
+}
+
+TEST("negotiator: what members announce becomes ready without one that has joined") {
+  Members members(3);
+  CHECK(members.announce(0, in_full(make_spec("before"))));
+  CHECK(members.announce(1, in_full(make_spec("before"))));
+  CHECK(members.announce(2, in_full(make_join())));
+  std::vector<Response> responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].absent == std::vector<int32_t>({2}));
+  CHECK_EQ(responses[0].num_averaged, 3);
+  REQUIRE(responses[0].names[0].spec.size() == 1);
+  CHECK_EQ(responses[0].names[0].spec[0].name, "before");
+  // What the joined member had announced itself counts.
+  CHECK(members.announce(0, in_full(make_join())));
+  CHECK(members.announce(1, in_full(make_spec("alone"))));
+  responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].absent == std::vector<int32_t>({0, 2}));
+  CHECK(members.announce(1, in_full(make_join())));
+  responses = members.take();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].kind == Response::Kind::kResult);
+  int32_t last = -1;
+  std::memcpy(&last, responses[0].payload.data(), sizeof(last));
+  CHECK_EQ(last, 1);
+  CHECK(!members.negotiator.has_pending());
+  CHECK(members.announce(0, in_full(make_spec("after"))));
+  CHECK(members.take().empty());
+}
+
+TEST("negotiator: joins are answered after all that became ready before them") {
+  Members members(2);
+  CHECK(members.announce(0, in_full(make_spec("x"))));
+  CHECK(members.announce(0, in_full(make_join())));
+  CHECK(members.announce(1, in_full(make_join())));
+  CHECK(members.take(false).empty());
+  const std::vector<Response> responses = members.take(true);
+  REQUIRE(responses.size() == 2);
+  CHECK(responses[0].absent == std::vector<int32_t>({1}));
+  CHECK_EQ(responses[1].names[0].name, "join.noname");
+}
+
+TEST("negotiator: joined members can ask that Average divides by the others only") {
+  Members members(3);
+  CHECK(members.announce(1, in_full(make_join(false))));
+  for (const int member : {0, 2}) CHECK(members.announce(member, in_full(make_spec("x"))));
+  CHECK_EQ(members.take().at(0).num_averaged, 2);
+}
+
+TEST("negotiator: no neutral value stands in for the root of a broadcast, or for a rank of the job") {
+  Members members(3, {.members = {2, 5, 7}});
+  CHECK(members.announce(1, in_full(make_join())));
+  RequestSpec broadcast = make_spec("state");
+  broadcast.kind = OpKind::kBroadcast;
+  broadcast.root = 5;
+  for (const int member : {0, 2}) CHECK(members.announce(member, in_full(broadcast)));
+  Response response = members.take().at(0);
+  CHECK(response.kind == Response::Kind::kError);
+  CHECK(contains(response.message, "its root, rank 1 (host:1), has joined"));
+  RequestSpec add;
+  add.kind = OpKind::kAddProcessSet;
+  add.name = "process_set.change";
+  for (const int member : {0, 2}) CHECK(members.announce(member, in_full(add)));
+  response = members.take().at(0);
+  CHECK(response.kind == Response::Kind::kError);
+  CHECK(contains(response.message, "rank 1 (host:1) has joined"));
+}
+
+Announcement weighted(const RequestSpec& spec, double weight) {
+  Announcement announcement = in_full(spec);
+  announcement.weight = weight;
+  return announcement;
+}
+
+TEST("negotiator: the sum of the weights goes with the answer; without any weight there is no average") {
+  Members members(2);
+  RequestSpec spec = make_spec("x");
+  spec.reduce_op = ReduceOp::kAverage;
+  spec.weighted = true;
+  CHECK(members.announce(0, weighted(spec, 1.0)));
+  CHECK(members.announce(1, weighted(spec, 3.0)));
+  CHECK_EQ(members.take().at(0).names.at(0).total_weight, 4.0);
+  CHECK(members.announce(0, weighted(spec, 0.0)));
+  CHECK(members.announce(1, weighted(spec, 0.0)));
+  const Response response = members.take().at(0);
+  CHECK(response.kind == Response::Kind::kError);
+  CHECK(contains(response.message, "the weights of all ranks sum up to 0"));
 }
 
 }  // namespace

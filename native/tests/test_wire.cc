@@ -18,7 +18,10 @@ RequestSpec make_spec() {
   spec.root = 7;
   spec.tensors = {{DType::kBFloat16, {2, 3}}, {DType::kInt64, {}}, {DType::kBool, {0, 1, 5}}};
   spec.cacheable = false;
-  spec.call_site = "train.py:12";
+  spec.weighted = true;
+  spec.divide_by_initial_world_size = false;
+  spec.ranks = {1, 5};
+  spec.unnamed = 77;
   return spec;
 }
 
@@ -27,7 +30,9 @@ bool same(const RequestSpec& a, const RequestSpec& b) {
     return x.dtype == y.dtype && x.shape == y.shape;
   };
   return a.kind == b.kind && a.name == b.name && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
-         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.call_site == b.call_site &&
+         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable &&
+         a.weighted == b.weighted && a.divide_by_initial_world_size == b.divide_by_initial_world_size &&
+         a.ranks == b.ranks && a.unnamed == b.unnamed &&
          std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same_tensor);
 }
 
@@ -38,6 +43,9 @@ Message make_announcements() {
   Announcement full;
   full.digest = 0x123456789abcdef0;
   full.spec = make_spec();
+  full.site = 3;
+  full.new_site = "train.py:12";
+  full.weight = 2.5;
   full.payload = Bytes(17, std::byte{0x5a});
   Announcement by_id;
   by_id.full = false;
@@ -53,11 +61,21 @@ Message make_responses() {
   message.kind = MessageKind::kRespond;
   message.set = 9;
   Response execute;
-  execute.names.push_back({.by_id = true, .id = 5, .name = {}, .new_id = -1, .extents = {}});
-  execute.names.push_back({.by_id = false, .id = 0, .name = "b", .new_id = 6, .extents = {{1, 2}, {}, {3}}});
+  NameRef known;
+  known.by_id = true;
+  known.id = 5;
+  NameRef fresh;
+  fresh.name = "b";
+  fresh.new_id = 6;
+  fresh.total_weight = 1.5;
+  fresh.extents = {{1, 2}, {}, {3}};
+  fresh.spec = {make_spec()};
+  execute.names = {known, fresh};
+  execute.num_averaged = 2;
+  execute.absent = {0, 2};
   Response result;
   result.kind = Response::Kind::kResult;
-  result.names.push_back({.by_id = false, .id = 0, .name = "c", .new_id = -1, .extents = {}});
+  result.names.emplace_back().name = "c";
   result.payload = Bytes(3, std::byte{7});
   Response error;
   error.kind = Response::Kind::kError;
@@ -213,7 +231,10 @@ TEST("wire: the digest covers what must agree and nothing else") {
   CHECK(changes([](RequestSpec& s) { s.tensors[0].dtype = DType::kFloat16; }));
   CHECK(changes([](RequestSpec& s) { s.tensors[0].shape = {3, 2}; }));
   CHECK(changes([](RequestSpec& s) { s.tensors[0].shape = {6}; }));
-  CHECK(!changes([](RequestSpec& s) { s.call_site = "other.py:1"; }));
+  CHECK(changes([](RequestSpec& s) { s.weighted = false; }));
+  CHECK(changes([](RequestSpec& s) { s.divide_by_initial_world_size = true; }));
+  CHECK(changes([](RequestSpec& s) { s.ranks = {1, 4}; }));
+  CHECK(!changes([](RequestSpec& s) { s.unnamed = 1; }));
   CHECK(!changes([](RequestSpec& s) { s.cacheable = true; }));
   RequestSpec gather = spec;
   gather.kind = OpKind::kAllgather;

@@ -88,6 +88,14 @@ void Transport::add_remote(RemotePeer given) {
   for (const TcpLink* link : peer.sockets) watch(link->fd(), EPOLLIN | EPOLLRDHUP | EPOLLET);
 }
 
+int Transport::pid_of(int peer) const {
+  const Fd& liveness = peers_[static_cast<size_t>(peer)].liveness;
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (!liveness.valid() || getsockopt(liveness.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return 0;
+  return credentials.pid;
+}
+
 bool Transport::has_ended(const Peer& peer, bool ask_local) {
   if (peer.liveness.valid()) {
     pollfd query{peer.liveness.get(), POLLRDHUP, 0};

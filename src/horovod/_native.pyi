@@ -12,6 +12,9 @@ BROADCAST: int
 ALLTOALL: int
 REDUCESCATTER: int
 BARRIER: int
+JOIN: int
+ADD_PROCESS_SET: int
+REMOVE_PROCESS_SET: int
 
 class Buffer:
     """A view of a contiguous array in this process's memory; it does not keep the memory alive.
@@ -71,6 +74,12 @@ class Handle:
     def received_splits(self) -> list[int]:
         """alltoall: rows received from each member, in the order of set ranks."""
 
+    def new_process_set(self) -> int:
+        """ADD_PROCESS_SET: the engine's number of the set, never used again; after the wait."""
+
+    def last_joined(self) -> int:
+        """JOIN: the global rank that joined last, the same on all ranks; after the wait."""
+
 class LocalPort:
     """This rank's inbox in shared memory: a memfd with rings from each co-host rank, and an eventfd.
 
@@ -86,16 +95,37 @@ class LocalPort:
     def doorbell_fd(self) -> int: ...
 
 class EngineOptions:
-    """How an engine behaves; all fields have defaults and can be given as keywords."""
+    """How an engine behaves; all fields have defaults and can be given as keywords.
+
+    Args:
+        fusion_threshold: bytes that may travel in one batch.
+        cache_capacity: names whose negotiation is remembered.
+        stall_check_time_s: after which missing ranks are reported; None adapts to the job's pace,
+            0 is never.
+        stall_shutdown_time_s: after which a stall ends the job; 0 is never.
+        rank_names: what messages say of each rank, such as "host:pid".
+        deterministic: results do not depend on which tensors travel together.
+        least_log_level: 0 info, 1 warning, 2 error, 3 silence.
+        log_time: whether messages begin with the time.
+        fuse_groups: whether a group of tensors may travel with others.
+        core: that the engine's thread is bound to; -1 is none.
+        stack_dump: signal, descriptor and thread id of :class:`horovod.position.StackDump`.
+    """
 
     def __init__(
         self,
         *,
         fusion_threshold: int = ...,
         cache_capacity: int = ...,
-        stall_check_time_s: float = ...,
+        stall_check_time_s: float | None = ...,
         stall_shutdown_time_s: float = ...,
         rank_names: Sequence[str] = ...,
+        deterministic: bool = ...,
+        least_log_level: int = ...,
+        log_time: bool = ...,
+        stack_dump: tuple[int, int, int] = ...,
+        fuse_groups: bool = ...,
+        core: int = ...,
     ) -> None: ...
 
 class Engine:
@@ -139,6 +169,10 @@ class Engine:
         waits_next: bool = ...,
         call_site: str = ...,
         keep_alive: object = None,
+        weight: float | None = ...,
+        ranks: Sequence[int] = ...,
+        divide_by_initial_world_size: bool = ...,
+        unnamed: int = ...,
     ) -> Handle:
         """Hands an operation to the engine; all inputs of one call form a group.
 
@@ -146,11 +180,27 @@ class Engine:
         reducescatter with the shape that this rank receives), and empty for allgather, alltoall
         and barrier. ``keep_alive`` (for example the tensors) is referenced until the handle is done.
         ``waits_next`` says that the caller will call ``wait`` at once, which saves a thread switch.
+        ``weight`` of this rank's values makes an average a weighted one. ``ranks`` are the members
+        of a new process set, or the number of the one to be removed. ``unnamed`` counts operations
+        without a name, from 1: ranks that submit different ones under a number get a MismatchError.
 
         Raises:
             UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.
             ShutDownError, PeerLostError: the engine can no longer work.
         """
+
+    def wait_for_position_request(self, timeout_s: float) -> bool:
+        """Waits without the GIL until another rank asks where this one is.
+
+        Returns:
+            True if somebody asks, False when the time is over or the engine has been closed.
+        """
+
+    def answer_position(self, stacks: str) -> None:
+        """Answers with the stacks of this process's threads."""
+
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
 
     def error(self) -> str:
         """Why the engine can no longer work, or an empty string."""

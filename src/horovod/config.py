@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
+import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
+from horovod.settings import TABLE
+from horovod.settings.advice import advice_on
+from horovod.settings.honoured import LOG_LEVELS, MIB
+from horovod.settings.reader import SettingsReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-MIB = 1024 * 1024
-LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+__all__ = ["LOG_LEVELS", "MIB", "NATIVE_LOG_LEVELS", "Config", "inherited_environment"]
+
+NATIVE_LOG_LEVELS = {"trace": 0, "debug": 0, "info": 0, "warning": 1, "error": 2, "fatal": 3}
+"""By log level, the least of the engine's levels (0 info, 1 warning, 2 error) to be written; 3 is
+above all of them."""
 
 # Where a rank and its size are read from: our launcher's variables, then those of Open MPI and of
 # MPICH and Intel MPI, which start the processes themselves.
@@ -48,13 +55,27 @@ class Config:
         rendezvous_addr, rendezvous_port: where the job's key-value store listens;
             an empty address means a job of one rank.
         secret_file: a file of mode 0600 that holds the job's secret.
-        start_timeout_s: seconds to wait for all ranks to appear and connect.
-        fusion_threshold: bytes of tensors that may travel in one fused batch; 0 turns fusion off.
-        cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
-        stall_check_time_s: seconds after which missing ranks are reported; 0 turns it off.
-        stall_shutdown_time_s: seconds after which a stalled job is ended; 0 means never.
-        log_level: trace, debug, info, warning, error or fatal.
         elastic: whether the job may change its size while it runs.
+        start_timeout_s: seconds to wait for all ranks to appear and connect.
+        thread_affinity: the core of the engine's thread by local rank; empty to bind none.
+        fusion_threshold: bytes of tensors that may travel in one fused batch; 0 turns fusion off.
+        fusion_threshold_is_set: whether the user chose it, so that autotuning leaves it alone.
+        disable_group_fusion: whether a grouped operation shares no batch with others.
+        cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
+        autotune: whether the best settings are measured while training.
+        autotune_log: file for what was tried; empty for none.
+        autotune_warmup_samples: samples that are thrown away at first.
+        autotune_steps_per_sample: steps in one sample.
+        autotune_max_samples: samples after which tuning ends.
+        deterministic: whether reruns are equal bit by bit.
+        check_in_sync_steps: steps between two comparisons of parameters; 0 means never.
+        stall_check_time_s: seconds after which missing ranks are reported; 0 turns it off, None
+            follows the pace of the job.
+        stall_shutdown_time_s: seconds after which a stalled job is ended; 0 means never.
+        timeline: file for the timeline; empty for none, DYNAMIC to wait for ``start_timeline``.
+        timeline_mark_cycles: whether each batch is marked in the timeline.
+        log_level: trace, debug, info, warning, error or fatal; see NATIVE_LOG_LEVELS.
+        log_hide_time: whether lines of the log begin without the time.
     """
 
     rank: int = 0
@@ -67,49 +88,57 @@ class Config:
     rendezvous_addr: str = ""
     rendezvous_port: int = 0
     secret_file: str = ""
-    start_timeout_s: float = 30.0
-    fusion_threshold: int = 64 * MIB
-    cache_capacity: int = 1024
-    stall_check_time_s: float = 60.0
-    stall_shutdown_time_s: float = 0.0
-    log_level: str = "warning"
     elastic: bool = False
+    start_timeout_s: float = 30.0
+    thread_affinity: tuple[int, ...] = ()
+    fusion_threshold: int = 64 * MIB
+    fusion_threshold_is_set: bool = False
+    disable_group_fusion: bool = False
+    cache_capacity: int = 1024
+    autotune: bool = False
+    autotune_log: str = ""
+    autotune_warmup_samples: int = 3
+    autotune_steps_per_sample: int = 10
+    autotune_max_samples: int = 20
+    deterministic: bool = False
+    check_in_sync_steps: int = 0
+    stall_check_time_s: float | None = None
+    stall_shutdown_time_s: float = 0.0
+    timeline: str = ""
+    timeline_mark_cycles: bool = False
+    log_level: str = "warning"
+    log_hide_time: bool = False
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> Config:
         """Reads the settings that the launcher left in the environment.
 
+        Rank 0 warns about variables that are unknown, deprecated or ignored.
+
         Args:
             environ: the variables; those of this process if None.
 
         Raises:
-            StartError: a variable has a value that makes no sense; the message names it.
+            StartError: a variable has a value that makes no sense, or asks for what is not there;
+                the message names it.
         """
-        env = _Environment(os.environ if environ is None else environ)
-        rank, size = env.rank_and_size(_RANK_NAMES)
-        local_rank, local_size = env.rank_and_size(_LOCAL_RANK_NAMES)
-        cross_rank, cross_size = env.rank_and_size(_CROSS_RANK_NAMES)
-        stall_time_s = env.number("HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0)
-        config = Config(
-            rank=rank,
-            size=size,
-            local_rank=local_rank,
-            local_size=local_size,
-            cross_rank=cross_rank,
-            cross_size=cross_size,
-            hostname=env.text("HOROVOD_HOSTNAME") or socket.gethostname(),
-            rendezvous_addr=env.text("HOROVOD_GLOO_RENDEZVOUS_ADDR"),
-            rendezvous_port=env.integer("HOROVOD_GLOO_RENDEZVOUS_PORT", 0),
-            secret_file=env.text("HOROVOD_SECRET_FILE"),
-            start_timeout_s=env.number("HOROVOD_START_TIMEOUT", 30.0),
-            fusion_threshold=env.integer("HOROVOD_FUSION_THRESHOLD", 64 * MIB),
-            cache_capacity=env.integer("HOROVOD_CACHE_CAPACITY", 1024),
-            stall_check_time_s=0.0 if env.flag("HOROVOD_STALL_CHECK_DISABLE") else stall_time_s,
-            stall_shutdown_time_s=env.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0),
-            log_level=env.text("HOROVOD_LOG_LEVEL").lower() or "warning",
-            elastic=env.flag("HOROVOD_ELASTIC"),
-        )
+        reader = SettingsReader(os.environ if environ is None else environ)
+        reader.check_words()
+        values: dict[str, Any] = {
+            setting.field: reader.value(setting.name) for setting in TABLE.values() if setting.field
+        }
+        values["rank"], values["size"] = reader.rank_and_size(_RANK_NAMES)
+        values["local_rank"], values["local_size"] = reader.rank_and_size(_LOCAL_RANK_NAMES)
+        values["cross_rank"], values["cross_size"] = reader.rank_and_size(_CROSS_RANK_NAMES)
+        values["hostname"] = values["hostname"] or socket.gethostname()
+        values["fusion_threshold_is_set"] = bool(reader.text("HOROVOD_FUSION_THRESHOLD"))
+        values["start_timeout_s"] = _start_timeout_s(reader)
+        values["stall_check_time_s"] = _stall_check_time_s(reader)
+        advice = [*advice_on(reader), *_drop_what_does_not_fit(values)]
+        config = Config(**values)
         config._check()
+        for line in advice if config.rank == 0 else ():
+            warnings.warn(line, stacklevel=2)
         return config
 
     def _check(self) -> None:
@@ -120,72 +149,40 @@ class Config:
             )
         if not (self.rendezvous_addr == "" or 0 < self.rendezvous_port < 65536):
             raise StartError(f"HOROVOD_GLOO_RENDEZVOUS_PORT={self.rendezvous_port} is not a port")
-        if self.log_level not in LOG_LEVELS:
-            raise StartError(
-                f"HOROVOD_LOG_LEVEL={self.log_level!r} is none of {', '.join(LOG_LEVELS)}"
-            )
-        for name, value in (
-            ("HOROVOD_FUSION_THRESHOLD", self.fusion_threshold),
-            ("HOROVOD_CACHE_CAPACITY", self.cache_capacity),
-            ("HOROVOD_STALL_CHECK_TIME_SECONDS", self.stall_check_time_s),
-            ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", self.stall_shutdown_time_s),
-        ):
-            if value < 0:
-                raise StartError(f"{name}={value} is negative")
         if self.start_timeout_s <= 0:
             raise StartError(f"HOROVOD_START_TIMEOUT={self.start_timeout_s:g} is not above 0")
 
 
-@dataclass(frozen=True)
-class _Environment:
-    """Typed look-ups in a mapping of environment variables."""
+def _start_timeout_s(reader: SettingsReader) -> float:
+    older: float | None = reader.value("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    if older is not None and not reader.text("HOROVOD_START_TIMEOUT"):
+        if older <= 0:
+            raise StartError(f"HOROVOD_GLOO_TIMEOUT_SECONDS={older:g} is not above 0")
+        return older
+    timeout_s: float = reader.value("HOROVOD_START_TIMEOUT")
+    return timeout_s
 
-    variables: Mapping[str, str]
 
-    def text(self, name: str) -> str:
-        return self.variables.get(name, "").strip()
+def _stall_check_time_s(reader: SettingsReader) -> float | None:
+    time_s: float | None = reader.value("HOROVOD_STALL_CHECK_TIME_SECONDS")
+    return 0.0 if reader.value("HOROVOD_STALL_CHECK_DISABLE") else time_s
 
-    def integer(self, name: str, default: int) -> int:
-        text = self.text(name)
-        try:
-            return int(text) if text else default
-        except ValueError:
-            raise StartError(f"{name}={text!r} is not an integer") from None
 
-    def number(self, name: str, default: float) -> float:
-        text = self.text(name)
-        try:
-            number = float(text) if text else default
-        except ValueError:
-            raise StartError(f"{name}={text!r} is not a number") from None
-        if not math.isfinite(number):
-            raise StartError(f"{name}={text!r} is not finite")
-        return number
-
-    def flag(self, name: str) -> bool:
-        """True for an integer that is not 0 and for true, yes, on; unset is False."""
-        text = self.text(name).lower()
-        if text in ("true", "yes", "on"):
-            return True
-        if text in ("", "false", "no", "off"):
-            return False
-        return self.integer(name, 0) != 0
-
-    def rank_and_size(self, candidates: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        """The first pair of variables that is set; (0, 1) if none is."""
-        for rank_name, size_name in candidates:
-            given = [name for name in (rank_name, size_name) if self.text(name)]
-            if len(given) == 1:
-                missing = size_name if given[0] == rank_name else rank_name
-                raise StartError(f"{given[0]} is set but {missing} is not; set both or neither")
-            if given:
-                return self._rank_of_size(rank_name, size_name)
-        return 0, 1
-
-    def _rank_of_size(self, rank_name: str, size_name: str) -> tuple[int, int]:
-        rank, size = self.integer(rank_name, 0), self.integer(size_name, 1)
-        if size < 1:
-            raise StartError(f"{size_name}={size} is not a number of processes")
-        if not 0 <= rank < size:
-            raise StartError(f"{rank_name}={rank} is not in 0 … {size - 1}, as {size_name}={size}")
-        return rank, size
+def _drop_what_does_not_fit(values: dict[str, Any]) -> list[str]:
+    """Resets values that contradict others, and returns what to tell the user about it."""
+    advice = []
+    check_s, shutdown_s = values["stall_check_time_s"], values["stall_shutdown_time_s"]
+    if check_s is not None and 0 < shutdown_s < check_s:
+        values["stall_shutdown_time_s"] = 0.0
+        advice.append(
+            f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown_s:g} is ignored, as it is below the "
+            f"{check_s:g} s of HOROVOD_STALL_CHECK_TIME_SECONDS"
+        )
+    cores, local_size = values["thread_affinity"], values["local_size"]
+    if 0 < len(cores) < local_size:
+        values["thread_affinity"] = ()
+        advice.append(
+            f"HOROVOD_THREAD_AFFINITY names {len(cores)} cores for the {local_size} ranks of this "
+            "host and is ignored; name one for each local rank"
+        )
+    return advice

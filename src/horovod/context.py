@@ -11,25 +11,38 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from horovod import _native
 from horovod.config import Config
 from horovod.errors import NotInitializedError, UsageError
 from horovod.group import Group
-from horovod.rendezvous.peers import connect_peers
-from horovod.rendezvous.secret import read_secret
-from horovod.rendezvous.store import StoreClient
+from horovod.start import RunningEngine, start_engine
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-@dataclass(frozen=True)
+@runtime_checkable
+class DeclaredSet(Protocol):
+    """What :func:`init` wants to know of a process set; see :mod:`horovod.train.process_set`."""
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """The global ranks of the set in rising order."""
+
+    def register(self, call_site: str = "") -> None:
+        """Makes the set on all ranks of the job that has just begun."""
+
+    def resolve(self) -> None:
+        """Finds the set of the same ranks in the running job; KeyError if there is none."""
+
+
+@dataclass
 class _Job:
     """An initialised job of this process."""
 
     config: Config
+    running: RunningEngine
     group: Group
 
 
@@ -45,21 +58,31 @@ class _Context:
     def init(self, comm: object, process_sets: object) -> None:
         with self._lock:
             config = Config.from_env() if self._job is None else self._job.config
-            _check_scope(comm, process_sets, config.size)
+            _check_comm(comm, config.size)
+            declared = _declared_sets(process_sets, config.size)
             if self._job is not None:
+                for process_set in declared:
+                    process_set.resolve()
                 return
             if self._epoch == 0:
                 self._watch_exit()
             # Also after a failure: a retry must not meet what the failed try left in the store.
             self._epoch += 1
-            engine = _start_engine(config, self._epoch)
-            self._job = _Job(config, Group(engine, 0, range(config.size)))
+            running = start_engine(config, self._epoch)
+            group = Group(running.engine, 0, range(config.size))
+            self._job = _Job(config, running, group)
+        try:
+            for process_set in declared:
+                process_set.register()
+        except BaseException as error:
+            self.shutdown(f"its process sets could not be made: {error}")
+            raise
 
     def shutdown(self, reason: str = "") -> None:
         with self._lock:
             job, self._job = self._job, None
         if job is not None:
-            job.group.engine.close(reason or "it called hvd.shutdown()")
+            job.running.close(reason or "it called hvd.shutdown()")
 
     def job(self) -> _Job:
         job = self._job
@@ -75,7 +98,7 @@ class _Context:
         self._lock = threading.Lock()
         job, self._job = self._job, None
         if job is not None:
-            job.group.engine.abandon()
+            job.running.abandon()
 
     def _watch_exit(self) -> None:
         """Tells the peers why this process ends: its exception, or that it simply ended."""
@@ -92,7 +115,7 @@ class _Context:
         atexit.register(lambda: self.shutdown(self._exit_reason or "its process ended"))
 
 
-def _check_scope(comm: object, process_sets: object, size: int) -> None:
+def _check_comm(comm: object, size: int) -> None:
     if isinstance(comm, Iterable):
         ranks = sorted(comm)
         if ranks and ranks != list(range(size)):
@@ -105,58 +128,67 @@ def _check_scope(comm: object, process_sets: object, size: int) -> None:
             f"init(comm=…) got a {type(comm).__name__}; MPI communicators are not supported in "
             "this version, start the job with horovodrun and call init() without arguments"
         )
-    dynamic = isinstance(process_sets, str) and process_sets.lower() == "dynamic"
-    if process_sets and not dynamic:
+
+
+def _is_dynamic(process_sets: object) -> bool:
+    """Whether ``init`` got the word that once allowed process sets to change; they always may."""
+    return isinstance(process_sets, str) and process_sets.lower() == "dynamic"
+
+
+def _declared_sets(process_sets: object, size: int) -> list[DeclaredSet]:
+    """The sets that ``init`` was given, after what can be checked without the other ranks."""
+    if process_sets is None or _is_dynamic(process_sets):
+        return []
+    if isinstance(process_sets, str) or not isinstance(process_sets, Iterable):
         raise UsageError(
-            "init(process_sets=…): process sets other than the global one are not supported in "
-            "this version"
+            f'init(process_sets={process_sets!r}) is neither "dynamic" nor a list of process sets'
         )
+    seen = {tuple(range(size)): "the global process set"}
+    declared = []
+    for index, process_set in enumerate(process_sets):
+        if not isinstance(process_set, DeclaredSet):
+            raise UsageError(
+                f"init(process_sets=…): number {index} is a {type(process_set).__name__}, not a "
+                "hvd.ProcessSet"
+            )
+        ranks = tuple(process_set.ranks or ())
+        if ranks in seen:
+            raise UsageError(
+                f"init(process_sets=…): number {index}, {process_set}, is the same as {seen[ranks]}"
+            )
+        check_ranks(ranks, size)
+        seen[ranks] = f"number {index}"
+        declared.append(process_set)
+    return declared
 
 
-def _start_engine(config: Config, epoch: int) -> _native.Engine:
-    if config.size == 1:
-        return _native.Engine(0, 1, _options(config, [_label(config)]), None, (), ())
-    secret = read_secret(config.secret_file)
-    store = StoreClient(
-        config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
-    )
-    try:
-        peers = connect_peers(config, secret, store, _native.LocalPort, epoch)
-    finally:
-        store.close()
-    try:
-        return _native.Engine(
-            config.rank,
-            config.size,
-            _options(config, peers.rank_names),
-            peers.port,
-            peers.local_peers,
-            peers.remote_peers,
+def check_ranks(ranks: Sequence[int], size: int) -> None:
+    """Checks that a process set of these ranks makes sense in a job of ``size`` ranks.
+
+    Args:
+        ranks: global ranks in rising order.
+        size: of the job.
+
+    Raises:
+        UsageError: there is none, one is there twice, or one is not in the job.
+    """
+    listed = list(ranks)
+    if not listed:
+        raise UsageError("a process set needs at least one rank")
+    if len(set(listed)) != len(listed):
+        raise UsageError(f"a process set of ranks {listed} holds a rank twice")
+    if listed[0] < 0 or listed[-1] >= size:
+        raise UsageError(
+            f"a process set of ranks {listed} does not fit into the job, whose ranks are "
+            f"0 … {size - 1}"
         )
-    except BaseException:
-        peers.close()
-        raise
-
-
-def _options(config: Config, rank_names: Sequence[str]) -> _native.EngineOptions:
-    return _native.EngineOptions(
-        fusion_threshold=config.fusion_threshold,
-        cache_capacity=config.cache_capacity,
-        stall_check_time_s=config.stall_check_time_s,
-        stall_shutdown_time_s=config.stall_shutdown_time_s,
-        rank_names=rank_names,
-    )
-
-
-def _label(config: Config) -> str:
-    return config.hostname
 
 
 _context = _Context()
 
 
 def init(
-    comm: Sequence[int] | None = None, process_sets: Sequence[object] | str | None = None
+    comm: Sequence[int] | None = None, process_sets: Iterable[DeclaredSet] | str | None = None
 ) -> None:
     """Joins the job that the launcher describes in the environment; a job of one rank without it.
 
@@ -164,11 +196,20 @@ def init(
 
     Args:
         comm: the ranks of the job; None, an empty list, or all of them.
-        process_sets: None, an empty list, or "dynamic"; this version has no other sets.
+        process_sets: the ``hvd.ProcessSet`` objects to register, the same on all ranks; or
+            "dynamic", to add and remove process sets later; or None. While Horovod is initialised
+            the sets are only looked up among the registered ones.
 
     Raises:
         StartError: a setting is wrong, or a rank did not appear within the start timeout.
-        UsageError: ``comm`` or ``process_sets`` asks for what this version does not have.
+        UsageError: ``comm`` asks for what this version does not have; two process sets are equal,
+            or one does not fit into the job.
+        KeyError: Horovod is initialised, and has no process set of these ranks.
+        HorovodInternalError: the ranks named different process sets.
+
+    Example:
+        >>> even, odd = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
+        >>> hvd.init(process_sets=[even, odd])   # with 4 ranks
     """
     _context.init(comm, process_sets)
 
@@ -190,6 +231,11 @@ def global_group() -> Group:
         NotInitializedError: Horovod has not been initialised.
     """
     return _context.job().group
+
+
+def settings() -> Config:
+    """What the job was started with; the defaults while Horovod is not initialised."""
+    return _context.job().config if _context.initialized() else Config()
 
 
 def rank() -> int:

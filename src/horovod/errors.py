@@ -6,6 +6,7 @@ RuntimeError
 │   ├── PeerLostError          a rank died, or its connection broke
 │   ├── ShutDownError          a rank, or this one, has shut Horovod down
 │   ├── StalledError           some ranks did not submit within the shutdown deadline
+│   ├── ReplicasDivergedError  what must be equal on all ranks is not
 │   └── NotInitializedError    hvd.init() was not called (also a ValueError)
 └── HostsUpdatedInterrupt      elastic: the set of hosts changed
 ValueError
@@ -39,6 +40,27 @@ class ShutDownError(HorovodInternalError):
 
 class StalledError(HorovodInternalError):
     """Some ranks did not submit an operation within the shutdown deadline."""
+
+
+class ReplicasDivergedError(HorovodInternalError):
+    """Tensors that must be equal on all ranks differ.
+
+    Args:
+        message: says all of the following in words.
+        tensors: the names of the first tensors that differ.
+        ranks: for each of them the global ranks whose values are not those of the majority.
+    """
+
+    def __init__(
+        self, message: str, tensors: tuple[str, ...] = (), ranks: tuple[tuple[int, ...], ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.tensors = tensors
+        self.ranks = ranks
+
+    def __reduce__(self) -> tuple[type[ReplicasDivergedError], tuple[object, ...]]:
+        return type(self), (self.message, self.tensors, self.ranks)
 
 
 class NotInitializedError(HorovodInternalError, ValueError):

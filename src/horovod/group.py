@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from horovod import _native
+from horovod.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,9 +60,12 @@ class Group:
     - UsageError: the arguments do not fit; DuplicateNameError: the name is in flight;
     - HorovodInternalError: the engine can no longer work.
 
+    A rank outside of the set has such an object too, which knows its ranks and refuses every
+    collective with UsageError.
+
     Args:
         engine: the engine of this rank.
-        process_set_id: 0 for all ranks of the job.
+        process_set_id: the engine's number of the set, 0 for all ranks of the job.
         ranks: the global ranks of the set, in rising order.
     """
 
@@ -69,13 +73,18 @@ class Group:
         self._engine = engine
         self._id = process_set_id
         self._ranks = tuple(ranks)
-        self._rank = self._ranks.index(engine.rank)
+        self._rank = self._ranks.index(engine.rank) if engine.rank in self._ranks else None
         self._unnamed = itertools.count(1)
 
     @property
     def process_set_id(self) -> int:
-        """0 for all ranks of the job."""
+        """The engine's number of the set, 0 for all ranks of the job; never used twice."""
         return self._id
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this rank belongs to the set."""
+        return self._rank is not None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -84,7 +93,13 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """This rank's place in the set."""
+        """This rank's place in the set.
+
+        Raises:
+            UsageError: it does not belong to the set.
+        """
+        if self._rank is None:
+            raise self._refusal()
         return self._rank
 
     @property
@@ -105,6 +120,7 @@ class Group:
         op: int = ReduceOp.AVERAGE,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        weight: float | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle:
         """Reduces each input over the ranks into the output of the same place.
@@ -114,6 +130,8 @@ class Group:
             outputs: one per input, of its shape and dtype; may be the input itself.
             op: a ReduceOp; Average divides the sum by the set size.
             prescale, postscale: factors applied before and after the reduction.
+            weight: of this rank in the average, for example its number of samples; may differ
+                between ranks. None if all ranks count alike.
         """
         return self._submit(
             _native.ALLREDUCE,
@@ -124,6 +142,7 @@ class Group:
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
+            **({} if weight is None else {"weight": weight}),
         )
 
     def reducescatter(
@@ -204,9 +223,69 @@ class Group:
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
+    def join(self, *, divide_by_initial_world_size: bool = True, call_site: str = "") -> Handle:
+        """Says that this rank has no more inputs; ends when all ranks of the set have said so.
+
+        Until then the rank takes part in every allreduce with what does not change its result.
+        After a successful wait ``handle.last_joined()`` is the global rank that came last, the same
+        on all ranks. No other operation of this rank may be in flight.
+
+        Args:
+            divide_by_initial_world_size: whether Average goes on dividing by the size of the set,
+                or by the number of ranks that have not joined.
+            call_site: ``file:line`` of the caller.
+        """
+        options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
+        return self._submit(
+            _native.JOIN,
+            "join",
+            (),
+            (),
+            options,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+        )
+
+    def add(self, ranks: Sequence[int], *, call_site: str = "") -> Group:
+        """Makes a process set; every rank of the job calls it on its group of all ranks.
+
+        Waits until all ranks have called it, with the same ranks and in the same order of calls.
+
+        Args:
+            ranks: global ranks in rising order, none twice.
+            call_site: ``file:line`` of the caller.
+
+        Returns:
+            The group of the new set; on ranks outside of it, one that is no member.
+
+        Raises:
+            MismatchError: the ranks named different sets.
+            HorovodInternalError: the job failed.
+        """
+        handle = self._change(_native.ADD_PROCESS_SET, ranks, call_site)
+        return Group(self._engine, handle.new_process_set(), ranks)
+
+    def remove(self, group: Group, *, call_site: str = "") -> None:
+        """Removes a set that :meth:`add` made; every rank of the job calls it, as :meth:`add`.
+
+        Args:
+            group: the set; no operation of it may be in flight.
+            call_site: ``file:line`` of the caller.
+
+        Raises:
+            MismatchError: the ranks named different sets.
+            HorovodInternalError: the job failed.
+        """
+        self._change(_native.REMOVE_PROCESS_SET, [group.process_set_id], call_site)
+
+    def _change(self, kind: int, ranks: Sequence[int], call_site: str) -> Handle:
+        options = SubmitOptions(name="change", waits_next=True, call_site=call_site)
+        handle = self._submit(kind, "process_set", (), (), options, ranks=ranks)
+        handle.wait()
+        return handle
+
     def rows_of(self, num_rows: int, rank: int | None = None) -> int:
         """How many of ``num_rows`` a reducescatter leaves on a set rank (this one if None)."""
-        rank = self._rank if rank is None else rank
+        rank = self.rank if rank is None else rank
         return num_rows // self.size + (1 if rank < num_rows % self.size else 0)
 
     def _submit(
@@ -218,17 +297,27 @@ class Group:
         options: SubmitOptions,
         **arguments: Any,
     ) -> Handle:
+        if self._rank is None:
+            raise self._refusal()
         name = options.get("name")
         prefix = options.get("prefix", prefix)
+        number = next(self._unnamed) if name is None else 0
         return self._engine.submit(
             kind,
-            f"{prefix}.noname.{next(self._unnamed)}" if name is None else f"{prefix}.{name}",
+            f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
             inputs,
             outputs,
             process_set=self._id,
             cacheable=name is not None,
+            unnamed=number,
             waits_next=options.get("waits_next", False),
             call_site=options.get("call_site", ""),
             keep_alive=options.get("keep"),
             **arguments,
+        )
+
+    def _refusal(self) -> UsageError:
+        return UsageError(
+            f"rank {self._engine.rank} does not belong to the process set of ranks "
+            f"{list(self._ranks)}; only its members may call"
         )

@@ -7,8 +7,10 @@ import socket
 
 import pytest
 
-from horovod.config import MIB, Config
+from horovod.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
 from horovod.errors import StartError
+from horovod.settings import TABLE
+from horovod.settings.setting import Setting, Status
 
 STORE = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
@@ -54,12 +56,60 @@ def test_everything_the_launcher_sets_is_read() -> None:
         secret_file="/run/secret",
         start_timeout_s=7.5,
         fusion_threshold=0,
+        fusion_threshold_is_set=True,
         cache_capacity=2,
         stall_check_time_s=3.0,
         stall_shutdown_time_s=9.0,
         log_level="debug",
         elastic=True,
     )
+
+
+def test_what_reports_tunes_and_checks_is_read() -> None:
+    config = Config.from_env(
+        {
+            "HOROVOD_TIMELINE": "DYNAMIC",
+            "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+            "HOROVOD_AUTOTUNE": "1",
+            "HOROVOD_AUTOTUNE_LOG": "tuning.csv",
+            "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0",
+            "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "5",
+            "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6",
+            "HOROVOD_DETERMINISTIC": "1",
+            "HOROVOD_CHECK_IN_SYNC_STEPS": "100",
+            "HOROVOD_DISABLE_GROUP_FUSION": "1",
+            "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+            "HOROVOD_LOG_HIDE_TIME": "1",
+            "HOROVOD_THREAD_AFFINITY": "3, 5",
+        }
+    )
+    assert config == Config(
+        hostname=socket.gethostname(),
+        timeline="DYNAMIC",
+        timeline_mark_cycles=True,
+        autotune=True,
+        autotune_log="tuning.csv",
+        autotune_warmup_samples=0,
+        autotune_steps_per_sample=5,
+        autotune_max_samples=6,
+        deterministic=True,
+        check_in_sync_steps=100,
+        disable_group_fusion=True,
+        dynamic_process_sets=True,
+        log_hide_time=True,
+        thread_affinity=(3, 5),
+    )
+
+
+def test_each_setting_has_its_own_field() -> None:
+    fields = [setting.field for setting in TABLE.values() if setting.field]
+    assert len(set(fields)) == len(fields)
+    assert set(fields) <= {field.name for field in dataclasses.fields(Config)}
+
+
+def test_each_log_level_has_its_place_in_the_engine() -> None:
+    assert tuple(NATIVE_LOG_LEVELS) == LOG_LEVELS
+    assert sorted(NATIVE_LOG_LEVELS.values()) == list(NATIVE_LOG_LEVELS.values())
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +190,14 @@ def test_a_rank_without_a_store_is_told_to_use_the_launcher() -> None:
         ("HOROVOD_LOG_LEVEL", "loud"),
         ("HOROVOD_ELASTIC", "maybe"),
         ("HOROVOD_ELASTIC", "²"),
+        ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0"),
+        ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "0"),
+        ("HOROVOD_CHECK_IN_SYNC_STEPS", "-1"),
+        ("HOROVOD_GLOO_TIMEOUT_SECONDS", "0"),
+        ("HOROVOD_THREAD_AFFINITY", "0,x"),
+        ("HOROVOD_THREAD_AFFINITY", "0,-1"),
+        ("HOROVOD_CONTROLLER", "carrier-pigeon"),
+        ("HOROVOD_CPU_OPERATIONS", "ccl"),
     ],
 )
 def test_a_value_without_sense_is_named(name: str, value: str) -> None:
@@ -166,6 +224,73 @@ def test_flags_that_are_off(value: str) -> None:
 def test_the_stall_check_can_be_turned_off() -> None:
     environ = {"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}
     assert Config.from_env(environ).stall_check_time_s == 0.0
+
+
+def test_the_stall_check_follows_the_job_unless_it_is_told() -> None:
+    assert Config.from_env({}).stall_check_time_s is None
+    assert Config.from_env({"HOROVOD_STALL_CHECK_TIME_SECONDS": "0"}).stall_check_time_s == 0.0
+    environ = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"}
+    assert Config.from_env(environ).stall_shutdown_time_s == 5.0
+
+
+def test_a_shutdown_before_the_report_is_ignored() -> None:
+    environ = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "9",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3",
+    }
+    with pytest.warns(UserWarning, match=r"SHUTDOWN_TIME_SECONDS=3 is ignored.* 9 s"):
+        assert Config.from_env(environ).stall_shutdown_time_s == 0.0
+
+
+def test_too_few_cores_bind_nothing() -> None:
+    environ = STORE | {
+        "HOROVOD_LOCAL_RANK": "0",
+        "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_THREAD_AFFINITY": "1",
+    }
+    with pytest.warns(UserWarning, match="1 cores for the 2 ranks"):
+        assert Config.from_env(environ).thread_affinity == ()
+
+
+def test_a_misspelt_variable_gets_a_suggestion_on_rank_0_only() -> None:
+    environ = {"HOROVOD_FUSION_TRESHOLD": "1"}
+    with pytest.warns(UserWarning, match="did you mean HOROVOD_FUSION_THRESHOLD") as caught:
+        Config.from_env(environ)
+    assert len(caught) == 1
+    # Any warning would be an error.
+    Config.from_env(STORE | environ | {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+
+
+def test_names_of_others_are_left_alone() -> None:
+    Config.from_env({"NCCL_DEBUG": "INFO", "PATH": "/bin", "MY_HOROVOD_HOME": "/opt"})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [s for s in TABLE.values() if s.status in (Status.WITHOUT_EFFECT, Status.BUILD)],
+    ids=lambda setting: setting.name,
+)
+def test_what_has_no_effect_is_accepted_in_silence(setting: Setting) -> None:
+    environ = {setting.name: str(setting.default) or "1"}
+    assert Config.from_env(environ) == Config.from_env({})
+
+
+@pytest.mark.parametrize("name", ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"])
+def test_old_controllers_mean_the_engine(name: str) -> None:
+    Config.from_env({name: "gloo"})
+    Config.from_env({name: "Native"})
+    with pytest.warns(UserWarning, match=f"{name}=mpi is understood as native"):
+        Config.from_env({name: "MPI"})
+    with pytest.raises(StartError, match=f"{name}='ccl'.*unset it"):
+        Config.from_env({name: "ccl"})
+
+
+def test_a_deprecated_timeout_gives_way_to_its_successor() -> None:
+    older = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "90"}
+    with pytest.warns(UserWarning, match="use HOROVOD_START_TIMEOUT"):
+        assert Config.from_env(older).start_timeout_s == 90.0
+    with pytest.warns(UserWarning, match="deprecated"):
+        assert Config.from_env(older | {"HOROVOD_START_TIMEOUT": "5"}).start_timeout_s == 5.0
 
 
 def test_a_config_is_frozen() -> None:

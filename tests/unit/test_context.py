@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horovod import context
+from horovod.config import Config
 from horovod.errors import NotInitializedError, UsageError
+from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +56,33 @@ def test_init_takes_what_old_scripts_give(comm: object, process_sets: object) ->
     [
         ([0, 1], None, "all ranks"),
         (object(), None, "MPI communicators"),
-        (None, [object()], "process sets"),
-        (None, "static", "process sets"),
+        (None, [object()], "number 0 is a object"),
+        (None, [[0]], "number 0 is a list"),
+        (None, "static", r"='static'\) is neither"),
+        (None, 3, r"=3\) is neither"),
+        (None, [ProcessSet([0])], r"number 0, .* is the same as the global process set"),
+        (None, [ProcessSet([1])], r"ranks \[1\] does not fit into the job"),
+        (None, [ProcessSet([])], "at least one rank"),
+        (None, [global_process_set], "at least one rank"),
     ],
 )
-def test_init_refuses_what_this_version_lacks(
-    comm: object, process_sets: object, words: str
-) -> None:
+def test_init_refuses_what_makes_no_sense(comm: object, process_sets: object, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         context.init(comm, process_sets)  # type: ignore[arg-type]
     assert not context.is_initialized()
+
+
+def test_a_running_job_looks_process_sets_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    context.init()
+    # A job of one rank has no set but the global one.
+    monkeypatch.setattr(context._context.job(), "config", Config(size=2))
+    with pytest.raises(KeyError, match=r"ranks \[1\]"):
+        context.init(process_sets=[ProcessSet([1])])
+    assert context.is_initialized()
+
+
+def test_settings_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert context.settings() == Config()
+    monkeypatch.setenv("HOROVOD_CHECK_IN_SYNC_STEPS", "7")
+    context.init()
+    assert context.settings().check_in_sync_steps == 7

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/native/adasum_execution.h"
 #include "backend/native/plan_execution.h"
+#include "reduce/adasum.h"
 
 namespace hvd {
 namespace {
@@ -23,19 +25,27 @@ int64_t total_of(const std::vector<Extent>& extents) {
 
 }  // namespace
 
-PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_rank) const {
-  const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
+// Elements in a frame.
+int64_t NativeBackend::chunk_of(DType dtype, int64_t elements_per_rank) const {
+  const auto element_bytes = static_cast<int64_t>(size_of(dtype));
   const int64_t most = std::min(kMostFrameBytes, transport_.max_frame_bytes());
   const int64_t frame = std::clamp(elements_per_rank * element_bytes / kFramesPerShare, kLeastFrameBytes, most);
-  return {batch.set_rank, static_cast<int>(batch.members.size()), std::max<int64_t>(frame / element_bytes, 1)};
+  return std::max<int64_t>(frame / element_bytes, 1);
+}
+
+PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_rank) const {
+  return {batch.set_rank, static_cast<int>(batch.members.size()), chunk_of(batch.dtype, elements_per_rank)};
 }
 
 // One hop in place of two is worth reducing everything on every rank while a hop costs more than that.
 constexpr int64_t kMostExchangedBytes = int64_t{128} << 10;
 
 // Inside a host everybody reaches everybody at memory speed, and two hops beat many. Between hosts the ring keeps each
-// rank to two neighbours.
+// rank to two neighbours. But a ring starts to reduce an element at the owner of its share, which follows from where
+// in a batch the element lies: only where all are reduced in the order of the ranks, as in kDirect and kExchange, does
+// it not matter to the result what travels together.
 Algorithm NativeBackend::algorithm_for(const Batch& batch) const {
+  if (deterministic_) return Algorithm::kDirect;
   const bool local = transport_.all_local();
   return local || batch.members.size() <= 2 ? Algorithm::kDirect : Algorithm::kRing;
 }
@@ -52,6 +62,11 @@ std::unique_ptr<Execution> NativeBackend::allreduce(Batch batch) {
   Plan plan = exchange ? plan_allreduce(context_of(batch, count), Algorithm::kExchange, count)
                        : plan_allreduce(context_of(batch, count / size), algorithm_for(batch), count);
   return execute(std::move(batch), std::move(plan));
+}
+
+std::unique_ptr<Execution> NativeBackend::adasum(Batch batch) {
+  const int64_t chunk = chunk_of(adasum_dtype(batch.dtype), total_of(batch.inputs));
+  return std::make_unique<AdasumExecution>(std::move(batch), chunk, transport_);
 }
 
 std::unique_ptr<Execution> NativeBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {

@@ -9,20 +9,25 @@ namespace hvd {
 
 class NativeBackend final : public Backend {
  public:
-  explicit NativeBackend(Transport& transport) : transport_(transport) {}
+  // `deterministic`: an element's result depends on nothing but what the ranks give for it. The same on all ranks.
+  explicit NativeBackend(Transport& transport, bool deterministic = false)
+      : transport_(transport), deterministic_(deterministic) {}
 
   std::unique_ptr<Execution> allreduce(Batch batch) override;
+  std::unique_ptr<Execution> adasum(Batch batch) override;
   std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
   std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
   std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
   std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
 
  private:
+  [[nodiscard]] int64_t chunk_of(DType dtype, int64_t elements_per_rank) const;
   [[nodiscard]] PlanContext context_of(const Batch& batch, int64_t elements_per_rank) const;
   [[nodiscard]] Algorithm algorithm_for(const Batch& batch) const;
   std::unique_ptr<Execution> execute(Batch batch, Plan plan);
 
   Transport& transport_;
+  bool deterministic_;
 };
 
 }  // namespace hvd

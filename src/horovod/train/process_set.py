@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from horovod import context
 from horovod.errors import UsageError
+from horovod.train.call_site import call_site
+from horovod.train.process_set_table import ProcessSetTable, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from horovod.group import Group
 
 
 class ProcessSet:
     """Ranks that run collectives among themselves.
 
-    Only :data:`global_process_set` can be used in this version.
+    It can be used once it is registered: by ``hvd.init(process_sets=[...])`` or
+    :func:`add_process_set`. The end of a job unregisters it.
 
     Args:
         ranks: global ranks, in any order.
 
     Raises:
         UsageError: something in ``ranks`` is not an integer.
+        NotImplementedError: ``ranks`` is an MPI communicator.
 
     Example:
         >>> str(ProcessSet([2, 0]))
@@ -32,11 +35,15 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = _sorted_ranks(ranks)
+        self._table: ProcessSetTable | None = None
+        self._group: Group | None = None
 
     @property
     def process_set_id(self) -> int | None:
-        """The number of the set in the engine, None while it is not registered."""
-        return None
+        """The number of the set, the same on all ranks; None while it is not registered."""
+        if self._table is None or self._group is None or self._table is not _current_table():
+            return None
+        return self._table.number_of(self._group)
 
     @property
     def ranks(self) -> list[int] | None:
@@ -49,12 +56,20 @@ class ProcessSet:
         return None
 
     def included(self) -> bool | None:
-        """Whether this process belongs to the set, None while the ranks are not known."""
+        """Whether this process belongs to the set, None while the ranks are not known.
+
+        Raises:
+            NotInitializedError: Horovod has not been initialised.
+        """
         ranks = self.ranks
-        return None if ranks is None else context.rank() in ranks
+        return None if ranks is None else context.global_group().rank in ranks
 
     def rank(self) -> int | None:
-        """This process's place in the set, None while the set is not registered."""
+        """This process's place in the set, None while the set is not registered.
+
+        Raises:
+            UsageError: this process does not belong to the set.
+        """
         return None if self.process_set_id is None else self.group().rank
 
     def size(self) -> int | None:
@@ -62,14 +77,61 @@ class ProcessSet:
         return None if self.process_set_id is None else self.group().size
 
     def group(self) -> Group:
-        """The group that runs the set's collectives.
+        """The group that runs the set's collectives; on ranks outside of it, one that refuses them.
 
         Raises:
-            UsageError: the set is not the global one.
+            UsageError: the set is not registered.
         """
-        raise UsageError(
-            f"{self}: process sets other than the global one are not supported in this version"
-        )
+        if self._group is None or self.process_set_id is None:
+            raise UsageError(
+                f"{self} is not registered; process sets are registered by "
+                "hvd.init(process_sets=[...]) or hvd.add_process_set, on all ranks"
+            )
+        return self._group
+
+    def register(self, call_site: str = "") -> None:
+        """Makes the set on all ranks of the job; all of them must call it.
+
+        Args:
+            call_site: ``file:line`` of the caller.
+
+        Raises:
+            UsageError: the ranks make no set, or there is one of the same ranks.
+            HorovodInternalError: the ranks named different sets, or the job failed.
+        """
+        world = context.global_group()
+        table = table_of(world)
+        self._group = table.add(world, self._ranks, call_site)
+        self._table = table
+
+    def unregister(self, call_site: str = "") -> bool:
+        """Removes the set on all ranks of the job; all of them must call it.
+
+        Args:
+            call_site: ``file:line`` of the caller.
+
+        Returns:
+            False if the set is not registered; then nothing happens.
+
+        Raises:
+            HorovodInternalError: the ranks named different sets, or the job failed.
+        """
+        table, group = self._table, self._group
+        if table is None or group is None or table is not _current_table():
+            return False
+        return table.remove(context.global_group(), group, call_site)
+
+    def resolve(self) -> None:
+        """Finds the registered set of the same ranks.
+
+        Raises:
+            KeyError: there is none.
+        """
+        table = table_of(context.global_group())
+        group = table.find(self._ranks)
+        if group is None:
+            raise KeyError(f"no process set of ranks {self._ranks} was registered by hvd.init()")
+        self._table, self._group = table, group
 
     def __str__(self) -> str:
         return (
@@ -101,22 +163,84 @@ class _GlobalProcessSet(ProcessSet):
     def group(self) -> Group:
         return context.global_group()
 
+    def register(self, call_site: str = "") -> None:
+        raise UsageError("the global process set is always registered")
+
+    def unregister(self, call_site: str = "") -> bool:
+        return False
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Registers a process set; waits until all ranks of the job have done so, in the same order.
+
+    Args:
+        process_set: a set that is not registered, or its global ranks; the same on all ranks.
+
+    Returns:
+        The set, now registered.
+
+    Raises:
+        UsageError: the ranks make no set, or one of the same ranks is registered; ``hvd.init`` was
+            not told that process sets are dynamic.
+        NotImplementedError: it is an MPI communicator.
+        HorovodInternalError: the ranks named different sets, or the job failed.
+
+    Example:
+        >>> hvd.init()
+        >>> even = hvd.add_process_set(range(0, hvd.size(), 2))
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    process_set.register(call_site())
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Removes a process set; waits until all ranks of the job have done so, in the same order.
+
+    Args:
+        process_set: a registered set with no operation in flight. It can be added again later.
+
+    Returns:
+        True if it was removed, False if it is not registered or is the global set.
+
+    Raises:
+        UsageError: it is no process set.
+        HorovodInternalError: the ranks named different sets, or the job failed.
+    """
+    return _checked(process_set).unregister(call_site())
+
 
 def group_of(process_set: ProcessSet) -> Group:
     """The group that runs the collectives of a process set.
 
     Raises:
-        UsageError: it is not the global set, or no process set at all.
+        UsageError: it is not registered, or no process set at all.
         NotInitializedError: Horovod has not been initialised.
     """
     if process_set is global_process_set:
         return context.global_group()
+    return _checked(process_set).group()
+
+
+def _checked(process_set: object) -> ProcessSet:
     if not isinstance(process_set, ProcessSet):
         raise UsageError(f"process_set={process_set!r} is not a hvd.ProcessSet")
-    return process_set.group()
+    return process_set
+
+
+def _current_table() -> ProcessSetTable | None:
+    return table_of(context.global_group()) if context.is_initialized() else None
 
 
 def _sorted_ranks(ranks: Iterable[int]) -> list[int]:
+    # What mpi4py's communicators have, without importing it.
+    if hasattr(ranks, "Get_rank") and hasattr(ranks, "Get_size"):
+        raise NotImplementedError(
+            "process sets of MPI communicators are not supported: give the global ranks"
+        )
+    if not isinstance(ranks, Iterable):
+        raise UsageError(f"a process set is made of integer ranks, not of {ranks!r}")
     given = list(ranks)
     try:
         return sorted(operator.index(rank) for rank in given)

@@ -132,8 +132,8 @@ def test_the_global_process_set_knows_its_ranks_after_init() -> None:
     run_ranks(2, body)
 
 
-def test_other_process_sets_are_refused() -> None:
-    with pytest.raises(UsageError, match="not supported in this version"):
+def test_process_sets_that_are_not_registered_are_refused() -> None:
+    with pytest.raises(UsageError, match="is not registered"):
         group_of(ProcessSet([0]))
     with pytest.raises(UsageError, match=r"not a hvd\.ProcessSet"):
         group_of(0)  # type: ignore[arg-type]

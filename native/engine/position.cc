@@ -1,0 +1,112 @@
+#include "engine/position.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace hvd {
+namespace {
+
+// Long enough to tell a busy process from a sleeping one.
+constexpr Duration kMeasurement = std::chrono::milliseconds(100);
+// A thread that only waits for the interpreter's lock gets it sooner than this, as Python hands it over every 5 ms.
+constexpr Duration kAnswerTime = std::chrono::milliseconds(500);
+constexpr Duration kDumpTime = std::chrono::milliseconds(200);
+constexpr size_t kMostDumpBytes = 16384;
+
+Duration process_cpu_time() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+}  // namespace
+
+bool Position::wait_for_request(Duration timeout) {
+  std::unique_lock lock(mutex_);
+  has_watcher_ = true;
+  changed_.wait_for(lock, timeout, [this] { return closed_ || stage_ == Stage::kAsked; });
+  return !closed_ && stage_ == Stage::kAsked;
+}
+
+void Position::answer(std::string stacks) {
+  const std::lock_guard lock(mutex_);
+  if (stage_ != Stage::kAsked) return;
+  stage_ = Stage::kAnswered;
+  stacks_ = std::move(stacks);
+}
+
+void Position::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool Position::closed() {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+void Position::request(TimePoint now) {
+  requested_ = true;
+  signalled_ = false;
+  requested_at_ = now;
+  cpu_time_at_request_ = process_cpu_time();
+  const std::lock_guard lock(mutex_);
+  stage_ = Stage::kAsked;
+  changed_.notify_one();
+}
+
+std::optional<PositionReport> Position::take(TimePoint now) {
+  const Duration passed = now - requested_at_;
+  if (!requested_ || passed < kMeasurement) return std::nullopt;
+  PositionReport report;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool answered = stage_ == Stage::kAnswered;
+    if (!answered && passed < kAnswerTime && (has_watcher_ || dump_.signal != 0)) return std::nullopt;
+    if (answered) report.stacks = std::move(stacks_);
+    if (answered || dump_.signal == 0) {
+      stage_ = Stage::kIdle;
+      requested_ = false;
+      report.activity = activity(now);
+      return report;
+    }
+  }
+  if (!signalled_) {
+    send_signal();
+    return std::nullopt;
+  }
+  if (passed < kAnswerTime + kDumpTime) return std::nullopt;
+  report.stacks = read_dump();
+  report.activity = activity(now) + ", and native code keeps the interpreter's lock";
+  requested_ = false;
+  const std::lock_guard lock(mutex_);
+  stage_ = Stage::kIdle;
+  return report;
+}
+
+void Position::send_signal() {
+  signalled_ = true;
+  if (ftruncate(dump_.fd, 0) != 0 || lseek(dump_.fd, 0, SEEK_SET) != 0) return;
+  syscall(SYS_tgkill, getpid(), dump_.thread, dump_.signal);
+}
+
+std::string Position::read_dump() const {
+  std::array<char, kMostDumpBytes> text{};
+  const ssize_t bytes = pread(dump_.fd, text.data(), text.size(), 0);
+  return bytes > 0 ? std::string(text.data(), static_cast<size_t>(bytes)) : std::string();
+}
+
+std::string Position::activity(TimePoint now) const {
+  const auto used = std::chrono::duration<double>(process_cpu_time() - cpu_time_at_request_).count();
+  const auto passed = std::chrono::duration<double>(now - requested_at_).count();
+  const int percent = static_cast<int>(100.0 * used / passed + 0.5);
+  const std::string share = " (" + std::to_string(percent) + " % of a core)";
+  return (percent >= 20 ? "is busy" : "sleeps") + share;
+}
+
+}  // namespace hvd

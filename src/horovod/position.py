@@ -1,0 +1,110 @@
+"""Where this rank is in its program, for ranks that miss it.
+
+The engine runs without the interpreter. When another rank asks where this one is, a thread of this
+module wakes, takes the interpreter's lock for a moment and writes down the stacks of all threads. If
+native code keeps the lock, the engine sends the process a signal whose handler, that of
+:mod:`faulthandler`, writes them to a memfd without any lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from horovod._native import Engine
+
+_MOST_FRAMES = 12
+_MOST_THREADS = 8
+_WAIT_S = 3600.0
+
+
+class StackDump:
+    """A signal that makes this process write its stacks into a memfd; for one engine.
+
+    Attributes:
+        arguments: signal number, descriptor and thread id, as ``EngineOptions(stack_dump=…)``
+            takes them; zeros if every signal is taken.
+    """
+
+    def __init__(self) -> None:
+        self._signal = _free_signal()
+        self._fd = os.memfd_create("horovod-stacks", os.MFD_CLOEXEC)
+        if self._signal:
+            faulthandler.register(self._signal, file=self._fd, all_threads=True)
+
+    @property
+    def arguments(self) -> tuple[int, int, int]:
+        thread_id = threading.main_thread().native_id
+        return self._signal, self._fd, thread_id if self._signal and thread_id else 0
+
+    def close(self) -> None:
+        """Gives the signal and the descriptor back; the engine must not use them any more."""
+        if self._signal:
+            faulthandler.unregister(self._signal)
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+class PositionWatch:
+    """A thread that answers for the engine where this process is. Ends when the engine closes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = threading.Thread(target=self._run, name="hvd-position", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the end of the thread, after the engine has been closed."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            if self._engine.wait_for_position_request(_WAIT_S):
+                self._engine.answer_position(current_stacks())
+            elif self._engine.closed():
+                return
+
+
+def current_stacks() -> str:
+    """Returns the stacks of the threads of this process but the caller's, the main thread first.
+
+    Each has a heading with its name and up to 12 frames, the innermost first, as
+    ``file:line in function``.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    order = sorted(frames, key=lambda ident: (ident != main, ident))
+    lines: list[str] = []
+    for ident in order[:_MOST_THREADS]:
+        lines.append(f"{names.get(ident, 'a thread without a name')}:")
+        lines += _stack_of(frames[ident])
+    if len(order) > _MOST_THREADS:
+        lines.append(f"and {len(order) - _MOST_THREADS} more threads")
+    return "\n".join(lines)
+
+
+def _stack_of(frame: FrameType | None) -> list[str]:
+    lines: list[str] = []
+    while frame is not None and len(lines) < _MOST_FRAMES:
+        code = frame.f_code
+        lines.append(f"  {code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return lines
+
+
+def _free_signal() -> int:
+    """The highest real-time signal that has no handler; 0 if there is none."""
+    for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            return number
+    return 0

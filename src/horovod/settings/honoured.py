@@ -1,0 +1,224 @@
+"""The settings that something acts on."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from horovod.settings.setting import Kind, Setting, Status
+
+MIB = 1024 * 1024
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+
+_flag = partial(Setting, kind=Kind.FLAG, default=False)
+_place = partial(Setting, status=Status.PLACE)
+_count = partial(Setting, kind=Kind.INTEGER, minimum=0)
+_place_count = partial(_place, kind=Kind.INTEGER)
+
+_JOB = (
+    Setting(
+        "HOROVOD_START_TIMEOUT",
+        "seconds until all ranks must have appeared and connected",
+        kind=Kind.NUMBER,
+        default=30.0,
+        flag="--start-timeout",
+        field="start_timeout_s",
+    ),
+    Setting(
+        "HOROVOD_THREAD_AFFINITY",
+        "cores that the engines' threads are bound to: one id per local rank",
+        kind=Kind.INTEGERS,
+        default=(),
+        flag="--thread-affinity",
+        field="thread_affinity",
+        minimum=0,
+        shown="not bound",
+    ),
+)
+
+_SPEED = (
+    _count(
+        "HOROVOD_FUSION_THRESHOLD",
+        "bytes of tensors that may travel in one batch (the flag takes MiB); 0 turns fusion off",
+        default=64 * MIB,
+        flag="--fusion-threshold-mb",
+        field="fusion_threshold",
+        shown="64 MiB",
+    ),
+    _flag(
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        "1 lets the tensors of one grouped operation share no batch with others",
+        field="disable_group_fusion",
+    ),
+    _count(
+        "HOROVOD_CACHE_CAPACITY",
+        "names whose negotiation is remembered; 0 turns the cache off",
+        default=1024,
+        flag="--cache-capacity",
+        field="cache_capacity",
+    ),
+    _flag(
+        "HOROVOD_AUTOTUNE",
+        "1 measures the best settings while training",
+        flag="--autotune, --no-autotune",
+        field="autotune",
+    ),
+    Setting(
+        "HOROVOD_AUTOTUNE_LOG",
+        "file for what was tried, as CSV",
+        flag="--autotune-log-file",
+        field="autotune_log",
+        shown="none",
+    ),
+    _count(
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        "samples that are thrown away at first",
+        default=3,
+        flag="--autotune-warmup-samples",
+        field="autotune_warmup_samples",
+    ),
+    _count(
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        "steps in one sample",
+        default=10,
+        flag="--autotune-steps-per-sample",
+        field="autotune_steps_per_sample",
+        minimum=1,
+    ),
+    _count(
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "samples after which tuning ends",
+        default=20,
+        flag="--autotune-bayes-opt-max-samples",
+        field="autotune_max_samples",
+        minimum=1,
+    ),
+)
+
+_CORRECTNESS = (
+    _flag(
+        "HOROVOD_DETERMINISTIC",
+        "1 makes reruns equal bit by bit: batches are composed and ordered alike",
+        field="deterministic",
+    ),
+    _count(
+        "HOROVOD_CHECK_IN_SYNC_STEPS",
+        "after how many steps `DistributedOptimizer` compares a sample of the parameters between "
+        "the ranks; 0 means never",
+        default=0,
+        field="check_in_sync_steps",
+    ),
+    Setting(
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        "seconds until ranks that did not submit an operation are reported; 0 means never",
+        kind=Kind.NUMBER,
+        default=None,
+        flag="--stall-check-warning-time-seconds",
+        minimum=0,
+        shown="follows the pace of the job",
+    ),
+    _flag(
+        "HOROVOD_STALL_CHECK_DISABLE",
+        "1 turns the report off",
+        flag="--no-stall-check, --stall-check",
+    ),
+    Setting(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        "seconds until a stalled job fails with StalledError; 0 means never. A time below that of "
+        "the report is ignored, with a warning",
+        kind=Kind.NUMBER,
+        default=0.0,
+        flag="--stall-check-shutdown-time-seconds",
+        field="stall_shutdown_time_s",
+        minimum=0,
+    ),
+)
+
+_REPORTS = (
+    Setting(
+        "HOROVOD_TIMELINE",
+        "file for the timeline, written by rank 0; `DYNAMIC` waits for `hvd.start_timeline`",
+        flag="--timeline-filename",
+        field="timeline",
+        shown="none",
+    ),
+    _flag(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "1 marks each batch in the timeline",
+        flag="--timeline-mark-cycles, --no-timeline-mark-cycles",
+        field="timeline_mark_cycles",
+    ),
+    Setting(
+        "HOROVOD_LOG_LEVEL",
+        f"the least severe of what the ranks report: {', '.join(LOG_LEVELS)}",
+        kind=Kind.WORD,
+        default="warning",
+        flag="--log-level",
+        field="log_level",
+        words=LOG_LEVELS,
+    ),
+    _flag(
+        "HOROVOD_LOG_HIDE_TIME",
+        "1 writes no time in front of what is reported",
+        flag="--log-without-timestamp, --log-with-timestamp",
+        field="log_hide_time",
+    ),
+)
+
+_PLACES = (
+    _place_count("HOROVOD_RANK", "this process among all processes of the job", default=0),
+    _place_count("HOROVOD_SIZE", "the number of all processes of the job", default=1),
+    _place_count("HOROVOD_LOCAL_RANK", "this process among those of its host", default=0),
+    _place_count("HOROVOD_LOCAL_SIZE", "the number of processes of its host", default=1),
+    _place_count(
+        "HOROVOD_CROSS_RANK", "this host among those with a process of its local rank", default=0
+    ),
+    _place_count(
+        "HOROVOD_CROSS_SIZE", "the number of hosts with a process of its local rank", default=1
+    ),
+    _place("HOROVOD_HOSTNAME", "the name of this host as the user wrote it", field="hostname"),
+    _place(
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+        "where the job's store listens; without an address the job has one rank. The name is old: "
+        "there is no Gloo in it",
+        field="rendezvous_addr",
+    ),
+    _place_count(
+        "HOROVOD_GLOO_RENDEZVOUS_PORT",
+        "its port",
+        default=0,
+        field="rendezvous_port",
+    ),
+    _place(
+        "HOROVOD_SECRET_FILE",
+        "the file of mode 0600 that holds the job's secret; see [security](security.md)",
+        field="secret_file",
+    ),
+    _place(
+        "HOROVOD_ELASTIC",
+        "1 if the job may change its size while it runs",
+        kind=Kind.FLAG,
+        default=False,
+        field="elastic",
+    ),
+)
+
+_DEPRECATED = (
+    Setting(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        "the start timeout of a rank, if `HOROVOD_START_TIMEOUT` is not set",
+        status=Status.DEPRECATED,
+        kind=Kind.NUMBER,
+        default=None,
+        flag="--gloo-timeout-seconds",
+        replacement="HOROVOD_START_TIMEOUT",
+    ),
+)
+
+HONOURED: tuple[Setting, ...] = (
+    *_JOB,
+    *_SPEED,
+    *_CORRECTNESS,
+    *_REPORTS,
+    *_PLACES,
+    *_DEPRECATED,
+)

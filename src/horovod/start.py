@@ -1,0 +1,113 @@
+"""From the settings of a rank to a running engine, and back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horovod import _native
+from horovod.config import NATIVE_LOG_LEVELS
+from horovod.position import PositionWatch, StackDump
+from horovod.rendezvous.peers import connect_peers
+from horovod.rendezvous.secret import read_secret
+from horovod.rendezvous.store import StoreClient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horovod.config import Config
+
+_END_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class RunningEngine:
+    """The engine of this process, and what answers for it where the process is.
+
+    Attributes:
+        engine: for submitting operations.
+    """
+
+    engine: _native.Engine
+    _dump: StackDump
+    _watch: PositionWatch
+
+    def close(self, reason: str) -> None:
+        """Leaves the job and tells the peers why; idempotent."""
+        self.engine.close(reason)
+        self._watch.join(_END_TIMEOUT_S)
+        self._dump.close()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the engine is the parent's."""
+        self.engine.abandon()
+
+
+def start_engine(config: Config, epoch: int) -> RunningEngine:
+    """Connects to the other ranks and starts the engine of this one.
+
+    Args:
+        config: the settings of this rank.
+        epoch: how many engines this process has started, this one included; the same on all ranks.
+
+    Raises:
+        StartError: a rank did not appear in time, or the secret is wrong.
+    """
+    dump = StackDump()
+    try:
+        if config.size == 1:
+            label = f"{config.hostname}:{os.getpid()}"
+            engine = _native.Engine(0, 1, _options(config, [label], dump), None, (), ())
+        else:
+            engine = _connect(config, epoch, dump)
+    except BaseException:
+        dump.close()
+        raise
+    return RunningEngine(engine, dump, PositionWatch(engine))
+
+
+def _connect(config: Config, epoch: int, dump: StackDump) -> _native.Engine:
+    secret = read_secret(config.secret_file)
+    store = StoreClient(
+        config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
+    )
+    try:
+        peers = connect_peers(config, secret, store, _native.LocalPort, epoch)
+    finally:
+        store.close()
+    try:
+        return _native.Engine(
+            config.rank,
+            config.size,
+            _options(config, peers.rank_names, dump),
+            peers.port,
+            peers.local_peers,
+            peers.remote_peers,
+        )
+    except BaseException:
+        peers.close()
+        raise
+
+
+def _core_of(config: Config) -> int:
+    cores = config.thread_affinity
+    return cores[config.local_rank] if config.local_rank < len(cores) else -1
+
+
+def _options(
+    config: Config, rank_names: Sequence[str], dump: StackDump
+) -> _native.EngineOptions:
+    return _native.EngineOptions(
+        fusion_threshold=config.fusion_threshold,
+        cache_capacity=config.cache_capacity,
+        stall_check_time_s=config.stall_check_time_s,
+        stall_shutdown_time_s=config.stall_shutdown_time_s,
+        rank_names=rank_names,
+        deterministic=config.deterministic,
+        least_log_level=NATIVE_LOG_LEVELS[config.log_level],
+        log_time=not config.log_hide_time,
+        stack_dump=dump.arguments,
+        fuse_groups=not config.disable_group_fusion,
+        core=_core_of(config),
+    )

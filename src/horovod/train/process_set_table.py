@@ -1,0 +1,108 @@
+"""The process sets of a job by their public numbers, which are alike on all ranks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+from horovod import context
+from horovod.errors import MismatchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horovod.group import Group
+
+
+class ProcessSetTable:
+    """The sets that were added to a job, by number from 1; the freed numbers are used again.
+
+    Changes are collective and happen in the same order on all ranks, so the numbers are the same
+    everywhere. One change at a time: a second thread waits until the first has ended.
+    """
+
+    def __init__(self) -> None:
+        self._changes = threading.Lock()
+        self._groups: dict[int, Group] = {}
+        self._freed: deque[int] = deque()
+        self._unused = itertools.count(1)
+
+    def number_of(self, group: Group) -> int | None:
+        """The number of a set, None after its removal."""
+        return next((n for n, known in list(self._groups.items()) if known is group), None)
+
+    def find(self, ranks: Sequence[int]) -> Group | None:
+        """The set of these ranks in rising order, None if there is none."""
+        wanted = tuple(ranks)
+        return next((group for group in list(self._groups.values()) if group.ranks == wanted), None)
+
+    def add(self, world: Group, ranks: Sequence[int], call_site: str = "") -> Group:
+        """Makes a set on all ranks; waits for them.
+
+        Args:
+            world: the group of all ranks.
+            ranks: global ranks in rising order.
+            call_site: ``file:line`` of the caller.
+
+        Raises:
+            UsageError: the ranks make no set, or there is one of the same ranks.
+            HorovodInternalError: the ranks named different sets, or the job failed.
+        """
+        with self._changes:
+            context.check_ranks(ranks, world.size)
+            if tuple(ranks) == world.ranks:
+                raise UsageError(f"the ranks {list(ranks)} are those of the global process set")
+            known = self.find(ranks)
+            if known is not None:
+                raise UsageError(
+                    f"the ranks {list(ranks)} are those of process set {self.number_of(known)}"
+                )
+            group = world.add(ranks, call_site=call_site)
+            number = self._freed.popleft() if self._freed else next(self._unused)
+            self._groups[number] = group
+            return group
+
+    def remove(self, world: Group, group: Group, call_site: str = "") -> bool:
+        """Forgets a set and removes it on all ranks; waits for them.
+
+        Args:
+            world: the group of all ranks.
+            group: the set to remove.
+            call_site: ``file:line`` of the caller.
+
+        Returns:
+            False if the set is not, or no longer, in the table; then nothing happens.
+
+        Raises:
+            HorovodInternalError: the ranks named different sets, or the job failed.
+        """
+        with self._changes:
+            number = self.number_of(group)
+            if number is None:
+                return False
+            del self._groups[number]
+            try:
+                world.remove(group, call_site=call_site)
+            except MismatchError:
+                # The ranks named different sets, so all of them still exist.
+                self._groups[number] = group
+                raise
+            self._freed.append(number)
+            return True
+
+
+# A table ends with its job: nothing but the context holds the group of all ranks.
+_tables: weakref.WeakKeyDictionary[Group, ProcessSetTable] = weakref.WeakKeyDictionary()
+_tables_lock = threading.Lock()
+
+
+def table_of(world: Group) -> ProcessSetTable:
+    """The table of a job, by the group of all its ranks."""
+    with _tables_lock:
+        table = _tables.get(world)
+        if table is None:
+            table = _tables[world] = ProcessSetTable()
+        return table

@@ -1,0 +1,357 @@
+"""Process sets: numbers, reuse, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from thread_ranks import run_ranks
+
+from horovod import _native, context
+from horovod.config import Config
+from horovod.errors import MismatchError, NotInitializedError, UsageError
+from horovod.group import Group
+from horovod.train import process_set_table
+from horovod.train.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    group_of,
+    remove_process_set,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ADD, REMOVE, JOIN = _native.ADD_PROCESS_SET, _native.REMOVE_PROCESS_SET, _native.JOIN
+
+
+class LoneEngine:
+    """An engine whose peers always agree, or never."""
+
+    size = 4
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.submitted: list[tuple[int, str, dict[str, Any]]] = []
+        self.agrees = True
+        self.closed = ""
+        self._ids = itertools.count(1)
+
+    def submit(
+        self, kind: int, name: str, inputs: object, outputs: object, **options: Any
+    ) -> LoneEngine:
+        self.submitted.append((kind, name, options))
+        return self
+
+    def close(self, reason: str) -> None:
+        self.closed = reason
+
+    def wait(self) -> None:
+        if not self.agrees:
+            raise MismatchError("the ranks named different process sets")
+
+    def new_process_set(self) -> int:
+        return next(self._ids)
+
+    def last_joined(self) -> int:
+        return 3
+
+
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch) -> LoneEngine:
+    """Rank 1 of 4 in a running job."""
+    for name, kind in (("ADD_PROCESS_SET", ADD), ("REMOVE_PROCESS_SET", REMOVE), ("JOIN", JOIN)):
+        monkeypatch.setattr(_native, name, kind, raising=False)
+    engine = LoneEngine(1)
+    world = Group(engine, 0, range(4))  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "global_group", lambda: world)
+    monkeypatch.setattr(context, "is_initialized", lambda: True)
+    return engine
+
+
+def test_a_set_knows_its_ranks_before_it_is_registered() -> None:
+    process_set = ProcessSet((3, 1, 0))
+    assert str(process_set) == "ProcessSet(process_set_id=None, ranks=[0, 1, 3], mpi_comm=None)"
+    assert (process_set.rank(), process_set.size(), process_set.mpi_comm) == (None, None, None)
+    assert str(global_process_set) == "ProcessSet(process_set_id=0, ranks=None, mpi_comm=None)"
+    assert global_process_set.included() is None
+    with pytest.raises(NotInitializedError):
+        process_set.included()
+    with pytest.raises(NotInitializedError):
+        add_process_set([0])
+
+
+@pytest.mark.parametrize("ranks", ["abc", [0.5], [None], 3, [[0]]])
+def test_ranks_are_integers(ranks: Any) -> None:
+    with pytest.raises(UsageError, match="integer ranks"):
+        ProcessSet(ranks)
+
+
+def test_communicators_of_mpi_are_refused() -> None:
+    class Comm:
+        Get_rank = Get_size = staticmethod(lambda: 0)
+
+    comm: Any = Comm()
+    with pytest.raises(NotImplementedError, match="give the global ranks"):
+        ProcessSet(comm)
+
+
+def test_a_registered_set_has_a_number_and_a_group(engine: LoneEngine) -> None:
+    process_set = add_process_set([3, 1])
+    assert str(process_set) == "ProcessSet(process_set_id=1, ranks=[1, 3], mpi_comm=None)"
+    assert (process_set.included(), process_set.rank(), process_set.size()) == (True, 0, 2)
+    kind, name, options = engine.submitted[0]
+    assert (kind, name) == (ADD, "process_set.change")
+    assert (list(options["ranks"]), options["process_set"]) == ([1, 3], 0)
+    assert options["call_site"].startswith(__file__)
+    group = group_of(process_set)
+    assert (group.process_set_id, group.ranks, group.is_member) == (1, (1, 3), True)
+
+
+def test_a_rank_outside_of_a_set_is_told_so(engine: LoneEngine) -> None:
+    process_set = add_process_set([0, 2])
+    assert (process_set.included(), process_set.size()) == (False, 2)
+    group = process_set.group()
+    assert not group.is_member
+    calls: list[Callable[[], object]] = [
+        process_set.rank,
+        group.barrier,
+        group.join,
+        lambda: group.allreduce([], []),
+        lambda: group.rows_of(8),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"rank 1 .* ranks \[0, 2\]; only its members"):
+            call()
+    assert len(engine.submitted) == 1
+
+
+def test_freed_numbers_are_used_again_in_the_order_of_their_removal(engine: LoneEngine) -> None:
+    sets = [add_process_set([rank]) for rank in range(4)]
+    assert [each.process_set_id for each in sets] == [1, 2, 3, 4]
+    assert remove_process_set(sets[2])
+    assert remove_process_set(sets[0])
+    assert sets[0].process_set_id is None
+    assert add_process_set([0, 1]).process_set_id == 3
+    assert add_process_set(sets[0]).process_set_id == 1
+    assert add_process_set([2, 3]).process_set_id == 5
+    kinds = [kind for kind, _, _ in engine.submitted]
+    assert kinds == [ADD] * 4 + [REMOVE] * 2 + [ADD] * 3
+    # The engine's own numbers are never used again.
+    assert sets[0].group().process_set_id == 6
+    assert [options["ranks"] for kind, _, options in engine.submitted if kind == REMOVE] == [
+        [3],
+        [1],
+    ]
+
+
+def test_what_is_not_registered_is_not_removed(engine: LoneEngine) -> None:
+    process_set = ProcessSet([0, 1])
+    assert not remove_process_set(process_set)
+    assert not remove_process_set(global_process_set)
+    assert global_process_set.process_set_id == 0
+    add_process_set(process_set)
+    # Another object of the same ranks is not this set.
+    assert not remove_process_set(ProcessSet([0, 1]))
+    assert remove_process_set(process_set)
+    assert not remove_process_set(process_set)
+    with pytest.raises(UsageError, match="not registered"):
+        group_of(process_set)
+    not_a_set: Any = [0, 1]
+    for function in (remove_process_set, group_of):
+        with pytest.raises(UsageError, match="is not a"):
+            function(not_a_set)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([2, 0], "those of process set 1"),
+        ([3, 2, 1, 0], "those of the global process set"),
+        ([], "at least one rank"),
+        ([1, 1], "holds a rank twice"),
+        ([-1, 0], "does not fit"),
+        ([0, 4], r"0 … 3"),
+    ],
+)
+def test_sets_that_make_no_sense(engine: LoneEngine, ranks: list[int], words: str) -> None:
+    first = add_process_set([0, 2])
+    with pytest.raises(UsageError, match=words):
+        add_process_set(ranks)
+    with pytest.raises(UsageError, match="those of process set 1"):
+        add_process_set(first)
+    with pytest.raises(UsageError, match="always registered"):
+        add_process_set(global_process_set)
+    assert len(engine.submitted) == 1
+
+
+def test_sets_that_the_ranks_do_not_agree_on(engine: LoneEngine) -> None:
+    kept = add_process_set([0, 2])
+    engine.agrees = False
+    refused = ProcessSet([1])
+    with pytest.raises(MismatchError):
+        add_process_set(refused)
+    assert refused.process_set_id is None
+    with pytest.raises(MismatchError):
+        remove_process_set(kept)
+    assert kept.process_set_id == 1
+    engine.agrees = True
+    assert add_process_set(refused).process_set_id == 2
+
+
+def test_the_end_of_a_job_unregisters_its_sets(
+    engine: LoneEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_set = add_process_set([0, 2])
+    monkeypatch.setattr(context, "is_initialized", lambda: False)
+    assert (process_set.process_set_id, process_set.rank()) == (None, None)
+    world = Group(engine, 0, range(4))  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "is_initialized", lambda: True)
+    monkeypatch.setattr(context, "global_group", lambda: world)
+    assert process_set.process_set_id is None
+    assert not remove_process_set(process_set)
+    assert add_process_set(process_set).process_set_id == 1
+
+
+def test_a_second_init_finds_the_sets_of_the_first(engine: LoneEngine) -> None:
+    first = add_process_set([0, 2])
+    again, unknown = ProcessSet([2, 0]), ProcessSet([0])
+    again.resolve()
+    assert again.process_set_id == first.process_set_id
+    assert again.group() is first.group()
+    with pytest.raises(KeyError, match=r"\[0\]"):
+        unknown.resolve()
+    assert remove_process_set(again)
+    assert first.process_set_id is None
+
+
+def test_tables_go_with_their_jobs() -> None:
+    before = len(process_set_table._tables)
+    world = Group(LoneEngine(0), 0, range(4))  # type: ignore[arg-type]
+    table = process_set_table.table_of(world)
+    assert process_set_table.table_of(world) is table
+    del world
+    assert len(process_set_table._tables) == before
+
+
+def test_what_join_and_weights_send(engine: LoneEngine) -> None:
+    world = context.global_group()
+    assert world.join(divide_by_initial_world_size=False).last_joined() == 3
+    kind, name, options = engine.submitted[-1]
+    assert (kind, name, options["divide_by_initial_world_size"]) == (JOIN, "join.noname", False)
+    world.allreduce([], [])
+    assert "weight" not in engine.submitted[-1][2]
+    world.allreduce([], [], weight=0.0)
+    assert engine.submitted[-1][2]["weight"] == 0.0
+
+
+class _Running:
+    """What ``start_engine`` returns."""
+
+    def __init__(self, engine: LoneEngine) -> None:
+        self.engine = engine
+
+    def close(self, reason: str) -> None:
+        self.engine.close(reason)
+
+
+@pytest.fixture(name="starting")
+def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
+    """The engine that hvd.init() will find."""
+    engine = LoneEngine(1)
+    monkeypatch.setattr(context, "start_engine", lambda config, epoch: _Running(engine))
+    monkeypatch.setattr(Config, "from_env", staticmethod(lambda: Config(rank=1, size=4)))
+    yield engine
+    context.shutdown()
+
+
+def test_init_registers_what_it_is_given(starting: LoneEngine) -> None:
+    even, odd = ProcessSet([2, 0]), ProcessSet([1, 3])
+    context.init(process_sets=[even, odd])
+    assert (even.process_set_id, odd.process_set_id) == (1, 2)
+    assert (even.included(), odd.rank()) == (False, 0)
+    again = ProcessSet([3, 1])
+    context.init(process_sets=[again])
+    assert again.process_set_id == 2
+    with pytest.raises(KeyError, match=r"\[0\]"):
+        context.init(process_sets=[ProcessSet([0])])
+    assert len(starting.submitted) == 2
+    context.shutdown()
+    assert (even.process_set_id, odd.size()) == (None, None)
+    context.init(process_sets=(even,))
+    assert even.process_set_id == 1
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [1, 0, 3, 2]])
+def test_init_refuses_equal_sets_and_then_takes_a_better_list(
+    starting: LoneEngine, ranks: list[int]
+) -> None:
+    first, second = ProcessSet([1, 0]), ProcessSet(ranks)
+    with pytest.raises(ValueError, match=rf"number 1, .*{sorted(ranks)}.* is the same as"):
+        context.init(process_sets=[first, second])
+    context.init(process_sets=[first, ProcessSet([0])])
+    assert first.process_set_id == 1
+
+
+def test_init_fails_if_the_ranks_name_different_sets(starting: LoneEngine) -> None:
+    starting.agrees = False
+    with pytest.raises(MismatchError):
+        context.init(process_sets=[ProcessSet([0])])
+    assert not context.is_initialized()
+    assert "process sets" in starting.closed
+
+
+def test_members_reduce_among_themselves() -> None:
+    def body(rank: int) -> tuple[int | None, int | None, list[float]]:
+        even, odd = add_process_set([0, 2]), add_process_set([1])
+        mine = odd if rank % 2 else even
+        other = even if rank % 2 else odd
+        values = bytearray([rank + 1] * 3)
+        buffer = _native.Buffer.from_array(values)
+        mine.group().allreduce([buffer], [buffer], op=1, name="x", keep=values).wait()
+        with pytest.raises(UsageError, match="only its members"):
+            other.group().barrier()
+        assert remove_process_set(even)
+        assert remove_process_set(odd)
+        return even.process_set_id, mine.process_set_id, list(values)
+
+    assert run_ranks(3, body) == [
+        (None, None, [4] * 3),
+        (None, None, [2] * 3),
+        (None, None, [4] * 3),
+    ]
+
+
+def test_different_sets_are_refused_on_all_ranks() -> None:
+    def body(rank: int) -> int | None:
+        with pytest.raises(MismatchError):
+            add_process_set([0, 1 + rank])
+        return add_process_set([0, 1]).process_set_id
+
+    assert run_ranks(3, body) == [1] * 3
+
+
+def test_a_rank_that_has_joined_changes_no_result() -> None:
+    def body(rank: int) -> tuple[float, int]:
+        values = [0.0]
+        if rank:
+            memory = bytearray(struct.pack("f", rank))
+            buffer = _native.Buffer(_address(memory), "float32", (1,))
+            context.global_group().allreduce([buffer], [buffer], op=1, name="x", keep=memory).wait()
+            values = list(struct.unpack("f", memory))
+        handle = context.global_group().join()
+        handle.wait()
+        return values[0], handle.last_joined()
+
+    results = run_ranks(3, body)
+    assert [value for value, _ in results] == [0.0, 3.0, 3.0]
+    assert len({last for _, last in results}) == 1
+    assert results[0][1] != 0
+
+
+def _address(memory: bytearray) -> int:
+    return ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
