@@ -230,13 +230,28 @@ void bind_engine(nb::module_& module) {
       .def(nb::init<int, int>(), nb::arg("num_local"), nb::arg("local_index"))
       .def_prop_ro("segment_fd", [](const LocalPort& self) { return self.segment ? self.segment->fd() : -1; })
       .def_prop_ro("doorbell_fd", [](const LocalPort& self) { return self.doorbell.get(); });
+  nb::class_<AutotuneOptions>(module, "AutotuneOptions")
+      .def(
+          "__init__",
+          [](AutotuneOptions* self, bool fixed, int warmup_samples, int steps_per_sample, int max_samples,
+             std::string log_path) {
+            auto* options = new (self) AutotuneOptions();
+            options->fixed = fixed;
+            options->warmup_samples = warmup_samples;
+            options->steps_per_sample = steps_per_sample;
+            options->max_samples = max_samples;
+            options->log_path = std::move(log_path);
+          },
+          nb::kw_only(), nb::arg("fixed") = false, nb::arg("warmup_samples") = 3, nb::arg("steps_per_sample") = 10,
+          nb::arg("max_samples") = 20, nb::arg("log_path") = "");
   nb::class_<EngineOptions>(module, "EngineOptions")
       .def(
           "__init__",
           [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
              std::optional<double> stall_check_time_s, double stall_shutdown_time_s,
              std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
-             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core) {
+             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core,
+             std::optional<AutotuneOptions> autotune) {
             auto* options = new (self) EngineOptions();
             options->fusion_threshold = fusion_threshold;
             options->cache_capacity = cache_capacity;
@@ -249,12 +264,15 @@ void bind_engine(nb::module_& module) {
             options->stack_dump = {signal, fd, thread};
             options->fuse_groups = fuse_groups;
             options->core = core;
+            if (autotune) autotune->initial_threshold = fusion_threshold;
+            options->autotune = std::move(autotune);
           },
           nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
           nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
           nb::arg("rank_names") = std::vector<std::string>(), nb::arg("deterministic") = false,
           nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
-          nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1);
+          nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1,
+          nb::arg("autotune") = nb::none());
   nb::class_<PyHandle>(module, "Handle")
       .def("done", [](const PyHandle& self) { return self.operation->done(); })
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
@@ -286,6 +304,20 @@ void bind_engine(nb::module_& module) {
           "answer_position",
           [](const PyEngine& self, std::string stacks) { self.engine()->position().answer(std::move(stacks)); },
           nb::arg("stacks"))
+      .def(
+          "start_timeline",
+          [](const PyEngine& self, const std::string& path, bool mark_cycles) {
+            const std::shared_ptr<Engine> engine = self.engine();
+            const nb::gil_scoped_release release;
+            engine->start_timeline(path, mark_cycles);
+          },
+          nb::arg("path"), nb::arg("mark_cycles") = false)
+      .def("stop_timeline",
+           [](const PyEngine& self) {
+             const std::shared_ptr<Engine> engine = self.engine();
+             const nb::gil_scoped_release release;
+             engine->stop_timeline();
+           })
       .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
       .def("error",
            [](const PyEngine& self) {

@@ -41,6 +41,17 @@ Bytes Message::encode() const {
       out.put_string(position.activity);
       out.put_string(position.stacks);
       break;
+    case MessageKind::kTimelineChunk:
+      out.put_bytes(payload);
+      break;
+    case MessageKind::kTimelineStart:
+    case MessageKind::kTimelineStop:
+    case MessageKind::kTimelineEnd:
+    case MessageKind::kTimeQuestion:
+    case MessageKind::kTimeAnswer:
+      out.put(number);
+      out.put(peer_time);
+      break;
   }
   return out.take();
 }
@@ -49,7 +60,7 @@ Message Message::decode(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   Message message;
   const auto kind = in.get<uint8_t>();
-  if (kind > static_cast<uint8_t>(MessageKind::kPosition)) {
+  if (kind > static_cast<uint8_t>(MessageKind::kTimeAnswer)) {
     throw Error(ErrorKind::kInternal, "a control message is of an unknown kind: the peer runs another version");
   }
   message.kind = static_cast<MessageKind>(kind);
@@ -78,6 +89,19 @@ Message Message::decode(std::span<const std::byte> bytes) {
       message.position.operations = in.get_string();
       message.position.activity = in.get_string();
       message.position.stacks = in.get_string();
+      break;
+    case MessageKind::kTimelineChunk: {
+      const auto chunk = in.get_bytes();
+      message.payload.assign(chunk.begin(), chunk.end());
+      break;
+    }
+    case MessageKind::kTimelineStart:
+    case MessageKind::kTimelineStop:
+    case MessageKind::kTimelineEnd:
+    case MessageKind::kTimeQuestion:
+    case MessageKind::kTimeAnswer:
+      message.number = in.get<uint64_t>();
+      message.peer_time = in.get<int64_t>();
       break;
   }
   if (!in.empty()) {

@@ -20,6 +20,14 @@ enum class MessageKind : uint8_t {
   kAbort,     // everything fails: the first cause
   kInquire,   // where are you?
   kPosition,  // here
+
+  // Of the timeline; see timeline_session.h.
+  kTimelineStart,
+  kTimelineStop,
+  kTimelineEnd,    // that was the last chunk
+  kTimelineChunk,  // records of the sender
+  kTimeQuestion,   // what time is it?
+  kTimeAnswer,     // the question's time, and the answerer's
 };
 
 struct Message {
@@ -27,7 +35,10 @@ struct Message {
   uint32_t set = 0;
   std::vector<Announcement> announcements;
   std::vector<Response> responses;
-  uint64_t digest = 0;  // kResend: of what was announced
+  uint64_t digest = 0;    // kResend: of what was announced
+  uint64_t number = 0;    // kTimeline…: of the timeline; kTime…: when the question was asked
+  int64_t peer_time = 0;  // kTimeAnswer
+  Bytes payload;          // kTimelineChunk
   ErrorKind error_kind = ErrorKind::kInternal;
   std::string text;         // kBye, kAbort: the reason
   PositionReport position;  // kPosition

@@ -31,6 +31,11 @@ Engine::Engine(TransportParts parts, EngineOptions options)
   std::vector<int> everybody(static_cast<size_t>(size_));
   std::iota(everybody.begin(), everybody.end(), 0);
   make_process_set(0, std::move(everybody));
+  std::vector<bool> is_remote;
+  for (int peer = 0; peer < size_; ++peer) is_remote.push_back(peer != rank_ && !transport_->is_local(peer));
+  const auto send = [this](int peer, const Message& message) { control_->send(peer, message); };
+  timeline_ = std::make_unique<TimelineSession>(rank_, std::move(is_remote), send, options_.log);
+  if (options_.autotune && rank_ == 0 && size_ > 1) autotuner_ = std::make_unique<Autotuner>(*options_.autotune);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -174,6 +179,7 @@ void Engine::announce_submission(const std::shared_ptr<Operation>& operation,
   }
   Announcement announcement = set.announcement_of(*operation);
   if (!announcement.full) counters_.announced_by_id.fetch_add(1, std::memory_order_relaxed);
+  record_submission(*operation);
   set.pending.emplace(operation->spec.name, operation);
   announcements[operation->set].push_back(std::move(announcement));
 }
@@ -183,6 +189,7 @@ void Engine::abandon() {
   if (abandoned_.exchange(true)) return;
   if (thread_.joinable()) thread_.detach();
   if (transport_ != nullptr) transport_->abandon();
+  timeline_->abandon();
 }
 
 void Engine::close(const std::string& reason) {
@@ -197,6 +204,7 @@ void Engine::close(const std::string& reason) {
   }
   thread_.join();
   const std::lock_guard drive_lock(drive_mutex_);
+  if (const auto writer = timeline_->take_writer()) writer->close();
   const std::lock_guard lock(queue_mutex_);
   backend_.reset();
   control_.reset();

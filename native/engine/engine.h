@@ -21,10 +21,13 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/autotuner.h"
 #include "engine/control.h"
 #include "engine/operation.h"
 #include "engine/position.h"
 #include "engine/process_set.h"
+#include "engine/step_marker.h"
+#include "engine/timeline_session.h"
 #include "transport/transport.h"
 
 namespace hvd {
@@ -38,6 +41,7 @@ struct EngineOptions {
   int core = -1;                                    // that the engine's thread is bound to, if not negative
   bool deterministic = false;                       // results do not depend on what travels together
   StackDump stack_dump;                             // how to get at the stacks of this process's interpreter
+  std::optional<AutotuneOptions> autotune;          // tunes the fusion threshold
   std::vector<std::string> rank_names;                   // what messages say of a rank, "host-a:4711"
   LogSink log = [](LogLevel level, const std::string& message) { log_to_stderr(level, message, false); };
   std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
@@ -80,6 +84,12 @@ class Engine {
   // What this rank says of itself when others miss it; an adapter's thread feeds it.
   [[nodiscard]] Position& position() { return position_; }
 
+  // On rank 0: from now on all ranks record what they do, and this one writes it into a file. Another timeline ends
+  // before; one of the same path goes on. Other ranks do nothing. Throws Error (kUsage) if the file cannot be written.
+  void start_timeline(const std::string& path, bool mark_cycles);
+  // Returns when all records are in the file.
+  void stop_timeline();
+
   // Must be called in the child of a fork, where the engine's thread does not exist: drops what belongs to the parent.
   void abandon();
 
@@ -88,6 +98,18 @@ class Engine {
     ProcessSet* set;
     std::unique_ptr<Execution> execution;
     std::vector<std::shared_ptr<Operation>> operations;
+    TimePoint started{};
+  };
+
+  // To start a timeline, or to stop it if there is no writer.
+  struct TimelineCommand {
+    struct Done {
+      Operation operation;  // what the caller waits for
+      std::unique_ptr<TimelineWriter> ended;
+    };
+    std::unique_ptr<TimelineWriter> writer;
+    uint32_t run = 0;
+    std::shared_ptr<Done> done;
   };
 
   // What submitters need to know of a process set.
@@ -135,6 +157,7 @@ class Engine {
   [[nodiscard]] bool spin(uint32_t seen);
   [[nodiscard]] bool thread_has_work() const;
   [[nodiscard]] std::optional<Duration> until_next_check() const;
+  [[nodiscard]] std::optional<Duration> until_stall_check() const;
   [[nodiscard]] bool is_closing() const;
 
   // Negotiation (engine_negotiation.cc)
@@ -161,6 +184,18 @@ class Engine {
   bool advance_executions();
   void look_for_missing_peers();
   void finish(Operation& operation, const std::optional<Error>& error = std::nullopt);
+
+  // Timeline and tuning (engine_observation.cc)
+  void record_submission(const Operation& operation);
+  void record_announcement(int peer, const Announcement& announcement);
+  void record_answer(const Operation& operation, bool failed);
+  void record_execution(const Active& active, bool begins);
+  void record_end(const Operation& operation);
+  void give_timeline_command(TimelineCommand command);
+  void follow_timeline_commands();
+  [[nodiscard]] bool timeline_has_ended();
+  void note_step(const ProcessSet& set, const Operation& operation);
+  void note_batch(const Active& active);
 
   // Failure (engine_failure.cc)
   bool look_for_lost_peers();
@@ -198,6 +233,9 @@ class Engine {
     std::string call_site;
     TimePoint time;
   } last_submitted_;
+  std::deque<TimelineCommand> timeline_commands_;
+  std::string timeline_path_;  // of the running timeline
+  uint32_t timeline_run_ = 0;
   std::optional<Error> failure_;
   std::optional<std::string> closing_;  // why
 
@@ -214,6 +252,10 @@ class Engine {
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
   bool stuck_reported_ = false;
+  std::unique_ptr<TimelineSession> timeline_;
+  std::shared_ptr<TimelineCommand::Done> ending_timeline_;
+  std::unique_ptr<Autotuner> autotuner_;  // on the coordinator of all ranks
+  StepMarker steps_;
   Position position_;
   std::optional<Inquiry> inquiry_;
   std::vector<int> inquirers_;  // ranks that wait for this one's position

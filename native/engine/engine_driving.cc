@@ -128,6 +128,12 @@ void Engine::run() {
 std::optional<Duration> Engine::until_next_check() const {
   if (failed_) return std::nullopt;
   if (inquiry_ || !inquirers_.empty()) return kInquiryPeriod;
+  const std::optional<Duration> flush = timeline_->until_flush(std::chrono::steady_clock::now());
+  const std::optional<Duration> check = until_stall_check();
+  return flush && check ? std::min(*flush, *check) : (flush ? flush : check);
+}
+
+std::optional<Duration> Engine::until_stall_check() const {
   if (!watches_stalls()) return std::nullopt;
   const bool pending = !active_.empty() || std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
     const ProcessSet& set = *entry.second;
@@ -150,7 +156,7 @@ bool Engine::pass() {
 }
 
 bool Engine::pass_or_throw() {
-  if (is_closing()) {
+  if (is_closing() && (failed_ || timeline_has_ended())) {
     leave();
     return false;
   }
@@ -162,6 +168,7 @@ bool Engine::pass_or_throw() {
   progressed = receive_messages() || progressed;
   progressed = look_for_lost_peers() || progressed;
   progressed = answer_all() || progressed;
+  follow_timeline_commands();
   progressed = advance_executions() || progressed;
   control_->flush();
   transport_->flush();

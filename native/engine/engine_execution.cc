@@ -58,6 +58,8 @@ void Engine::execute(ProcessSet& set, const Response& response) {
   for (const NameRef& ref : response.names) {
     operations.push_back(stands_in ? set.stand_in(ref) : set.take(ref));
     if (stands_in) give_neutral_memory(*operations.back(), set.size());
+    record_answer(*operations.back(), false);
+    note_step(set, *operations.back());
   }
   if (operations.empty()) throw Error(ErrorKind::kInternal, "the coordinator ordered an execution of nothing");
   if (operations.size() > 1) {
@@ -91,7 +93,8 @@ void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
   for (const auto& operation : operations) ++operation->executions_left;
   if (active_.empty()) last_progress_ = options_.clock->now();
-  active_.push_back({&set, std::move(execution), std::move(operations)});
+  active_.push_back({&set, std::move(execution), std::move(operations), std::chrono::steady_clock::now()});
+  record_execution(active_.back(), true);
 }
 
 // Allreduces that may be fused, or one group; a batch for each dtype. Broadcasts move bytes, so they need one batch.
@@ -186,6 +189,8 @@ bool Engine::advance_executions() {
       continue;
     }
     progressed = true;
+    record_execution(active, false);
+    note_batch(active);
     for (const auto& operation : active.operations) {
       if (--operation->executions_left == 0) finish(*operation);
     }
@@ -216,6 +221,7 @@ void Engine::look_for_missing_peers() {
 
 // The name is free again before the caller sees the result, so that it can submit the same name at once.
 void Engine::finish(Operation& operation, const std::optional<Error>& error) {
+  record_end(operation);
   if (!operation.stands_in) {
     const std::lock_guard lock(queue_mutex_);
     const auto set = memberships_.find(operation.set);

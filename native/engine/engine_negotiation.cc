@@ -35,6 +35,10 @@ void Engine::handle(int peer, const Message& message) {
     note_position(peer, message);
     return;
   }
+  if (message.kind >= MessageKind::kTimelineStart) {
+    timeline_->handle(peer, message, std::chrono::steady_clock::now());
+    return;
+  }
   if (message.set >= next_set_id_) {  // the peer has heard of the new set before this rank
     early_messages_[message.set].emplace_back(peer, message);
     return;
@@ -70,6 +74,7 @@ void Engine::send_announcements(ProcessSet& set, std::vector<Announcement> annou
 // On the coordinator: a member is ready for a name.
 void Engine::announce(ProcessSet& set, int member, Announcement announcement) {
   const uint64_t digest = announcement.digest;
+  record_announcement(set.members[static_cast<size_t>(member)], announcement);
   if (set.negotiator->announce(member, std::move(announcement), options_.clock->now())) return;
   if (member == set.set_rank) {
     announce_again(set, digest);
@@ -115,6 +120,7 @@ bool Engine::answer(ProcessSet& set) {
       std::count_if(active_.begin(), active_.end(), [&](const Active& active) { return active.set == &set; });
   std::vector<Response> responses = set.negotiator->take_responses(in_flight < kMostBatchesInFlight);
   if (responses.empty()) return false;
+  if (timeline_->recorder().active()) timeline_->recorder().mark("", "CYCLE_START", std::chrono::steady_clock::now());
   if (set.size() > 1) {
     Message message;
     message.kind = MessageKind::kRespond;
@@ -138,6 +144,7 @@ void Engine::apply(ProcessSet& set, const Response& response) {
       // It goes to all members, though one may not have submitted the name yet.
       if (!set.pending.contains(response.names.at(0).name)) break;
       const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+      record_answer(*operation, true);
       finish(*operation, Error(response.error_kind, response.message));
       break;
     }
@@ -153,6 +160,8 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
     return;
   }
   const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+  record_answer(*operation, false);
+  note_step(set, *operation);
   size_t offset = 0;
   for (const Buffer& output : operation->outputs) {
     const size_t bytes = output.bytes();
@@ -169,6 +178,7 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
 void Engine::peer_left(int peer, const std::string& reason) {
   left_peers_[static_cast<size_t>(peer)] = reason;
   control_->forget(peer);
+  timeline_->peer_left(peer);
   for (const auto& [id, set] : sets_) leave_process_set(*set, peer, reason);
 }
 

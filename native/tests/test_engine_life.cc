@@ -74,7 +74,7 @@ TEST("life: idle engines use no processor") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
     World world(4, {}, wire);
     sum_once(world);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until spinning has ended
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));  // until spinning, and the last stall check, are over
     uint64_t passes = 0;
     for (int rank = 0; rank < 4; ++rank) passes += world.engine(rank).statistics().passes;
     const double before = process_cpu_ms();

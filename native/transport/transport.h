@@ -59,6 +59,8 @@ class Transport {
   [[nodiscard]] bool all_local() const { return all_local_; }
   // A length that frames between any two ranks of the job may have; the same on all ranks.
   [[nodiscard]] int64_t max_frame_bytes() const { return max_frame_bytes_; }
+  // Whether the peer is on this host.
+  [[nodiscard]] bool is_local(int peer) const { return peers_[static_cast<size_t>(peer)].liveness.valid(); }
   // The process of a rank on this host, 0 if it is not known.
   [[nodiscard]] int pid_of(int peer) const;
   [[nodiscard]] int num_local() const { return num_local_; }

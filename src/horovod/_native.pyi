@@ -94,6 +94,27 @@ class LocalPort:
     @property
     def doorbell_fd(self) -> int: ...
 
+class AutotuneOptions:
+    """How to tune the fusion threshold while the job runs.
+
+    Args:
+        fixed: the user chose the threshold; nothing is changed.
+        warmup_samples: steps at the beginning that are not measured.
+        steps_per_sample: most steps that are measured in a row at one threshold.
+        max_samples: most such rows.
+        log_path: a CSV file, or none.
+    """
+
+    def __init__(
+        self,
+        *,
+        fixed: bool = ...,
+        warmup_samples: int = ...,
+        steps_per_sample: int = ...,
+        max_samples: int = ...,
+        log_path: str = ...,
+    ) -> None: ...
+
 class EngineOptions:
     """How an engine behaves; all fields have defaults and can be given as keywords.
 
@@ -109,6 +130,7 @@ class EngineOptions:
         log_time: whether messages begin with the time.
         fuse_groups: whether a group of tensors may travel with others.
         core: that the engine's thread is bound to; -1 is none.
+        autotune: tunes the fusion threshold if given.
         stack_dump: signal, descriptor and thread id of :class:`horovod.position.StackDump`.
     """
 
@@ -126,6 +148,7 @@ class EngineOptions:
         stack_dump: tuple[int, int, int] = ...,
         fuse_groups: bool = ...,
         core: int = ...,
+        autotune: AutotuneOptions | None = ...,
     ) -> None: ...
 
 class Engine:
@@ -188,6 +211,17 @@ class Engine:
             UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.
             ShutDownError, PeerLostError: the engine can no longer work.
         """
+
+    def start_timeline(self, path: str, mark_cycles: bool = ...) -> None:
+        """On rank 0: writes what all ranks do into a file from now on; elsewhere nothing.
+
+        Raises:
+            UsageError: the file cannot be written.
+            ShutDownError: the engine has ended.
+        """
+
+    def stop_timeline(self) -> None:
+        """On rank 0: returns when all records are in the file; elsewhere nothing."""
 
     def wait_for_position_request(self, timeout_s: float) -> bool:
         """Waits without the GIL until another rank asks where this one is.

@@ -224,6 +224,33 @@ def is_initialized() -> bool:
     return _context.initialized()
 
 
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Records what all ranks do, from now on, into one file in Chrome's trace format.
+
+    Rank 0 writes; on other ranks the call does nothing, so all may call it. Needs no
+    ``HOROVOD_TIMELINE``. A timeline that is being written to another file ends before; one of the
+    same file goes on. Open the file with https://ui.perfetto.dev or chrome://tracing.
+
+    Args:
+        file_path: on the host of rank 0; what it held is gone.
+        mark_cycles: whether each answer of the coordinator is marked as ``CYCLE_START``.
+
+    Raises:
+        NotInitializedError: Horovod has not been initialised.
+        UsageError: the file cannot be written.
+    """
+    _context.job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline; all records are in the file when it returns. Nothing if there is none.
+
+    Raises:
+        NotInitializedError: Horovod has not been initialised.
+    """
+    _context.job().running.engine.stop_timeline()
+
+
 def global_group() -> Group:
     """The process set of all ranks.
 

@@ -64,7 +64,14 @@ def start_engine(config: Config, epoch: int) -> RunningEngine:
     except BaseException:
         dump.close()
         raise
-    return RunningEngine(engine, dump, PositionWatch(engine))
+    running = RunningEngine(engine, dump, PositionWatch(engine))
+    if config.timeline and config.timeline.upper() != "DYNAMIC":
+        try:
+            engine.start_timeline(config.timeline, config.timeline_mark_cycles)
+        except BaseException as error:
+            running.close(f"its timeline could not be started: {error}")
+            raise
+    return running
 
 
 def _connect(config: Config, epoch: int, dump: StackDump) -> _native.Engine:
@@ -90,6 +97,18 @@ def _connect(config: Config, epoch: int, dump: StackDump) -> _native.Engine:
         raise
 
 
+def _autotune(config: Config) -> _native.AutotuneOptions | None:
+    if not config.autotune:
+        return None
+    return _native.AutotuneOptions(
+        fixed=config.fusion_threshold_is_set,
+        warmup_samples=config.autotune_warmup_samples,
+        steps_per_sample=config.autotune_steps_per_sample,
+        max_samples=config.autotune_max_samples,
+        log_path=config.autotune_log if config.rank == 0 else "",
+    )
+
+
 def _core_of(config: Config) -> int:
     cores = config.thread_affinity
     return cores[config.local_rank] if config.local_rank < len(cores) else -1
@@ -110,4 +129,5 @@ def _options(
         stack_dump=dump.arguments,
         fuse_groups=not config.disable_group_fusion,
         core=_core_of(config),
+        autotune=_autotune(config),
     )

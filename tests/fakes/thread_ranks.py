@@ -28,12 +28,14 @@ class ThreadRanks:
 
     Args:
         size: the number of ranks.
+        options: of all engines.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, options: _native.EngineOptions | None = None) -> None:
         self.size = size
-        self.engines = _native.make_world(size)
+        self.engines = _native.make_world(size, options or _native.EngineOptions())
         self.groups = [Group(engine, 0, range(size)) for engine in self.engines]
+        self.failed = False
 
     def __enter__(self) -> ThreadRanks:
         self._saved = (context.global_group, context.is_initialized)
@@ -43,15 +45,20 @@ class ThreadRanks:
 
     def __exit__(self, *_: object) -> None:
         context.global_group, context.is_initialized = self._saved
+        self.close("the test is over")
+
+    def close(self, reason: str) -> None:
+        """Closes all engines, which lets every thread that still waits go on with an error."""
         for engine in self.engines:
-            engine.close("the test is over")
+            engine.close(reason)
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Calls ``function(rank, *args)`` on every rank; returns the results in rank order.
 
         Raises:
             AssertionError: the ranks did not end in time.
-            BaseException: what the first rank that failed has raised; the others are stopped.
+            BaseException: what the first rank that failed has raised; the others are stopped, and
+                ``failed`` says that this job can do nothing more.
         """
         results: list[Any] = [None] * self.size
         failures: list[BaseException] = []
@@ -76,8 +83,9 @@ class ThreadRanks:
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         stuck = [thread.name for thread in threads if thread.is_alive()]
-        for engine in self.engines if stuck else ():
-            engine.close("the test ran out of time")
+        self.failed = bool(failures or stuck)
+        if stuck:
+            self.close("the test ran out of time")
         # A rank that fails takes the others along; its own error is the interesting one.
         for error in sorted(failures, key=lambda e: isinstance(e, HorovodInternalError)):
             raise error

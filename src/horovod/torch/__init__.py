@@ -18,9 +18,12 @@ from horovod.context import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.torch.compression import Compression
+from horovod.torch.joining import join
 from horovod.torch.ops import (
     allgather,
     allgather_async,
@@ -46,6 +49,7 @@ from horovod.torch.ops import (
     poll,
     reducescatter,
     reducescatter_async,
+    sparse_allreduce_async,
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
@@ -55,6 +59,8 @@ from horovod.torch.state import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+from horovod.torch.sync_check import check_in_sync
 from horovod.train.capabilities import (
     ccl_built,
     cuda_built,
@@ -67,7 +73,12 @@ from horovod.train.capabilities import (
     nccl_built,
     rocm_built,
 )
-from horovod.train.process_set import ProcessSet, global_process_set
+from horovod.train.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.train.reduce_op import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
@@ -80,7 +91,10 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "ReplicasDivergedError",
     "Sum",
+    "SyncBatchNorm",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -99,6 +113,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_in_sync",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -117,6 +132,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -127,8 +143,12 @@ __all__ = [
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

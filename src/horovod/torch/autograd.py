@@ -40,7 +40,13 @@ def _apply(function: type[torch.autograd.Function], call: Call, *tensors: torch.
 
 
 def allreduce(call: AllreduceCall, tensors: Sequence[torch.Tensor]) -> Tensors:
-    """Runs the call; its gradient is the same allreduce of the incoming gradients."""
+    """Runs the call; its gradient is the same allreduce of the incoming gradients.
+
+    This is what optimizers expect that average the gradients of parameters in the same way. With
+    shares s (1/size, or weight/sum of weights) the loss of the job is L = sum(s_i L_i), the result
+    is y = sum(s_j x_j), and dL/dx_j = s_j sum(s_i dL_i/dy). The optimizer multiplies what rank j
+    finds by s_j, so the backward pass leaves that factor out and returns sum(s_i dL_i/dy).
+    """
     if not tracks(tensors):
         return call.run(tensors)
     outputs: Tensors = _apply(_Allreduce, call, *tensors)

@@ -54,6 +54,7 @@ class AllreduceCall(Call):
     op: ReduceOp = ReduceOp.AVERAGE
     prescale: float = 1.0
     postscale: float = 1.0
+    weight: float | None = None
 
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, which may be the same list."""
@@ -64,6 +65,7 @@ class AllreduceCall(Call):
             op=self.op,
             prescale=self.prescale,
             postscale=self.postscale,
+            weight=self.weight,
             name=self.name,
             prefix=self.prefix,
             waits_next=waits_next,

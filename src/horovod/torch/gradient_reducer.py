@@ -2,21 +2,32 @@
 
 Life of a gradient: the backward pass has added to ``p.grad`` -> the hook counts the pass -> all
 members of its group have their passes: *launched*, now *in flight* -> waited for -> written back
-into ``p.grad``.
+into ``p.grad``. What cannot be launched before the ranks know each other's layouts is *held* until
+the step.
 """
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from horovod.errors import HorovodInternalError, UsageError
+from horovod.group import ReduceOp
+from horovod.torch.gradient_layouts import LayoutAgreement
+from horovod.torch.gradient_weight import GradientWeight, WeightSource
+from horovod.torch.gradients_in_flight import (
+    DenseInFlight,
+    GradientsInFlight,
+    SentDense,
+    SparseGradientInFlight,
+)
+from horovod.torch.parameter_groups import name_suffix
+from horovod.torch.sparse import SPARSE_OPS, SparseExchange, empty_like
 from horovod.torch.tensors import dense, views
 from horovod.train.gradients import GradientSchedule
-from horovod.train.numbering import NameNumbers
 from horovod.train.process_set import ProcessSet, group_of
 
 if TYPE_CHECKING:
@@ -24,11 +35,8 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
-    from horovod._native import Handle
-    from horovod.group import Group, ReduceOp
+    from horovod.group import Group
     from horovod.torch.compression import Compressor
-
-_numbers = NameNumbers()
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class ReductionSettings:
         sparse_as_dense: whether sparse gradients travel as dense ones.
         process_set: the ranks that take part.
         call_site: where the optimizer was made, for messages.
+        weight: of this rank's gradients in the average.
     """
 
     op: ReduceOp
@@ -50,23 +59,12 @@ class ReductionSettings:
     sparse_as_dense: bool
     process_set: ProcessSet
     call_site: str
+    weight: WeightSource = None
 
-
-@dataclass(frozen=True)
-class _Sent:
-    """A gradient in flight.
-
-    Attributes:
-        param: whose gradient it is.
-        gradient: ``param.grad`` when it was launched, None if there was none.
-        wire: the tensor that is reduced in place; may be the gradient itself.
-        context: what the compression needs to restore it.
-    """
-
-    param: torch.Tensor
-    gradient: torch.Tensor | None
-    wire: torch.Tensor
-    context: Any
+    @property
+    def may_travel_sparse(self) -> bool:
+        """Whether sparse gradients may travel as such."""
+        return self.op in SPARSE_OPS and not self.sparse_as_dense
 
 
 class GradientReducer:
@@ -96,15 +94,22 @@ class GradientReducer:
         self.names = names
         self._settings = settings
         self._schedule: GradientSchedule[torch.Tensor] = GradientSchedule(passes)
-        self._in_flight: list[tuple[Handle, list[_Sent]]] = []
+        self._watched: dict[torch.Tensor, str] = {}
+        self._in_flight: list[GradientsInFlight] = []
+        self._left_dense: set[torch.Tensor] = set()
+        self._held: list[Sequence[torch.Tensor]] = []
+        self._weight = GradientWeight(settings.weight)
         self._group: Group | None = None
+        self._layouts: LayoutAgreement
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, _remove, self._hooks).atexit = False
         # Optimizers over parameters of equal names may be in flight at the same time.
-        number = _numbers.number_for(names.values(), self._bind())
-        self._suffix = "" if number == 1 else f".optimizer{number}"
-        for group in groups:
-            self._watch(group)
+        group = group_of(settings.process_set)
+        self._suffix = name_suffix(names.values(), group)
+        self._first_name = min(names.values())
+        self._bind()
+        for members in groups:
+            self._watch(members)
 
     @property
     def passes(self) -> int:
@@ -114,7 +119,7 @@ class GradientReducer:
     def reduce(self, params: Iterable[torch.Tensor]) -> None:
         """Launches what is missing, waits for everything and writes the results into ``p.grad``.
 
-        Parameters without a gradient take part with zeros, as other ranks may have one.
+        Parameters without a gradient take part with zeros if other ranks ever had one.
 
         Args:
             params: all parameters of the optimizer; newly trainable ones are watched from now on.
@@ -123,12 +128,12 @@ class GradientReducer:
             HorovodInternalError: a reduction failed.
         """
         self._launch_missing(params)
-        self._finish(self._write_back)
+        self._finish(_write_back)
         self.reduced = True
 
     def discard(self, params: Iterable[torch.Tensor]) -> None:
         """Begins a new step; waits for gradients in flight, as other ranks wait for them."""
-        if self._in_flight:
+        if self._in_flight or self._held:
             self._launch_missing(params)
         self._finish(_drop)
 
@@ -146,8 +151,23 @@ class GradientReducer:
         Raises:
             UsageError: it is below 1.
         """
-        self._finish(self._write_back)
+        self._finish(_write_back)
         self._schedule.reset(passes)
+
+    def set_weight(self, weight: WeightSource) -> None:
+        """Changes the weight of this rank's gradients from the next step on.
+
+        Raises:
+            UsageError: it is no finite number of at least 0, it needs another reduction, or
+                gradients of this step have left with the old one.
+        """
+        check_weighting(weight, self._settings.op)
+        if self._in_flight:
+            raise UsageError(
+                "set_weight() after the backward pass: gradients have left with the old weight; "
+                "call it before the last backward pass of the step"
+            )
+        self._weight.change(weight)
 
     def on_gradient(self, param: torch.Tensor) -> None:
         """Counts a backward pass that has added to ``param.grad``; launches what is complete.
@@ -158,10 +178,12 @@ class GradientReducer:
             HorovodInternalError: the engine can no longer work.
         """
         self.reduced = False
-        if self._bind().size > 1:
+        if _reduces(self._bind()):
             members = self._schedule.arrived(param)
-            if members:
+            if members and all(map(self._layouts.is_known, members)):
                 self._launch(members)
+            elif members:
+                self._held.append(members)
 
     def _watch(self, params: Sequence[torch.Tensor]) -> None:
         reference = weakref.ref(self)
@@ -172,104 +194,158 @@ class GradientReducer:
                 reducer.on_gradient(param)
 
         self._schedule.add_group(params)
+        self._watched.update((param, self.names[param]) for param in params)
         for param in params:
             handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             self._hooks.append(handle)
 
     def _bind(self) -> Group:
         """The group in use; a new one after ``hvd.shutdown()`` and ``hvd.init()``."""
-        group = group_of(self._settings.process_set)
+        settings = self._settings
+        group = group_of(settings.process_set)
         if group is not self._group:
             self._group = group
-            self._in_flight.clear()
-            self._schedule.reset()
+            name = f"{self._first_name}.layouts{self._suffix}"
+            self._layouts = LayoutAgreement(
+                group, name, settings.may_travel_sparse, settings.call_site
+            )
+            self._begin_step()
         return group
+
+    def _begin_step(self) -> None:
+        self._in_flight = []
+        self._left_dense.clear()
+        self._held.clear()
+        self._weight.begin_step()
+        self._layouts.begin_step()
+        self._schedule.reset()
 
     def _launch_missing(self, params: Iterable[torch.Tensor]) -> None:
         group = self._bind()
         for param in params:
             if param.requires_grad and param not in self._schedule:
                 self._watch((param,))
-        if group.size > 1:
-            for members in self._schedule.take_missing():
+        if not _reduces(group):
+            return
+        self._layouts.ask(self._watched, self._left_dense)
+        unknown = []
+        for members in (*self._held, *self._schedule.take_missing()):
+            if all(map(self._layouts.is_known, members)):
                 self._launch(members)
+            else:
+                unknown.append(members)
+        self._held.clear()
+        if unknown:
+            self._layouts.settle()
+        for members in unknown:
+            self._launch(members)
 
-    def _launch(self, params: Sequence[torch.Tensor]) -> None:
+    def _launch(self, members: Sequence[torch.Tensor]) -> None:
+        group, weight = self._bind(), self._weight.of_step()
+        sparse = [param for param in members if self._layouts.travels_sparse(param)]
+        whole = [param for param in members if self._layouts.travels_dense(param)]
+        if whole:
+            self._launch_dense(group, whole, weight)
+        for param in sparse:
+            self._launch_sparse(group, param, weight)
+
+    def _launch_dense(
+        self, group: Group, params: Sequence[torch.Tensor], weight: float | None
+    ) -> None:
         settings = self._settings
-        sent = [self._prepare(param) for param in params]
+        sent = [self._prepare(param, weight) for param in params]
         wires = [item.wire for item in sent]
         buffers = views(wires)
-        handle = self._bind().allreduce(
+        handle = group.allreduce(
             buffers,
             buffers,
             op=settings.op,
             prescale=1.0 / settings.predivide_factor,
             postscale=settings.predivide_factor,
+            weight=weight,
             name=self.names[params[0]] + self._suffix,
             prefix="allreduce" if len(params) == 1 else "grouped_allreduce",
             call_site=settings.call_site,
             keep=wires,
         )
-        self._in_flight.append((handle, sent))
+        self._in_flight.append(DenseInFlight(handle, sent, settings.compression))
+        self._left_dense.update(params)
 
-    def _prepare(self, param: torch.Tensor) -> _Sent:
-        gradient = param.grad
-        if gradient is None:
+    def _prepare(self, param: torch.Tensor, weight: float | None) -> SentDense:
+        gradient = self._gradient(param)
+        if gradient is None or weight == 0.0:
+            # What has no weight may be infinite, as the mean over an empty batch.
             source = torch.zeros_like(param, requires_grad=False)
-        elif gradient.requires_grad:
+        else:
+            source = gradient if gradient.layout is torch.strided else gradient.to_dense()
+        compressed, context = self._settings.compression.compress(source)
+        layout = self._layouts.layout_of(param)
+        return SentDense(param, gradient, dense(compressed), context, layout)
+
+    def _launch_sparse(self, group: Group, param: torch.Tensor, weight: float | None) -> None:
+        settings = self._settings
+        gradient = self._gradient(param)
+        sparse_dim = self._layouts.sparse_dim(param)
+        if gradient is None or weight == 0.0:
+            source = empty_like(param, sparse_dim)
+        elif gradient.layout is torch.strided:
+            source = gradient.to_sparse(sparse_dim)
+        else:
+            source = gradient
+        exchange = SparseExchange(
+            group, settings.op, settings.call_site, weight, settings.compression
+        )
+        in_flight = exchange.start(source, self.names[param] + self._suffix)
+        self._in_flight.append(SparseGradientInFlight(param, gradient, in_flight))
+
+    def _gradient(self, param: torch.Tensor) -> torch.Tensor | None:
+        gradient = param.grad
+        if gradient is not None and gradient.requires_grad:
             raise AssertionError(
                 f"the gradient of {self.names[param]!r} has a graph of its own; use "
                 "torch.autograd.grad, as DistributedOptimizer does not support "
                 "backward(create_graph=True)"
             )
-        elif gradient.layout is torch.strided:
-            source = gradient
-        elif self._settings.sparse_as_dense:
-            source = gradient.to_dense()
-        else:
-            raise UsageError(
-                f"the gradient of {self.names[param]!r} is sparse; give DistributedOptimizer "
-                "sparse_as_dense=True, sparse reductions are not supported in this version"
-            )
-        compressed, context = self._settings.compression.compress(source)
-        return _Sent(param, gradient, dense(compressed), context)
+        return gradient
 
-    def _finish(self, take: Callable[[_Sent], None]) -> None:
+    def _finish(self, take: Callable[[GradientsInFlight], None]) -> None:
         """Waits for everything in flight and begins a new step, also when something failed."""
         in_flight, self._in_flight = self._in_flight, []
         failure: HorovodInternalError | None = None
         try:
-            for handle, sent in in_flight:
+            for gradients in in_flight:
                 try:
-                    handle.wait()
+                    gradients.wait()
+                    take(gradients)
                 except HorovodInternalError as error:
                     failure = failure or error
-                else:
-                    for item in sent:
-                        take(item)
         finally:
             self.reduced = False
-            self._schedule.reset()
+            self._begin_step()
         if failure is not None:
             raise failure
 
-    def _write_back(self, item: _Sent) -> None:
-        reduced = self._settings.compression.decompress(item.wire, item.context)
-        param, gradient = item.param, item.gradient
-        if param.grad is not gradient or reduced is gradient:
-            # Somebody dropped or replaced the gradient meanwhile, or it was reduced in place.
-            return
-        if gradient is None:
-            # A parameter that was frozen on this rank must stay without gradient.
-            param.grad = reduced if param.requires_grad else None
-        elif gradient.layout is torch.strided:
-            with torch.no_grad():
-                gradient.copy_(reduced)
-        else:
-            param.grad = reduced.to_sparse(gradient.sparse_dim())
+
+def _reduces(group: Group) -> bool:
+    """Whether there is anything to do; ranks outside of the set keep their own gradients."""
+    return group.size > 1 and group.is_member
 
 
-def _drop(_: _Sent) -> None:
+def check_weighting(weight: WeightSource, op: ReduceOp) -> None:
+    """Refuses weights of what is no average.
+
+    Raises:
+        UsageError: there is a weight and ``op`` is not Average.
+    """
+    if weight is not None and op != ReduceOp.AVERAGE:
+        raise UsageError(f"weight needs op=Average, not {op.name}")
+
+
+def _write_back(gradients: GradientsInFlight) -> None:
+    gradients.write_back()
+
+
+def _drop(_: GradientsInFlight) -> None:
     """Leaves ``p.grad`` as it is."""
 
 

@@ -71,7 +71,8 @@ class HandleTable:
 
     def _forget_ended_jobs(self) -> None:
         """Drops what nobody synchronised before a shutdown, or it would stay for ever."""
-        for number, pending in list(self._pending.items()):
+        # A copy is made at once, while a list of items may meet another thread's change.
+        for number, pending in self._pending.copy().items():
             if pending.group.engine.error():
                 self._pending.pop(number, None)
 

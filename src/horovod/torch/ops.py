@@ -28,6 +28,7 @@ from horovod.torch.reductions import (
     reducescatter,
     reducescatter_async,
 )
+from horovod.torch.sparse import sparse_allreduce_async
 
 __all__ = [
     "allgather",
@@ -54,5 +55,6 @@ __all__ = [
     "poll",
     "reducescatter",
     "reducescatter_async",
+    "sparse_allreduce_async",
     "synchronize",
 ]

@@ -11,15 +11,20 @@ import torch
 
 from horovod.errors import UsageError
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings
+from horovod.torch.delta_reducer import DeltaReducer
+from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings, check_weighting
 from horovod.torch.parameter_groups import make_groups, name_parameters
+from horovod.torch.sync_check import SampledSyncCheck
 from horovod.train.call_site import call_site
 from horovod.train.gradients import check_passes
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average, resolve_reduce_op
+from horovod.train.reduce_op import Adasum, Average, resolve_reduce_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from horovod.group import ReduceOp
+    from horovod.torch.gradient_weight import WeightSource
 
 _SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 
@@ -35,8 +40,9 @@ class ReducingOptimizer(torch.optim.Optimizer):
     gradient_predivide_factor: float
     sparse_as_dense: bool
     process_set: ProcessSet
-    _reducer: GradientReducer
+    _reducer: GradientReducer | DeltaReducer
     _wrapped: torch.optim.Optimizer
+    _sync_check: SampledSyncCheck
     _synchronized: bool
     _skips: bool
 
@@ -85,7 +91,16 @@ class ReducingOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A context in which :meth:`step` does not call :meth:`synchronize`."""
+        """A context in which :meth:`step` does not call :meth:`synchronize`.
+
+        Raises:
+            AssertionError: with op=Adasum, which reduces no gradients.
+        """
+        if isinstance(self._reducer, DeltaReducer):
+            raise AssertionError(
+                "skip_synchronize() with op=Adasum: gradients are not reduced, so there is nothing "
+                "to skip; call step() alone"
+            )
         self._skips = True
         try:
             yield
@@ -144,6 +159,20 @@ class ReducingOptimizer(torch.optim.Optimizer):
         """
         self._reducer.set_passes(check_passes(passes))
 
+    def set_weight(self, weight: WeightSource) -> None:
+        """Changes the weight of this rank's gradients in the average; see DistributedOptimizer.
+
+        Call it before the last backward pass of a step.
+
+        Args:
+            weight: at least 0, such as the number of samples in the batch; or what returns it.
+
+        Raises:
+            UsageError: it is negative or not finite, the reduction is no average, or gradients of
+                this step have left already.
+        """
+        self._reducer.set_weight(weight)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads options and state; gradients in flight and the counts of passes are forgotten."""
         self._reducer.abandon()
@@ -162,11 +191,15 @@ class ReducingOptimizer(torch.optim.Optimizer):
         return object.__new__, (type(self._wrapped),), self.__getstate__()
 
     def _plain_step(self, closure: Callable[[], Any] | None) -> Any:
-        result = super().step() if closure is None else super().step(closure)
+        result = self._local_step(closure)
         self._reducer.reduced = False
         # A learning rate scheduler made before the wrapping looks for its own optimizer's steps.
         self._wrapped._opt_called = True  # type: ignore[attr-defined]
+        self._sync_check.after_step(self.param_groups)
         return result
+
+    def _local_step(self, closure: Callable[[], Any] | None) -> Any:
+        return super().step() if closure is None else super().step(closure)
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def reducing_closure() -> Any:
@@ -175,6 +208,41 @@ class ReducingOptimizer(torch.optim.Optimizer):
             return loss
 
         return reducing_closure
+
+
+class DeltaOptimizer(ReducingOptimizer):
+    """The form for op=Adasum: each rank steps by its own gradients, then the steps are combined.
+
+    ``p.grad`` holds this rank's gradients all the time, so they can be clipped or changed between
+    the backward pass and the step without further ado.
+    """
+
+    _reducer: DeltaReducer
+
+    def synchronize(self) -> None:
+        """Does nothing, as gradients are not reduced."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes the optimizer's step by this rank's gradients, then combines all ranks' steps.
+
+        Args:
+            closure: computes the loss and its gradients anew.
+
+        Returns:
+            What the wrapped class returns: the loss of the closure, or None.
+
+        Raises:
+            HorovodInternalError: a reduction failed; parameters hold this rank's own step.
+        """
+        return self._plain_step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _local_step(self, closure: Callable[[], Any] | None) -> Any:
+        before = self._reducer.snapshot(_parameters(self.__dict__["param_groups"]))
+        result = super()._local_step(closure)
+        self._reducer.exchange(before)
+        return result
 
 
 def DistributedOptimizer(
@@ -188,6 +256,8 @@ def DistributedOptimizer(
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: WeightSource = None,
 ) -> ReducingOptimizer:
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
@@ -202,18 +272,25 @@ def DistributedOptimizer(
         compression: how gradients travel: Compression.none, fp16, bf16, or your own.
         backward_passes_per_step: after how many backward passes gradients are reduced. The passes
             are summed, not averaged.
-        op: Average or another reduction.
+        op: Average or another reduction. With Adasum each rank steps by its own gradients, and
+            the changes of the parameters are reduced; of the arguments below, only ``process_set``
+            counts then.
         gradient_predivide_factor: divide by this before the sum, and by the rest after it.
         num_groups: deprecated name of ``groups``.
         groups: reduce parameters in groups, each as one operation: a number of groups of
             consecutive parameters, or a list of lists of parameters (the others go one by one).
             With a number, all ranks must construct the optimizer together: rank 0 tells the order.
-        sparse_as_dense: send sparse gradients as dense ones.
+        sparse_as_dense: send sparse gradients as dense ones. Otherwise their elements travel,
+            unless the ranks together have so many that the whole is smaller; the ranks decide this
+            after the first backward pass. They are sparse again in ``p.grad``.
         process_set: the ranks that take part.
+        weight: of this rank's gradients in the average, such as the number of samples in its
+            batches: a number of at least 0, or what returns it, called once per step. A rank of
+            weight 0 may have any gradients. None on all ranks gives them equal weights. See also
+            :meth:`ReducingOptimizer.set_weight`.
 
     Raises:
         UsageError: the arguments are wrong.
-        NotImplementedError: ``op`` is Adasum.
         NotInitializedError: ``hvd.init()`` was not called.
         HorovodInternalError: ``groups`` is a number and the ranks name different parameters.
 
@@ -223,31 +300,50 @@ def DistributedOptimizer(
     """
     site = call_site()
     reduce_op = resolve_reduce_op(op)
-    if isinstance(optimizer, ReducingOptimizer):
-        raise UsageError("the optimizer is a DistributedOptimizer already")
-    if gradient_predivide_factor != 1.0 and reduce_op is not Average:
-        raise UsageError("gradient_predivide_factor needs op=Average")
-    if gradient_predivide_factor == 0.0:
-        raise UsageError("gradient_predivide_factor=0 cannot divide")
+    _check_arguments(optimizer, reduce_op, gradient_predivide_factor, weight)
     check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
     if num_groups != 0:
         warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     settings = ReductionSettings(
-        reduce_op, gradient_predivide_factor, compression, sparse_as_dense, process_set, site
+        reduce_op,
+        gradient_predivide_factor,
+        compression,
+        sparse_as_dense,
+        process_set,
+        site,
+        weight,
     )
+    if reduce_op is Adasum:
+        deltas = DeltaReducer(settings, names, backward_passes_per_step)
+        return _wrap(optimizer, DeltaOptimizer, deltas, settings)
     trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
     members = make_groups(trainable, names, groups, group_of(process_set), site)
     reducer = GradientReducer(settings, names, members, backward_passes_per_step)
-    return _wrap(optimizer, reducer, settings)
+    return _wrap(optimizer, ReducingOptimizer, reducer, settings)
+
+
+def _check_arguments(
+    optimizer: torch.optim.Optimizer, op: ReduceOp, predivide_factor: float, weight: WeightSource
+) -> None:
+    if isinstance(optimizer, ReducingOptimizer):
+        raise UsageError("the optimizer is a DistributedOptimizer already")
+    if predivide_factor != 1.0 and op is not Average:
+        raise UsageError("gradient_predivide_factor needs op=Average")
+    if predivide_factor == 0.0:
+        raise UsageError("gradient_predivide_factor=0 cannot divide")
+    check_weighting(weight, op)
 
 
 def _wrap(
-    optimizer: torch.optim.Optimizer, reducer: GradientReducer, settings: ReductionSettings
+    optimizer: torch.optim.Optimizer,
+    form: type[ReducingOptimizer],
+    reducer: GradientReducer | DeltaReducer,
+    settings: ReductionSettings,
 ) -> ReducingOptimizer:
     plain = type(optimizer)
-    wrapped_class = type(plain.__name__, (ReducingOptimizer, plain), {"__doc__": plain.__doc__})
+    wrapped_class = type(plain.__name__, (form, plain), {"__doc__": plain.__doc__})
     wrapped_class.__module__ = plain.__module__
     wrapped: ReducingOptimizer = object.__new__(wrapped_class)
     # Sharing the attributes instead of calling a constructor of unknown signature keeps the state.
@@ -255,6 +351,7 @@ def _wrap(
     wrapped.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
     wrapped._reducer = reducer
     wrapped._wrapped = optimizer
+    wrapped._sync_check = SampledSyncCheck.configured(settings.process_set, reducer.names)
     wrapped._synchronized = False
     wrapped._skips = False
     wrapped.op = settings.op

@@ -10,11 +10,28 @@ import torch
 from horovod.errors import UsageError
 from horovod.train import objects
 from horovod.train.gradients import split_list
+from horovod.train.numbering import NameNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod.group import Group
+
+_numbers = NameNumbers()
+
+
+def name_suffix(names: Iterable[str], group: Group) -> str:
+    """Tells the names of an optimizer from those of earlier ones that may be in flight too.
+
+    Args:
+        names: of the optimizer's parameters.
+        group: the ranks that reduce.
+
+    Returns:
+        What to append to each name; empty for the first optimizer that uses them.
+    """
+    number = _numbers.number_for(names, group)
+    return "" if number == 1 else f".optimizer{number}"
 
 
 def name_parameters(
@@ -113,7 +130,7 @@ def _listed_groups(groups: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.
 def _in_order_of_first(
     trainable: Sequence[torch.Tensor], names: dict[torch.Tensor, str], group: Group, site: str
 ) -> list[torch.Tensor]:
-    if group.size == 1:
+    if group.size == 1 or not group.is_member:
         return list(trainable)
     what = "DistributedOptimizer(groups=…)"
     own = [names[param] for param in trainable]

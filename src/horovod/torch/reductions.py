@@ -7,6 +7,9 @@ Common arguments:
     op: Average (the default), Sum, Min, Max or Product; Average of integers truncates towards zero.
     prescale_factor, postscale_factor: applied to each input, and to the result.
     process_set: the ranks that take part.
+    weight: of this rank's values in an average of a floating type, such as its number of samples:
+        sum(weight * value) / sum(weight). A finite number of at least 0, not 0 on all ranks; given
+        on all ranks or on none.
 
 Common errors:
     UsageError (a ValueError): the arguments are wrong; only this rank sees it.
@@ -22,6 +25,7 @@ import torch
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.gradient_weight import check_weight
 from horovod.torch.tensors import view
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -42,6 +46,8 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks; the result is the same on each of them.
 
@@ -54,9 +60,11 @@ def allreduce(
         prescale_factor: multiplied to the input.
         postscale_factor: multiplied to the result.
         process_set: the ranks that take part.
+        weight: of this rank's values in the average; None counts all ranks alike.
 
     Returns:
-        A tensor of the shape and dtype of ``tensor``. Its gradient is allreduced in the same way.
+        A tensor of the shape and dtype of ``tensor``. Its gradient is allreduced in the same way,
+        with the same weights.
 
     Raises:
         UsageError: the arguments are wrong.
@@ -69,7 +77,14 @@ def allreduce(
     source = view(tensor)
     if compression is not Compression.none or tensor.requires_grad:
         call = _allreduce_call(
-            "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+            "allreduce",
+            name,
+            op,
+            average,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            weight,
         )
         compressed, context = compression.compress(tensor)
         (reduced,) = autograd.allreduce(call, (compressed,))
@@ -82,6 +97,7 @@ def allreduce(
         op=resolve_reduce_op(op, average),
         prescale=prescale_factor,
         postscale=postscale_factor,
+        weight=None if weight is None else check_weight(weight),
         name=name,
         waits_next=True,
         call_site=call_site(),
@@ -98,13 +114,22 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> int:
     """Starts :func:`allreduce`; :func:`synchronize` returns the reduced tensor.
 
     Do not change ``tensor`` before that. The result has no gradient.
     """
     call = _allreduce_call(
-        "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     outputs = call.outputs((tensor,))
     return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
@@ -118,10 +143,19 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
     call = _allreduce_call(
-        "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     tensors = (tensor,)
     call.submit(tensors, tensors, waits_next=True).wait()
@@ -136,13 +170,22 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> int:
     """Starts :func:`allreduce_`; :func:`synchronize` returns the same tensor object.
 
     Neither read nor change ``tensor`` before that.
     """
     call = _allreduce_call(
-        "allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     tensors = (tensor,)
     return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor)
@@ -157,6 +200,8 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> list[torch.Tensor]:
     """Reduces several tensors as one operation: they become ready, and fail, together.
 
@@ -166,7 +211,14 @@ def grouped_allreduce(
     The rest is as in :func:`allreduce`.
     """
     call = _allreduce_call(
-        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "grouped_allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = autograd.allreduce(call, tuple(tensor for tensor, _ in pairs))
@@ -184,10 +236,19 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> int:
     """Starts :func:`grouped_allreduce`; :func:`synchronize` returns a tuple of tensors."""
     call = _allreduce_call(
-        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "grouped_allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     inputs = tuple(tensors)
     outputs = call.outputs(inputs)
@@ -202,10 +263,19 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> list[torch.Tensor]:
     """Reduces several tensors in place as one operation and returns them."""
     call = _allreduce_call(
-        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "grouped_allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     inputs = tuple(tensors)
     call.submit(inputs, inputs, waits_next=True).wait()
@@ -220,10 +290,19 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> int:
     """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns them as a tuple."""
     call = _allreduce_call(
-        "grouped_allreduce", name, op, average, prescale_factor, postscale_factor, process_set
+        "grouped_allreduce",
+        name,
+        op,
+        average,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        weight,
     )
     inputs = tuple(tensors)
     return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs)
@@ -338,6 +417,7 @@ def _allreduce_call(
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
+    weight: float | None,
 ) -> AllreduceCall:
     return AllreduceCall(
         group_of(process_set),
@@ -347,6 +427,7 @@ def _allreduce_call(
         resolve_reduce_op(op, average, stacklevel=4),
         prescale_factor,
         postscale_factor,
+        None if weight is None else check_weight(weight),
     )
 
 

@@ -21,13 +21,12 @@ def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: i
     """Returns the reduction that the arguments of a collective ask for.
 
     Args:
-        op: one of Average, Sum, Min, Max and Product; None means Average.
+        op: one of Average, Sum, Min, Max, Product and Adasum; None means Average.
         average: the older flag, True for Average and False for Sum; warns that it is deprecated.
         stacklevel: frames from here to the line that the warning points at.
 
     Raises:
         UsageError: both are given, or ``op`` is no reduction.
-        NotImplementedError: ``op`` is Adasum.
     """
     if average is not None:
         if op is not None:
@@ -42,9 +41,5 @@ def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: i
         return Average
     resolved = _BY_NUMBER.get(op)
     if resolved is None:
-        raise UsageError(f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max or Product")
-    if resolved is Adasum:
-        raise NotImplementedError(
-            "op=Adasum is not supported in this version; use hvd.Average or hvd.Sum"
-        )
+        raise UsageError(f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max, Product or Adasum")
     return resolved

@@ -15,7 +15,10 @@ import horovod.torch as hvd
 from horovod.errors import MismatchError, NotInitializedError, UsageError
 from horovod.torch import handles
 
-REDUCE = "average=None name=None op=None prescale_factor=1.0 postscale_factor=1.0 process_set"
+REDUCE = (
+    "average=None name=None op=None prescale_factor=1.0 postscale_factor=1.0 process_set "
+    "weight=None"
+)
 REDUCE_SYNC = REDUCE.replace("op=None", "compression op=None")
 SCATTER = "name=None op=0 process_set prescale_factor=1.0 postscale_factor=1.0"
 SIGNATURES = {
@@ -42,6 +45,7 @@ SIGNATURES = {
     "grouped_reducescatter": f"tensors {SCATTER.replace('op=0', 'compression op=0')}",
     "grouped_reducescatter_async": f"tensors {SCATTER}",
     "barrier": "process_set",
+    "sparse_allreduce_async": "tensor name op process_set",
     "poll": "handle",
     "synchronize": "handle",
     "broadcast_parameters": "params root_rank",
@@ -50,7 +54,8 @@ SIGNATURES = {
     "allgather_object": "obj name=None process_set",
     "DistributedOptimizer": (
         "optimizer named_parameters=None compression backward_passes_per_step=1 op=0 "
-        "gradient_predivide_factor=1.0 num_groups=0 groups=None sparse_as_dense=False process_set"
+        "gradient_predivide_factor=1.0 num_groups=0 groups=None sparse_as_dense=False process_set "
+        "weight=None"
     ),
 }
 

@@ -102,8 +102,6 @@ def test_wrong_arguments_are_refused() -> None:
         for options, message in cases:
             with pytest.raises(UsageError, match=message):
                 hvd.DistributedOptimizer(sgd(model), **options)
-        with pytest.raises(NotImplementedError, match="Adasum"):
-            hvd.DistributedOptimizer(sgd(model), op=hvd.Adasum)
         with pytest.raises(UsageError, match="already"):
             hvd.DistributedOptimizer(wrap(model))
         with pytest.raises(UsageError, match="process sets"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from thread_ranks import run_ranks
@@ -13,7 +11,8 @@ from torch_training import (
     assert_ranks_agree,
     backward,
     batch,
-    check_equal,
+    gradients,
+    local_gradients,
     loss_of,
     make_model,
     sgd,
@@ -21,40 +20,6 @@ from torch_training import (
 )
 
 import horovod.torch as hvd
-from horovod.errors import UsageError
-
-
-def test_generator_and_discriminator_with_toggled_gradients() -> None:
-    def train(rank: int, sizes: range, wrapped: bool) -> list[torch.Tensor]:
-        generator = torch.nn.Linear(3, 5, dtype=F64)
-        discriminator = torch.nn.Linear(5, 1, dtype=F64)
-        networks = (generator, discriminator)
-        for network in networks:
-            for index, param in enumerate(network.parameters()):
-                torch.nn.init.constant_(param, 0.1 * (index + 1))
-        optimizers: list[Any] = [torch.optim.Adam(network.parameters()) for network in networks]
-        if wrapped:
-            optimizers = [
-                hvd.DistributedOptimizer(optimizer, network.named_parameters())
-                for optimizer, network in zip(optimizers, networks, strict=True)
-            ]
-        for step in range(4):
-            data = torch.cat([batch(r, step, F64)[0] for r in sizes])
-            discriminator.requires_grad_(True)
-            optimizers[1].zero_grad()
-            fake = generator(data[:, :3])
-            (discriminator(data).mean() - discriminator(fake.detach()).mean()).backward()
-            optimizers[1].step()
-            # With and without the toggle: without it, gradients of the discriminator are in
-            # flight when its next zero_grad() drops them.
-            discriminator.requires_grad_(step % 2 == 0)
-            optimizers[0].zero_grad()
-            discriminator(generator(data[:, :3])).pow(2).mean().backward()
-            optimizers[0].step()
-        return [param.detach() for network in networks for param in network.parameters()]
-
-    everyones = run_ranks(2, lambda rank: train(rank, range(rank, rank + 1), wrapped=True))
-    check_equal(everyones, train(0, range(2), wrapped=False), 1e-9)
 
 
 def test_parameters_frozen_after_wrapping_stay_as_they_are() -> None:
@@ -145,40 +110,6 @@ def test_a_cyclic_schedule_reads_options_at_any_time() -> None:
     run_ranks(2, body)
 
 
-def scaled_training(rank: int, size: int, style: str, optimizer_of: Any) -> list[torch.Tensor]:
-    model = make_model(0, torch.float32)
-    optimizer = optimizer_of(model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    for step in range(6):
-        optimizer.zero_grad()
-        data = [batch(r, step, torch.float32) for r in ([rank] if rank >= 0 else range(size))]
-        x, y = (torch.cat(part) for part in zip(*data, strict=True))
-        loss = loss_of(model, x, y)
-        if step == 3 and rank in (-1, 1):
-            # One rank overflows: all must skip the step.
-            loss = loss * float("inf")
-        scaler.scale(loss).backward()
-        if style == "documented":
-            optimizer.synchronize()
-        if style != "plain":
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        if style == "documented":
-            with optimizer.skip_synchronize():
-                scaler.step(optimizer)
-        else:
-            scaler.step(optimizer)
-        scaler.update()
-    return [param.detach() for param in model.parameters()]
-
-
-@pytest.mark.parametrize("style", ["plain", "clipped", "documented"])
-def test_gradient_scaling(style: str) -> None:
-    everyones = run_ranks(2, lambda rank: scaled_training(rank, 2, style, wrap))
-    alone = scaled_training(-1, 2, "plain" if style == "plain" else "clipped", sgd)
-    check_equal(everyones, alone, 1e-4)
-
-
 def test_compressed_and_strided_gradients_keep_dtype_and_layout() -> None:
     def body(rank: int) -> None:
         conv = torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
@@ -200,24 +131,40 @@ def test_compressed_and_strided_gradients_keep_dtype_and_layout() -> None:
     run_ranks(2, body)
 
 
-def test_sparse_gradients() -> None:
+@pytest.mark.parametrize("groups", [None, 2])
+def test_ranks_outside_of_the_process_set_train_alone(groups: int | None) -> None:
     def body(rank: int) -> None:
-        table = torch.nn.Embedding(4, 2, sparse=True)
-        torch.nn.init.ones_(table.weight)
+        pair = hvd.add_process_set([0, 2])
+        model = make_model(0, F64)
+        optimizer = wrap(model, process_set=pair, groups=groups)
+        backward(model, rank)
+        optimizer.step()
+        mean = zip(local_gradients(0), local_gradients(2), strict=True)
+        expected = local_gradients(1) if rank == 1 else [(a + b) / 2 for a, b in mean]
+        assert_close(gradients(model), expected)
+
+    run_ranks(3, body)
+
+
+def test_ranks_with_fewer_batches_join() -> None:
+    def body(rank: int) -> None:
+        model = torch.nn.Sequential(make_model(0, F64), torch.nn.Linear(2, 2, dtype=F64))
+        model.append(torch.nn.Embedding(50, 2, sparse=True, dtype=F64))
+        table = model[2]
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SparseAdam(table.parameters()), sparse_as_dense=True
+            torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters()
         )
-        table(torch.tensor([0, 1 + rank])).sum().backward()
-        optimizer.synchronize()
-        assert table.weight.grad is not None
-        assert table.weight.grad.is_sparse
-        assert table.weight.grad.to_dense()[:, 0].tolist() == [1.0, 0.5, 0.5, 0.0]
-        with optimizer.skip_synchronize():
-            optimizer.step()
-        refused = hvd.DistributedOptimizer(torch.optim.SparseAdam(table.parameters()))
-        del optimizer
-        with pytest.raises(UsageError, match="sparse_as_dense=True"):
-            table(torch.tensor([0])).sum().backward()
-        del refused
+        # The second layer is never used, and the table only while rank 1 has joined.
+        for epoch in range(2):
+            for step in range(3 if rank == 0 else 1):
+                optimizer.zero_grad()
+                loss = loss_of(model[0], *batch(rank, step, F64))
+                if step or epoch:
+                    loss = loss + table(torch.tensor([step])).sum()
+                loss.backward()
+                optimizer.step()
+            hvd.join()
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        assert_ranks_agree(model)
 
     run_ranks(2, body)

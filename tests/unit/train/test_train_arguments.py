@@ -46,11 +46,6 @@ def test_an_unknown_reduction_is_refused() -> None:
         resolve_reduce_op(42)
 
 
-def test_adasum_is_not_supported_yet() -> None:
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        resolve_reduce_op(ReduceOp.ADASUM)
-
-
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 12))
 def test_split_list_cuts_evenly(items: list[int], num_parts: int) -> None:
     parts = split_list(items, num_parts)

@@ -1,0 +1,181 @@
+// What the engine notes of its own work: events for the timeline, costs of batches for tuning.
+#include <algorithm>
+#include <cctype>
+
+#include "engine/engine.h"
+
+namespace hvd {
+namespace {
+
+std::string phase_of(const RequestSpec& spec) {
+  std::string word = spec.reduce_op == ReduceOp::kAdasum && spec.kind == OpKind::kAllreduce ? "adasum" : name_of(spec.kind);
+  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
+  return word;
+}
+
+TimePoint steady_now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+// ---- Events: negotiation from the submission to the answer, then the operation, then what moves its data.
+
+void Engine::record_submission(const Operation& operation) {
+  TimelineRecorder& recorder = timeline_->recorder();
+  if (!recorder.active()) return;
+  recorder.begin(operation.spec.name, "NEGOTIATE_" + phase_of(operation.spec), steady_now());
+}
+
+void Engine::record_announcement(int peer, const Announcement& announcement) {
+  TimelineRecorder& recorder = timeline_->recorder();
+  if (recorder.active() && announcement.full) {
+    recorder.mark(announcement.spec.name, std::to_string(peer), steady_now());
+  }
+}
+
+void Engine::record_answer(const Operation& operation, bool failed) {
+  TimelineRecorder& recorder = timeline_->recorder();
+  if (!recorder.active()) return;
+  const TimePoint now = steady_now();
+  if (!operation.stands_in) recorder.end(operation.spec.name, now);
+  recorder.begin(operation.spec.name, failed ? "ERROR" : phase_of(operation.spec), now);
+}
+
+void Engine::record_execution(const Active& active, bool begins) {
+  TimelineRecorder& recorder = timeline_->recorder();
+  if (!recorder.active()) return;
+  const TimePoint now = steady_now();
+  const std::string activity = "NATIVE_" + phase_of(active.operations.front()->spec);
+  for (const auto& operation : active.operations) {
+    if (begins) {
+      recorder.begin(operation->spec.name, activity, now);
+    } else {
+      recorder.end(operation->spec.name, now);
+    }
+  }
+}
+
+void Engine::record_end(const Operation& operation) {
+  TimelineRecorder& recorder = timeline_->recorder();
+  if (!recorder.active()) return;
+  const std::vector<TensorSpec>& tensors = operation.spec.tensors;
+  if (tensors.empty()) {
+    recorder.end(operation.spec.name, steady_now());
+  } else {
+    recorder.end(operation.spec.name, steady_now(), name_of(tensors.front().dtype), to_string(tensors.front().shape));
+  }
+}
+
+// ---- Start and stop, on rank 0
+
+void Engine::start_timeline(const std::string& path, bool mark_cycles) {
+  if (rank_ != 0 || abandoned_) return;
+  TimelineCommand command;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (timeline_path_ == path) return;
+    timeline_path_ = path;
+    command.run = ++timeline_run_;
+  }
+  TimelineWriterOptions options;
+  options.path = path;
+  options.started = steady_now();
+  options.start_epoch_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  options.mark_cycles = mark_cycles;
+  options.run = command.run;
+  options.rank_names = options_.rank_names;
+  options.rank_names.resize(static_cast<size_t>(size_));
+  try {
+    command.writer = std::make_unique<TimelineWriter>(std::move(options));
+  } catch (...) {
+    const std::lock_guard lock(queue_mutex_);
+    timeline_path_.clear();
+    throw;
+  }
+  give_timeline_command(std::move(command));
+}
+
+void Engine::stop_timeline() {
+  if (rank_ != 0 || abandoned_) return;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (timeline_path_.empty()) return;
+    timeline_path_.clear();
+  }
+  give_timeline_command({});
+}
+
+// Waits until it took effect, and closes the file that it ends.
+void Engine::give_timeline_command(TimelineCommand command) {
+  constexpr Duration kMostWait = std::chrono::seconds(30);
+  const auto done = std::make_shared<TimelineCommand::Done>();
+  command.done = done;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (closing_ || failure_) throw Error(ErrorKind::kShutDown, "the timeline cannot be changed: Horovod has ended here");
+    timeline_commands_.push_back(std::move(command));
+    transport_->doorbell().ring();
+  }
+  if (!wait(done->operation, kMostWait)) throw Error(ErrorKind::kInternal, "the timeline could not be changed in time");
+  if (done->ended != nullptr) done->ended->close();
+}
+
+void Engine::follow_timeline_commands() {
+  const TimePoint now = steady_now();
+  if (ending_timeline_ && timeline_->stopped(now)) {
+    ending_timeline_->ended = timeline_->take_writer();
+    ending_timeline_->operation.complete();
+    ending_timeline_.reset();
+  }
+  if (!ending_timeline_) {
+    std::deque<TimelineCommand> commands;
+    {
+      const std::lock_guard lock(queue_mutex_);
+      if (!timeline_commands_.empty()) {
+        commands.push_back(std::move(timeline_commands_.front()));
+        timeline_commands_.pop_front();
+      }
+    }
+    for (TimelineCommand& command : commands) {
+      if (command.writer != nullptr) {
+        command.done->ended = timeline_->start(std::move(command.writer), command.run, now);
+        command.done->operation.complete();
+      } else {
+        timeline_->stop(now);
+        ending_timeline_ = command.done;
+      }
+    }
+  }
+  timeline_->flush(now);
+}
+
+// The records of the last moments are wanted even if this rank ends first. Returns whether they are here.
+bool Engine::timeline_has_ended() {
+  if (!timeline_->writing()) {
+    timeline_->flush(steady_now(), true);
+    return true;
+  }
+  if (!timeline_->stopping()) timeline_->stop(steady_now());
+  return timeline_->stopped(steady_now());
+}
+
+// ---- Tuning, on the coordinator of all ranks
+
+void Engine::note_step(const ProcessSet& set, const Operation& operation) {
+  if (autotuner_ == nullptr || autotuner_->finished() || set.id != 0) return;
+  if (operation.spec.kind != OpKind::kAllreduce || !steps_.note(operation.spec.name)) return;
+  autotuner_->step_ended(steady_now());
+  set.negotiator->set_fusion_threshold(autotuner_->fusion_threshold());
+  if (autotuner_->finished()) options_.log(LogLevel::kInfo, "autotune: " + autotuner_->reason());
+  if (const auto error = autotuner_->error()) options_.log(LogLevel::kWarning, error->what());
+}
+
+void Engine::note_batch(const Active& active) {
+  if (autotuner_ == nullptr || autotuner_->finished() || active.set->id != 0) return;
+  if (active.operations.front()->spec.kind != OpKind::kAllreduce) return;
+  size_t bytes = 0;
+  for (const auto& operation : active.operations) bytes += operation->spec.total_bytes();
+  autotuner_->record_batch(bytes, active.operations.size(), active.started, steady_now());
+}
+
+}  // namespace hvd

@@ -1,0 +1,164 @@
+"""Which gradients are sparse and how they travel, agreed between the ranks.
+
+A gradient's layout shows only when it is there, and some ranks may have none: they could not know
+which operation the others run. So each rank tells what its parameters' gradients look like after
+the first backward pass, once; parameters that had a gradient nowhere are asked about again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from horovod.torch.calls import AllgatherCall
+from horovod.torch.sparse import sparse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from horovod._native import Handle
+    from horovod.group import Group
+
+_NONE, _SPARSE, _DENSE = range(3)
+
+
+@dataclass(frozen=True)
+class GradientLayout:
+    """What all ranks know of a parameter's gradient.
+
+    Attributes:
+        sparse_dim: its number of sparse dimensions where it is sparse; 0 if it is dense on a rank.
+        travels_sparse: whether its elements are exchanged instead of the whole.
+    """
+
+    sparse_dim: int
+    travels_sparse: bool
+
+
+DENSE = GradientLayout(0, False)
+
+
+def decide_layout(
+    reports: Sequence[Sequence[int]], dense_bytes: int, may_travel_sparse: bool
+) -> GradientLayout | None:
+    """How a gradient travels, from what each rank has said of it.
+
+    A gradient that is dense anywhere travels dense. A sparse one does too if that moves fewer
+    bytes: each rank receives about twice the whole in an allreduce, and all ranks' elements, with
+    their indices, in an exchange of elements.
+
+    Args:
+        reports: for each rank the layout, the number of sparse dimensions and the bytes of its
+            elements.
+        dense_bytes: of the whole gradient.
+        may_travel_sparse: whether elements can be exchanged at all.
+
+    Returns:
+        None if no rank has a gradient.
+    """
+    kinds = {kind for kind, _, _ in reports}
+    if _DENSE in kinds:
+        return DENSE
+    if _SPARSE not in kinds:
+        return None
+    sparse_dim = max(dims for _, dims, _ in reports)
+    element_bytes = sum(num_bytes for _, _, num_bytes in reports)
+    return GradientLayout(sparse_dim, may_travel_sparse and element_bytes < 2 * dense_bytes)
+
+
+class LayoutAgreement:
+    """The layouts of one optimizer's gradients in one job.
+
+    Args:
+        group: the ranks that take part.
+        name: what the ranks agree on.
+        may_travel_sparse: False if all gradients travel dense.
+        call_site: where the optimizer was made, for messages.
+    """
+
+    def __init__(self, group: Group, name: str, may_travel_sparse: bool, call_site: str) -> None:
+        self._call = AllgatherCall(group, name, "allgather", call_site)
+        self._may_travel_sparse = may_travel_sparse
+        self._layouts: dict[torch.Tensor, GradientLayout] = {}
+        self._provisional: list[torch.Tensor] = []
+        self._asked: list[torch.Tensor] = []
+        self._handle: Handle | None = None
+
+    def layout_of(self, param: torch.Tensor) -> GradientLayout | None:
+        """The layout of a parameter's gradient; None while it has not been agreed."""
+        return self._layouts.get(param)
+
+    def is_known(self, param: torch.Tensor) -> bool:
+        """Whether it is clear how a gradient travels.
+
+        One that is dense here travels dense, whatever the other ranks will say.
+        """
+        gradient = param.grad
+        return param in self._layouts or (
+            gradient is not None
+            and not (self._may_travel_sparse and gradient.layout is torch.sparse_coo)
+        )
+
+    def travels_sparse(self, param: torch.Tensor) -> bool:
+        """Whether a gradient's elements travel; to be asked once that is known or settled."""
+        layout = self._layouts.get(param)
+        return layout is not None and layout.travels_sparse
+
+    def travels_dense(self, param: torch.Tensor) -> bool:
+        """Whether a gradient travels as a whole; one that no rank has ever had does not travel."""
+        layout = self._layouts.get(param)
+        return self.is_known(param) if layout is None else not layout.travels_sparse
+
+    def sparse_dim(self, param: torch.Tensor) -> int:
+        """The number of sparse dimensions of a gradient that travels sparse."""
+        return self._layouts[param].sparse_dim
+
+    def ask(self, names: Mapping[torch.Tensor, str], left_dense: Container[torch.Tensor]) -> None:
+        """Starts a round about those that are not agreed; all ranks must call, none waits.
+
+        Args:
+            names: of all parameters, the same on all ranks.
+            left_dense: those that are on their way already.
+        """
+        self.settle()
+        self.begin_step()
+        if len(self._layouts) == len(names):
+            return
+        self._asked = sorted(names.keys() - self._layouts.keys(), key=names.__getitem__)
+        reports = [_report(param, param in left_dense) for param in self._asked]
+        self._handle = self._call.submit((torch.tensor([reports], dtype=torch.int64),))
+
+    def settle(self) -> None:
+        """Waits for the round that was started last.
+
+        Raises:
+            HorovodInternalError: the ranks do not reduce the same parameters, or the job failed.
+        """
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        handle.wait()
+        (gathered,) = AllgatherCall.take(handle)
+        for param, reports in zip(self._asked, gathered.unbind(dim=1), strict=True):
+            dense_bytes = param.numel() * param.element_size()
+            layout = decide_layout(reports.tolist(), dense_bytes, self._may_travel_sparse)
+            if layout is not None:
+                self._layouts[param] = layout
+        if len(gathered) < self._call.group.size:
+            self._provisional = self._asked
+        self._asked = []
+
+    def begin_step(self) -> None:
+        """Forgets what was agreed while a rank had joined, as that rank does not know of it."""
+        for param in self._provisional:
+            self._layouts.pop(param, None)
+        self._provisional = []
+
+
+def _report(param: torch.Tensor, left_dense: bool) -> tuple[int, int, int]:
+    gradient = param.grad
+    if gradient is not None and gradient.layout is torch.sparse_coo:
+        return _SPARSE, gradient.sparse_dim(), sparse_bytes(gradient)
+    return (_DENSE if left_dense or gradient is not None else _NONE), 0, 0

@@ -1,0 +1,228 @@
+"""Finds replicas that have diverged: on demand, or by samples while training."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from horovod import context
+from horovod.errors import HorovodInternalError, UsageError
+from horovod.torch.tensors import dense
+from horovod.train import sync_check
+from horovod.train.call_site import call_site
+from horovod.train.numbering import NameNumbers
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.sync_check import Array, PendingCheck, fingerprints_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as BytesLike
+
+    from horovod.group import Group
+
+# A third of a millisecond to read, on a processor with SHA instructions.
+SAMPLE_BYTES = 512 * 1024
+
+_numbers = NameNumbers()
+
+
+def check_in_sync(
+    values: torch.nn.Module
+    | torch.optim.Optimizer
+    | Mapping[str, Any]
+    | Iterable[tuple[str, torch.Tensor]],
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Checks that tensors have the same bits on all ranks, and says which do not, and where.
+
+    Every byte is read; one small operation compares all tensors. All ranks of the set must call it.
+
+    Args:
+        values: a module, for its parameters and buffers; an optimizer, for its state; a state
+            dict, nested or not; or pairs of name and tensor, such as ``model.named_parameters()``.
+            Any dtype and shape. Buffers may differ for good reason, as running statistics of
+            BatchNorm do; then give ``model.named_parameters()``.
+        process_set: the ranks that compare.
+
+    Raises:
+        ReplicasDivergedError: on all ranks, if a tensor differs in bits, dtype or shape, or is
+            missing on some; it names the first tensors and the ranks that differ from the majority.
+        UsageError: ``values`` is something else, or a tensor has no bytes that could be read.
+        HorovodInternalError: the job failed.
+
+    Example:
+        >>> hvd.check_in_sync(model)
+        >>> hvd.check_in_sync(optimizer)
+    """
+    site = call_site()
+    arrays = [_array(name, tensor) for name, tensor in _named_tensors(values)]
+    sync_check.check_in_sync(group_of(process_set), arrays, site)
+
+
+class SampledSyncCheck:
+    """Compares a small part of the parameters between the ranks every few steps of an optimizer.
+
+    The part moves on with each comparison, until all has been compared and it begins anew. The
+    verdict on one part is read when the next one is sent, so that no rank waits for it.
+
+    Args:
+        process_set: the ranks that compare.
+        names: of the parameters.
+        num_steps: steps between two comparisons; 0 turns them off.
+        sample_bytes: the most that is read for one comparison.
+    """
+
+    def __init__(
+        self,
+        process_set: ProcessSet,
+        names: Mapping[torch.Tensor, str],
+        num_steps: int,
+        sample_bytes: int = SAMPLE_BYTES,
+    ) -> None:
+        self._process_set = process_set
+        self._names = names
+        self._num_steps = num_steps
+        self._sample_bytes = sample_bytes
+        self._name = ""
+        self._group: Group | None = None
+        self._steps = itertools.count(1)
+        self._pending: PendingCheck | None = None
+
+    @staticmethod
+    def configured(process_set: ProcessSet, names: Mapping[torch.Tensor, str]) -> SampledSyncCheck:
+        """A check as often as HOROVOD_CHECK_IN_SYNC_STEPS asks for."""
+        return SampledSyncCheck(process_set, names, context.settings().check_in_sync_steps)
+
+    def after_step(self, param_groups: Iterable[Mapping[str, Any]]) -> None:
+        """Counts a step; when it is time, judges the last sample and sends the next.
+
+        Args:
+            param_groups: those of the optimizer, after its step.
+
+        Raises:
+            ReplicasDivergedError: on all ranks, if the last sample was not the same everywhere.
+            HorovodInternalError: the engine can no longer work.
+        """
+        if not self._num_steps:
+            return
+        group = self._bind()
+        step = next(self._steps)
+        if step % self._num_steps or not group.is_member or group.size == 1:
+            return
+        self._judge()
+        params = [param for options in param_groups for param in options["params"]]
+        sample = fingerprints_of(self._sample(params, step // self._num_steps - 1))
+        self._pending = PendingCheck(group, sample, self._name)
+
+    def _bind(self) -> Group:
+        """The group in use; counting begins anew in a new job, as newcomers begin then."""
+        group = group_of(self._process_set)
+        if group is not self._group:
+            self._group = group
+            self._pending = None
+            self._steps = itertools.count(1)
+            self._name = f"sync_check.{_numbers.number_for(['sync_check'], group)}"
+        return group
+
+    def _judge(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            pending.wait()
+        except HorovodInternalError:
+            # A rank that has joined compares nothing. Whatever else went wrong, the next gradient
+            # meets it too.
+            return
+        pending.finish()
+
+    def _sample(self, params: Iterable[torch.Tensor], index: int) -> Iterator[Array]:
+        """The bytes of one window over all parameters; alike on all ranks by its index."""
+        sizes = [(param, param.numel() * param.element_size()) for param in params]
+        num_bytes = sum(size for _, size in sizes)
+        num_windows = max(1, -(-num_bytes // self._sample_bytes))
+        begin = index % num_windows * self._sample_bytes
+        end = begin + self._sample_bytes
+        first = 0
+        for param, size in sizes:
+            part = slice(max(begin - first, 0), min(end - first, size))
+            if part.start < part.stop:
+                yield _array(self._names[param], param, part)
+            first += size
+
+
+def _named_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(values, torch.nn.Module):
+        yield from values.named_parameters()
+        yield from values.named_buffers()
+    elif isinstance(values, torch.optim.Optimizer):
+        yield from _state_of(values)
+    elif isinstance(values, Mapping):
+        yield from _leaves("", values)
+    elif isinstance(values, Iterable) and not isinstance(values, torch.Tensor | str | bytes):
+        yield from map(_checked_pair, values)
+    else:
+        raise UsageError(
+            f"check_in_sync cannot take a {type(values).__name__}; give a module, an optimizer, a "
+            "state dict, or pairs of name and tensor such as model.named_parameters()"
+        )
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the state, by the name or else the number of their parameter."""
+    names: Mapping[torch.Tensor, str] = getattr(optimizer, "_parameter_names", {})
+    numbers = {
+        param: str(number)
+        for number, param in enumerate(
+            param for options in optimizer.param_groups for param in options["params"]
+        )
+    }
+    for key, state in optimizer.state.items():
+        name = names.get(key) or numbers.get(key) or str(key)
+        yield from _leaves(f"state.{name}", state)
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested dicts, lists and tuples; everything else is left out."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+        return
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for key, item in items:
+        yield from _leaves(f"{name}.{key}" if name else str(key), item)
+
+
+def _checked_pair(pair: Any) -> tuple[str, torch.Tensor]:
+    if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], torch.Tensor):
+        raise UsageError(
+            f"check_in_sync got a {type(pair).__name__} where it needs a pair of name and tensor"
+        )
+    return str(pair[0]), pair[1]
+
+
+def _array(name: str, tensor: torch.Tensor, part: slice | None = None) -> Array:
+    """The bytes of a tensor, or some of them."""
+    if tensor.is_meta:
+        raise UsageError(f"the tensor {name!r} is on the meta device and has no bytes to compare")
+    layout = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    if tensor.layout is not torch.strided:
+        tensor, layout = tensor.to_dense(), f"{layout} {tensor.layout}"
+    num_bytes = tensor.numel() * tensor.element_size()
+    part = part or slice(0, num_bytes)
+
+    def data() -> BytesLike:
+        source = dense(tensor.detach()).cpu()
+        address = source.data_ptr() + part.start
+        memory: Any = (ctypes.c_char * (part.stop - part.start)).from_address(address)
+        memory.owner = source  # so that the tensor lives as long as the view of it
+        view: BytesLike = memory
+        return view
+
+    return Array(name, layout, part.stop - part.start, data)
