@@ -95,7 +95,6 @@ def test_what_reports_tunes_and_checks_is_read() -> None:
         deterministic=True,
         check_in_sync_steps=100,
         disable_group_fusion=True,
-        dynamic_process_sets=True,
         log_hide_time=True,
         thread_affinity=(3, 5),
     )
