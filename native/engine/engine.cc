@@ -157,6 +157,7 @@ bool Engine::take_submissions() {
     const std::lock_guard lock(queue_mutex_);
     taken.swap(queue_);
   }
+  if (taken.empty() && removals_.empty()) return false;
   const size_t num_removals = removals_.size();
   std::map<uint32_t, std::vector<Announcement>> announcements;
   for (const auto& operation : std::exchange(removals_, {})) announce_submission(operation, announcements);

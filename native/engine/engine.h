@@ -265,6 +265,7 @@ class Engine {
   bool closed_ = false;
 
   std::atomic<bool> abandoned_{false};
+  std::atomic<bool> has_timeline_commands_{false};
   std::atomic<bool> look_for_lost_{false};
   std::atomic<bool> thread_watches_{false};  // the engine's thread is in epoll
   std::atomic<int> num_waiters_{0};

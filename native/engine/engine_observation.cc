@@ -114,6 +114,7 @@ void Engine::give_timeline_command(TimelineCommand command) {
     const std::lock_guard lock(queue_mutex_);
     if (closing_ || failure_) throw Error(ErrorKind::kShutDown, "the timeline cannot be changed: Horovod has ended here");
     timeline_commands_.push_back(std::move(command));
+    has_timeline_commands_ = true;
     transport_->doorbell().ring();
   }
   if (!wait(done->operation, kMostWait)) throw Error(ErrorKind::kInternal, "the timeline could not be changed in time");
@@ -121,6 +122,7 @@ void Engine::give_timeline_command(TimelineCommand command) {
 }
 
 void Engine::follow_timeline_commands() {
+  if (!has_timeline_commands_ && !ending_timeline_ && !timeline_->recorder().more()) return;
   const TimePoint now = steady_now();
   if (ending_timeline_ && timeline_->stopped(now)) {
     ending_timeline_->ended = timeline_->take_writer();
@@ -135,6 +137,7 @@ void Engine::follow_timeline_commands() {
         commands.push_back(std::move(timeline_commands_.front()));
         timeline_commands_.pop_front();
       }
+      has_timeline_commands_ = !timeline_commands_.empty();
     }
     for (TimelineCommand& command : commands) {
       if (command.writer != nullptr) {

@@ -42,8 +42,8 @@ Duration Engine::patience_of(const ProcessSet& set) const {
 
 void Engine::check_stalls() {
   const TimePoint now = options_.clock->now();
-  answer_inquirers(std::chrono::steady_clock::now());
-  conclude_inquiry(std::chrono::steady_clock::now());
+  if (!inquirers_.empty()) answer_inquirers(std::chrono::steady_clock::now());
+  if (inquiry_) conclude_inquiry(std::chrono::steady_clock::now());
   if (!watches_stalls() || now < next_stall_check_) return;
   const Duration period = options_.stall_check_time.value_or(kLeastPatience) / 4;
   next_stall_check_ =
@@ -156,7 +156,6 @@ void Engine::ask(Inquiry inquiry, const std::vector<int>& ranks) {
 
 // Of this rank, for those that asked.
 void Engine::answer_inquirers(TimePoint now) {
-  if (inquirers_.empty()) return;
   std::optional<PositionReport> report = position_.take(now);
   if (!report) return;
   const PositionReport operations = own_position();
@@ -181,7 +180,6 @@ void Engine::note_position(int peer, const Message& message) {
 }
 
 void Engine::conclude_inquiry(TimePoint now) {
-  if (!inquiry_) return;
   const bool all = std::all_of(inquiry_->answers.begin(), inquiry_->answers.end(),
                                [](const auto& answer) { return answer.second.has_value(); });
   if (!all && now < inquiry_->until) return;

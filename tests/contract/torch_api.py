@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from collectives import CHECKS
+from checks import CHECKS
 
 import horovod.torch as hvd
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@outside_of_graphs
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -49,6 +50,7 @@ def allgather(
     return autograd.allgather(call, (tensor,))[0]
 
 
+@outside_of_graphs
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -57,6 +59,7 @@ def allgather_async(
     return handles.add(call.group, call.submit((tensor,)), lambda handle: call.take(handle)[0])
 
 
+@outside_of_graphs
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -71,6 +74,7 @@ def grouped_allgather(
     return list(autograd.allgather(call, tuple(tensors)))
 
 
+@outside_of_graphs
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -81,6 +85,7 @@ def grouped_allgather_async(
     return handles.add(call.group, call.submit(tuple(tensors)), call.take)
 
 
+@outside_of_graphs
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -106,6 +111,7 @@ def broadcast(
     return autograd.broadcast(call, tensor)
 
 
+@outside_of_graphs
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -118,6 +124,7 @@ def broadcast_async(
     return handles.add(call.group, call.submit(tensor, output), lambda _: output)
 
 
+@outside_of_graphs
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -130,6 +137,7 @@ def broadcast_(
     return tensor
 
 
+@outside_of_graphs
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -141,6 +149,7 @@ def broadcast_async_(
     return handles.add(call.group, call.submit(tensor, tensor), lambda _: tensor)
 
 
+@outside_of_graphs
 def alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int] | torch.Tensor | None = None,
@@ -169,6 +178,7 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
+@outside_of_graphs
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Sequence[int] | torch.Tensor | None = None,
@@ -180,6 +190,7 @@ def alltoall_async(
     return handles.add(call.group, call.submit(tensor), call.take)
 
 
+@outside_of_graphs
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks of the set have called it; operations in flight go on undisturbed.
 

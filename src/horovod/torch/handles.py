@@ -81,6 +81,7 @@ _table = HandleTable()
 add = _table.add
 
 
+@outside_of_graphs
 def poll(handle: int) -> bool:
     """Whether an asynchronous operation ended, also with an error; never blocks.
 
@@ -93,6 +94,7 @@ def poll(handle: int) -> bool:
     return _table.poll(handle)
 
 
+@outside_of_graphs
 def synchronize(handle: int) -> Any:
     """Waits for an asynchronous operation and returns its result.
 

@@ -6,6 +6,7 @@ from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
 
+@outside_of_graphs
 def join(
     device: int = -1,
     process_set: ProcessSet = global_process_set,

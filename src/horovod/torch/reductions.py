@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CompressorLike = type[Compressor] | Compressor
 
 
+@outside_of_graphs
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -106,6 +107,7 @@ def allreduce(
     return output
 
 
+@outside_of_graphs
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -135,6 +137,7 @@ def allreduce_async(
     return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
 
 
+@outside_of_graphs
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -162,6 +165,7 @@ def allreduce_(
     return tensor
 
 
+@outside_of_graphs
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -191,6 +195,7 @@ def allreduce_async_(
     return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor)
 
 
+@outside_of_graphs
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -228,6 +233,7 @@ def grouped_allreduce(
     ]
 
 
+@outside_of_graphs
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -255,6 +261,7 @@ def grouped_allreduce_async(
     return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs)
 
 
+@outside_of_graphs
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -282,6 +289,7 @@ def grouped_allreduce_(
     return list(inputs)
 
 
+@outside_of_graphs
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -308,6 +316,7 @@ def grouped_allreduce_async_(
     return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs)
 
 
+@outside_of_graphs
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -348,6 +357,7 @@ def reducescatter(
     )[0]
 
 
+@outside_of_graphs
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -364,6 +374,7 @@ def reducescatter_async(
     return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
 
 
+@outside_of_graphs
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -392,6 +403,7 @@ def grouped_reducescatter(
     )
 
 
+@outside_of_graphs
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

@@ -28,6 +28,7 @@ _INDEX_BYTES = 8
 _NO_WEIGHT = -1.0
 
 
+@outside_of_graphs
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str | None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@outside_of_graphs
 def broadcast_parameters(params: Mapping[str, torch.Tensor] | list[Any], root_rank: int) -> None:
     """Overwrites tensors on all ranks with those of the root.
 
@@ -73,6 +74,7 @@ def _named_tensors(
     return pairs
 
 
+@outside_of_graphs
 def broadcast_object(
     obj: T,
     root_rank: int = 0,
@@ -96,6 +98,7 @@ def broadcast_object(
     return objects.broadcast_object(group_of(process_set), obj, root_rank, name, call_site())
 
 
+@outside_of_graphs
 def allgather_object(
     obj: T, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[T]:
@@ -112,6 +115,7 @@ def allgather_object(
     return objects.allgather_object(group_of(process_set), obj, name, call_site())
 
 
+@outside_of_graphs
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
