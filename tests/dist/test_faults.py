@@ -102,7 +102,7 @@ from horovod import context
 from horovod._native import Buffer
 
 print("port", os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"], flush=True)
-open(sys.argv[1]).read()  # until the strangers have come
+open(sys.argv[1] + os.environ["HOROVOD_RANK"]).read()  # until the strangers have come
 context.init()
 values = np.ones(100_000)
 buffer = Buffer.from_array(values)
@@ -112,9 +112,10 @@ print("sum", values.min(), flush=True)
 
 
 def test_strangers_at_the_store_are_dropped_and_the_job_goes_on(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    words = [sys.executable, "-c", WAITING_RANK, str(gate)]
+    gates = [tmp_path / f"gate-{rank}" for rank in range(2)]  # a reader each, so that none is late
+    for gate in gates:
+        os.mkfifo(gate)
+    words = [sys.executable, "-c", WAITING_RANK, str(tmp_path / "gate-")]
     with launched("-np", "2", *words) as launcher, ExitStack() as stack:
         port = int(launcher.wait_lines("stdout", r"port \d+", 2)[0].rsplit(" ", 1)[1])
         strangers = [
@@ -124,7 +125,8 @@ def test_strangers_at_the_store_are_dropped_and_the_job_goes_on(tmp_path: Path) 
         for index, stranger in enumerate(strangers):
             with suppress(OSError):  # it may have been dropped already
                 stranger.sendall(messages[index % 4])
-        gate.write_text("go")
+        for gate in gates:
+            gate.write_text("go")
         assert launcher.wait() == 0, launcher.stderr
         for stranger in strangers:
             stranger.settimeout(10)
