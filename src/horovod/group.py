@@ -75,6 +75,8 @@ class Group:
         self._ranks = tuple(ranks)
         self._rank = self._ranks.index(engine.rank) if engine.rank in self._ranks else None
         self._unnamed = itertools.count(1)
+        self._num_joins = 0
+        self._join: Handle | None = None
 
     @property
     def process_set_id(self) -> int:
@@ -236,7 +238,7 @@ class Group:
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
-        return self._submit(
+        self._join = self._submit(
             _native.JOIN,
             "join",
             (),
@@ -244,6 +246,7 @@ class Group:
             options,
             divide_by_initial_world_size=divide_by_initial_world_size,
         )
+        return self._join
 
     def add(self, ranks: Sequence[int], *, call_site: str = "") -> Group:
         """Makes a process set; every rank of the job calls it on its group of all ranks.
@@ -301,7 +304,7 @@ class Group:
             raise self._refusal()
         name = options.get("name")
         prefix = options.get("prefix", prefix)
-        number = next(self._unnamed) if name is None else 0
+        number = self._next_number() if name is None else 0
         return self._engine.submit(
             kind,
             f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
@@ -315,6 +318,17 @@ class Group:
             keep_alive=options.get("keep"),
             **arguments,
         )
+
+    def _next_number(self) -> int:
+        """The number of an operation without a name, the same on ranks that submit in one order.
+
+        Ranks that had joined have not counted what the others did meanwhile, so all count anew.
+        """
+        if self._join is not None and self._join.done():
+            self._join = None
+            self._num_joins += 1
+            self._unnamed = itertools.count(1)
+        return self._num_joins << 32 | next(self._unnamed)
 
     def _refusal(self) -> UsageError:
         return UsageError(

@@ -54,6 +54,9 @@ class LoneEngine:
         if not self.agrees:
             raise MismatchError("the ranks named different process sets")
 
+    def done(self) -> bool:
+        return True
+
     def new_process_set(self) -> int:
         return next(self._ids)
 
@@ -355,3 +358,20 @@ def test_a_rank_that_has_joined_changes_no_result() -> None:
 
 def _address(memory: bytearray) -> int:
     return ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
+
+
+def test_ranks_that_had_joined_match_unnamed_operations_again() -> None:
+    def body(rank: int) -> list[int]:
+        sums = []
+        for step in range(3 if rank == 0 else 1):
+            values = bytearray([rank + 1, step])
+            buffer = _native.Buffer.from_array(values)
+            context.global_group().allreduce([buffer], [buffer], op=1, keep=values).wait()
+            sums.append(values[0])
+        context.global_group().join().wait()
+        values = bytearray([rank + 1])
+        buffer = _native.Buffer.from_array(values)
+        context.global_group().allreduce([buffer], [buffer], op=1, keep=values).wait()
+        return [*sums, values[0]]
+
+    assert run_ranks(2, body) == [[3, 1, 1, 3], [3, 3]]
