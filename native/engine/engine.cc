@@ -109,10 +109,10 @@ void Engine::check_submission(Operation& operation, Membership& set) {
   operation.set_rank = set.set_rank;
   check_operation(operation, set.members);
   operation.digest = operation.spec.digest();
-  if (set.names_in_flight.contains(operation.spec.name)) {
-    throw Error(ErrorKind::kDuplicateName, operation.spec.name +
-                                               " is still in flight; wait for it, or give the second operation another "
-                                               "name");
+  if (const auto first = set.names_in_flight.find(operation.spec.name); first != set.names_in_flight.end()) {
+    throw Error(ErrorKind::kDuplicateName, operation.spec.name + " is still in flight" +
+                                               (first->second.empty() ? "" : ", submitted at " + first->second) +
+                                               "; wait for it, or give the second operation another name");
   }
   const bool changes_sets =
       operation.spec.kind == OpKind::kAddProcessSet || operation.spec.kind == OpKind::kRemoveProcessSet;
@@ -121,7 +121,7 @@ void Engine::check_submission(Operation& operation, Membership& set) {
   }
   if (operation.spec.kind == OpKind::kAddProcessSet) check_new_process_set(operation);
   if (operation.spec.kind == OpKind::kRemoveProcessSet) check_removal(operation);
-  set.names_in_flight.insert(operation.spec.name);
+  set.names_in_flight.emplace(operation.spec.name, operation.call_site);
 }
 
 void Engine::wake() {

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/backend.h"
@@ -42,7 +42,7 @@ struct EngineOptions {
   bool deterministic = false;                       // results do not depend on what travels together
   StackDump stack_dump;                             // how to get at the stacks of this process's interpreter
   std::optional<AutotuneOptions> autotune;          // tunes the fusion threshold
-  std::vector<std::string> rank_names;                   // what messages say of a rank, "host-a:4711"
+  std::vector<std::string> rank_names;              // what messages say of a rank, "host-a:4711"
   LogSink log = [](LogLevel level, const std::string& message) { log_to_stderr(level, message, false); };
   std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
 };
@@ -116,8 +116,8 @@ class Engine {
   struct Membership {
     std::vector<int> members;
     int set_rank = -1;
-    std::unordered_set<std::string> names_in_flight;
-    bool closing = false;  // its removal has been submitted here
+    std::unordered_map<std::string, std::string> names_in_flight;  // and the call site of each
+    bool closing = false;                                          // its removal has been submitted here
   };
   // A question to other ranks where they are, and what to do with the answers.
   struct Inquiry {
@@ -126,7 +126,7 @@ class Engine {
     uint32_t set = 0;
     std::vector<Stall> stalls;
     std::string headline;
-    bool executing = false;  // the operation is being executed
+    bool executing = false;                                // the operation is being executed
     std::map<int, std::optional<PositionReport>> answers;  // by global rank
     TimePoint until;
   };
@@ -216,6 +216,8 @@ class Engine {
   void conclude_inquiry(TimePoint now);
   void report(const Inquiry& inquiry);
   [[nodiscard]] PositionReport silent_position(int peer) const;
+  // What this rank, if it coordinates the peer, knows that the peer submitted last; or nothing.
+  [[nodiscard]] std::string last_submitted_by(int peer) const;
   [[nodiscard]] PositionReport own_position() const;
 
   const int rank_;
@@ -258,7 +260,7 @@ class Engine {
   StepMarker steps_;
   Position position_;
   std::optional<Inquiry> inquiry_;
-  std::vector<int> inquirers_;  // ranks that wait for this one's position
+  std::vector<int> inquirers_;         // ranks that wait for this one's position
   TimePoint sleep_at_once_until_{};    // yielding the core costs too much until then
   bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
   bool failed_ = false;

@@ -108,7 +108,8 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
       const Buffer& input = operation->inputs[i];
       const DType dtype = is_broadcast ? DType::kUInt8 : input.dtype;
       auto found = batches.find(dtype);
-      if (found == batches.end()) found = batches.emplace(dtype, batch_of(set, *operations.front(), dtype, response)).first;
+      if (found == batches.end())
+        found = batches.emplace(dtype, batch_of(set, *operations.front(), dtype, response)).first;
       const int64_t count = is_broadcast ? static_cast<int64_t>(input.bytes()) : input.count();
       found->second.inputs.push_back({input.data, count});
       found->second.outputs.push_back({operation->outputs[i].data, count});

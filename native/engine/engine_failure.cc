@@ -22,9 +22,11 @@ bool Engine::look_for_lost_peers() {
 }
 
 Error Engine::lost(int peer) const {
+  const std::string last = last_submitted_by(peer);
   return {ErrorKind::kPeerLost, name_of_rank(peer) +
                                     " was lost: its process died or its connection broke. The output of that rank may "
-                                    "tell why"};
+                                    "tell why." +
+                                    (last.empty() ? "" : " It last submitted " + last + ".")};
 }
 
 void Engine::fail(const Error& error, bool tell_peers) {

@@ -8,7 +8,8 @@ namespace hvd {
 namespace {
 
 std::string phase_of(const RequestSpec& spec) {
-  std::string word = spec.reduce_op == ReduceOp::kAdasum && spec.kind == OpKind::kAllreduce ? "adasum" : name_of(spec.kind);
+  std::string word =
+      spec.reduce_op == ReduceOp::kAdasum && spec.kind == OpKind::kAllreduce ? "adasum" : name_of(spec.kind);
   std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
   return word;
 }
@@ -80,7 +81,8 @@ void Engine::start_timeline(const std::string& path, bool mark_cycles) {
   options.path = path;
   options.started = steady_now();
   options.start_epoch_us =
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
   options.mark_cycles = mark_cycles;
   options.run = command.run;
   options.rank_names = options_.rank_names;
@@ -112,7 +114,8 @@ void Engine::give_timeline_command(TimelineCommand command) {
   command.done = done;
   {
     const std::lock_guard lock(queue_mutex_);
-    if (closing_ || failure_) throw Error(ErrorKind::kShutDown, "the timeline cannot be changed: Horovod has ended here");
+    if (closing_ || failure_)
+      throw Error(ErrorKind::kShutDown, "the timeline cannot be changed: Horovod has ended here");
     timeline_commands_.push_back(std::move(command));
     has_timeline_commands_ = true;
     transport_->doorbell().ring();

@@ -10,9 +10,7 @@ namespace hvd {
 // With queue_mutex_ held.
 void Engine::check_new_process_set(const Operation& operation) const {
   const std::vector<int64_t>& ranks = operation.spec.ranks;
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::kUsage, "add_process_set: " + what);
-  };
+  const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kUsage, "add_process_set: " + what); };
   if (ranks.empty()) refuse("a process set needs at least one rank");
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size_) {
@@ -51,11 +49,11 @@ void Engine::make_process_set(uint32_t id, std::vector<int> members) {
   if (set.is_coordinator()) {
     std::vector<std::string> names;
     for (const int member : set.members) names.push_back(name_of_rank(member));
-    set.negotiator = std::make_unique<Negotiator>(
-        std::move(names), NegotiatorOptions{.fusion_threshold = options_.fusion_threshold,
-                                             .cache_capacity = options_.cache_capacity,
-                                             .fuse_groups = options_.fuse_groups,
-                                             .members = set.members});
+    set.negotiator =
+        std::make_unique<Negotiator>(std::move(names), NegotiatorOptions{.fusion_threshold = options_.fusion_threshold,
+                                                                         .cache_capacity = options_.cache_capacity,
+                                                                         .fuse_groups = options_.fuse_groups,
+                                                                         .members = set.members});
   }
   {
     const std::lock_guard lock(queue_mutex_);

@@ -9,15 +9,16 @@
 namespace hvd {
 namespace {
 
-// Without a setting, ranks may be apart for three times as long as they were lately, and for this long in any case.
+// Without a setting, ranks may be apart for half as long again as they were lately, and for this long in any case.
 constexpr Duration kLeastPatience = std::chrono::seconds(10);
 constexpr Duration kMostPatience = std::chrono::minutes(10);
-constexpr int kUsualWaits = 3;
 // When ranks all wait for each other, no patience helps.
 constexpr Duration kDeadlockTime = std::chrono::milliseconds(700);
 constexpr Duration kInquiryTime = std::chrono::milliseconds(1500);
 // The coordinator reports in time, unless it is in trouble itself.
 constexpr Duration kCoordinatorTime = std::chrono::seconds(3);
+
+constexpr const char* kJoin = "join.noname";
 
 int64_t in_seconds(Duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
 
@@ -30,6 +31,17 @@ char process_state(int pid) {
   return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : char{0};
 }
 
+// A rank that waits for others is not to blame for not having come to its join yet.
+void excuse_waiting_ranks(std::vector<Stall>& stalls) {
+  std::set<int> waiting;
+  for (const Stall& stall : stalls) {
+    if (stall.name != kJoin) waiting.insert(stall.waiting.begin(), stall.waiting.end());
+  }
+  for (Stall& stall : stalls) {
+    if (stall.name == kJoin) std::erase_if(stall.missing, [&](int member) { return waiting.contains(member); });
+  }
+}
+
 }  // namespace
 
 bool Engine::watches_stalls() const { return options_.stall_check_time != Duration::zero(); }
@@ -37,7 +49,7 @@ bool Engine::watches_stalls() const { return options_.stall_check_time != Durati
 Duration Engine::patience_of(const ProcessSet& set) const {
   if (options_.stall_check_time) return *options_.stall_check_time;
   const Duration usual = set.negotiator != nullptr ? set.negotiator->usual_wait() : Duration::zero();
-  return std::clamp(kUsualWaits * usual, kLeastPatience, kMostPatience);
+  return std::clamp(usual + usual / 2, kLeastPatience, kMostPatience);
 }
 
 void Engine::check_stalls() {
@@ -46,8 +58,7 @@ void Engine::check_stalls() {
   if (inquiry_) conclude_inquiry(std::chrono::steady_clock::now());
   if (!watches_stalls() || now < next_stall_check_) return;
   const Duration period = options_.stall_check_time.value_or(kLeastPatience) / 4;
-  next_stall_check_ =
-      now + std::clamp<Duration>(period, std::chrono::milliseconds(10), std::chrono::milliseconds(500));
+  next_stall_check_ = now + std::clamp<Duration>(period, std::chrono::milliseconds(10), std::chrono::milliseconds(500));
   check_stuck_executions(now);
   for (const auto& [id, set] : sets_) {
     if (set->negotiator != nullptr) {
@@ -78,17 +89,19 @@ void Engine::check_stalls_of(ProcessSet& set, TimePoint now) {
     inquiry.stalls = set.negotiator->take_stalls(now, std::min(kDeadlockTime, patience), Negotiator::Purpose::kProbe);
   }
   if (inquiry.stalls.empty()) return;
+  excuse_waiting_ranks(inquiry.stalls);
   std::set<int> missing;
   for (const Stall& stall : inquiry.stalls) {
     for (const int member : stall.missing) missing.insert(set.members[static_cast<size_t>(member)]);
   }
   const Duration age = inquiry.stalls.front().age;
-  inquiry.headline = inquiry.purpose == Purpose::kDeadlock
-                         ? "Ranks wait for each other: each of these operations needs a rank that waits for another one "
-                           "of them. The ranks took different branches, left an operation out, or submit them in "
-                           "different orders."
-                         : "Operations have waited for up to " + std::to_string(in_seconds(age)) +
-                               " s, because one or more ranks have not submitted them.";
+  inquiry.headline =
+      inquiry.purpose == Purpose::kDeadlock
+          ? "Ranks wait for each other: each of these operations needs a rank that waits for another one "
+            "of them. The ranks took different branches, left an operation out, or submit them in "
+            "different orders."
+          : "Operations have waited for up to " + std::to_string(in_seconds(age)) +
+                " s, because one or more ranks have not submitted them.";
   ask(std::move(inquiry), {missing.begin(), missing.end()});
 }
 
@@ -98,15 +111,20 @@ void Engine::check_coordinator_of(ProcessSet& set, TimePoint now) {
   const auto oldest = std::min_element(set.pending.begin(), set.pending.end(), [](const auto& a, const auto& b) {
     return a.second->submitted < b.second->submitted;
   });
-  const Duration age = now - oldest->second->submitted;
+  const Operation& operation = *oldest->second;
+  const Duration age = now - operation.submitted;
   if (age < patience_of(set) + kCoordinatorTime) return;
   set.coordinator_asked = true;
   Inquiry inquiry;
   inquiry.purpose = Inquiry::Purpose::kCoordinator;
   inquiry.set = set.id;
-  inquiry.headline = oldest->second->spec.name + " has waited for " + std::to_string(in_seconds(age)) + " s on " +
+  inquiry.headline = operation.spec.name + " has waited for " + std::to_string(in_seconds(age)) + " s on " +
                      name_of_rank(rank_) + ", and " + name_of_rank(set.coordinator()) +
                      ", which collects what the ranks submit, does not answer.";
+  Stall stall{.name = operation.spec.name, .waiting = {}, .call_sites = {}, .missing = {0}, .age = age};
+  stall.waiting.push_back(set.set_rank);
+  stall.call_sites.push_back(operation.call_site);
+  inquiry.stalls.push_back(std::move(stall));
   ask(std::move(inquiry), {set.coordinator()});
 }
 
@@ -124,7 +142,8 @@ void Engine::check_stuck_executions(TimePoint now) {
   inquiry.headline = active.operations.front()->spec.name + " has made no progress for " +
                      std::to_string(in_seconds(stuck)) + " s, though all ranks take part in it. " +
                      name_of_rank(rank_) + " waits for other ranks.";
-  Stall stall{.name = active.operations.front()->spec.name, .waiting = {}, .call_sites = {}, .missing = {}, .age = stuck};
+  Stall stall{
+      .name = active.operations.front()->spec.name, .waiting = {}, .call_sites = {}, .missing = {}, .age = stuck};
   std::vector<int> peers;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || !active.execution->waits_for(peer)) continue;
@@ -183,9 +202,23 @@ void Engine::conclude_inquiry(TimePoint now) {
   const bool all = std::all_of(inquiry_->answers.begin(), inquiry_->answers.end(),
                                [](const auto& answer) { return answer.second.has_value(); });
   if (!all && now < inquiry_->until) return;
-  const Inquiry inquiry = std::move(*inquiry_);
+  Inquiry inquiry = std::move(*inquiry_);
   inquiry_.reset();
-  if (inquiry.purpose == Inquiry::Purpose::kCoordinator && all) return;  // it reports itself
+  const auto set = sets_.find(inquiry.set);
+  if (set != sets_.end() && set->second->negotiator == nullptr && !inquiry.executing) {
+    if (all) return;  // the coordinator reports itself
+    const Duration age = inquiry.stalls.front().age;
+    const TimePoint end = inquiry.until - kInquiryTime - age + options_.stall_shutdown_time;
+    const bool ends = options_.stall_shutdown_time > Duration::zero();
+    const bool is_first = inquiry.purpose == Inquiry::Purpose::kCoordinator;
+    if (ends && now >= end) inquiry.purpose = Inquiry::Purpose::kStallEnds;
+    report(inquiry);
+    if (!ends || !is_first) return;
+    inquiry.purpose = Inquiry::Purpose::kStallEnds;  // unless the coordinator answers until then
+    inquiry.until = end;
+    inquiry_ = std::move(inquiry);
+    return;
+  }
   const bool all_blocked = std::all_of(inquiry.answers.begin(), inquiry.answers.end(), [](const auto& answer) {
     return answer.second.has_value() && answer.second->blocked;
   });
@@ -200,17 +233,16 @@ void Engine::report(const Inquiry& inquiry) {
   std::map<int, PositionReport> positions;
   std::vector<Stall> stalls = inquiry.stalls;
   if (inquiry.executing && !stuck_reported_) return;  // it goes on
-  if (!inquiry.executing && set.negotiator != nullptr) {
-    std::erase_if(stalls, [&](const Stall& stall) { return !set.negotiator->is_waiting(stall.name); });
+  if (!inquiry.executing) {
+    std::erase_if(stalls, [&](const Stall& stall) {
+      return set.negotiator != nullptr ? !set.negotiator->is_waiting(stall.name) : !set.pending.contains(stall.name);
+    });
     if (stalls.empty()) return;
   }
   for (const auto& [rank, answer] : inquiry.answers) {
     const std::optional<int> member = set.set_rank_of(rank);
     if (!member) continue;
     positions[*member] = answer ? *answer : silent_position(rank);
-  }
-  if (stalls.empty()) {
-    stalls.push_back({.name = "(the agreement on them)", .waiting = {}, .call_sites = {}, .missing = {0}, .age = {}});
   }
   const std::string text = stall_report(inquiry.headline, stalls, positions, [&](int member) {
     return name_of_rank(set.members[static_cast<size_t>(member)]);
@@ -240,7 +272,19 @@ PositionReport Engine::silent_position(int peer) const {
     default:
       report.activity = "does not answer though its process runs: its host is overloaded";
   }
+  const std::string last = last_submitted_by(peer);
+  if (!last.empty()) report.operations = "last submitted " + last;
   return report;
+}
+
+std::string Engine::last_submitted_by(int peer) const {
+  for (const auto& [id, set] : sets_) {
+    const std::optional<int> member = set->set_rank_of(peer);
+    if (!member || set->negotiator == nullptr) continue;
+    std::string last = set->negotiator->last_announced(*member, options_.clock->now());
+    if (!last.empty()) return last;
+  }
+  return {};
 }
 
 PositionReport Engine::own_position() const {

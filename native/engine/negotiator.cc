@@ -8,7 +8,7 @@ namespace {
 constexpr size_t kMostInlineBytes = 4096;
 constexpr size_t kMostInlineBytesOfAll = 32768;
 // A wait of the past, such as that for a validation on one rank, is expected again for about this long.
-constexpr Duration kWaitHalfLife = std::chrono::minutes(30);
+constexpr Duration kWaitHalfLife = std::chrono::minutes(10);
 
 }  // namespace
 
@@ -22,6 +22,7 @@ Negotiator::Negotiator(std::vector<std::string> member_names, NegotiatorOptions 
     : member_names_(std::move(member_names)),
       options_(options),
       sites_(member_names_.size(), {std::string()}),
+      last_(member_names_.size()),
       joined_(member_names_.size(), false) {}
 
 Negotiator::Entry& Negotiator::entry_of(const std::string& name) {
@@ -81,6 +82,10 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
   slot.weight = announcement.weight;
   slot.extents = std::move(announcement.extents);
   slot.payload = std::move(announcement.payload);
+  Last& last = last_[static_cast<size_t>(member)];
+  last.name = entry.name;
+  last.site = slot.site;
+  last.time = now;
   if (entry.num_announced++ == 0) {
     entry.first = now;
     ++num_pending_;
@@ -147,9 +152,10 @@ void Negotiator::take_unnamed(Entry& entry, int member, TimePoint now) {
     }
     Entry& other = entry_of(pending->second);
     refused = refused_.emplace(number, Refused{{}, std::vector<bool>(member_names_.size(), false)}).first;
-    refused->second.message = "Mismatched operations: operations without a name are matched by the order in which a "
-                              "rank submits them, and number " + std::to_string(number) +
-                              " is not the same on all ranks." + requests_of(other) + requests_of(entry);
+    refused->second.message =
+        "Mismatched operations: operations without a name are matched by the order in which a "
+        "rank submits them, and number " +
+        std::to_string(number) + " is not the same on all ranks." + requests_of(other) + requests_of(entry);
     for (size_t i = 0; i < other.slots.size(); ++i) {
       if (other.slots[i].announced) refused->second.told[i] = true;
     }
@@ -180,7 +186,8 @@ void Negotiator::member_left(int member, const std::string& reason) {
 }
 
 void Negotiator::reset(Entry& entry) {
-  const auto announced = std::find_if(entry.slots.begin(), entry.slots.end(), [](const Slot& slot) { return slot.announced; });
+  const auto announced =
+      std::find_if(entry.slots.begin(), entry.slots.end(), [](const Slot& slot) { return slot.announced; });
   if (announced != entry.slots.end()) unnamed_.erase(spec_of(entry, *announced).unnamed);
   for (Slot& slot : entry.slots) slot = Slot();
   entry.num_announced = 0;
@@ -212,6 +219,14 @@ std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Pur
     stalls.push_back(stall_of(*entry, now));
   }
   return stalls;
+}
+
+std::string Negotiator::last_announced(int member, TimePoint now) const {
+  const Last& last = last_[static_cast<size_t>(member)];
+  if (last.name.empty()) return {};
+  const std::string& site = sites_[static_cast<size_t>(member)].at(last.site);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last.time).count();
+  return last.name + (site.empty() ? "" : " at " + site) + ", " + std::to_string(seconds) + " s ago";
 }
 
 bool Negotiator::is_waiting(const std::string& name) const {

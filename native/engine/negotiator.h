@@ -35,9 +35,9 @@ struct NegotiatorOptions {
 // A name that some members announced and others did not.
 struct Stall {
   std::string name;
-  std::vector<int> waiting;              // set ranks
-  std::vector<std::string> call_sites;   // of the waiting, in the same order; may be empty strings
-  std::vector<int> missing;              // set ranks
+  std::vector<int> waiting;             // set ranks
+  std::vector<std::string> call_sites;  // of the waiting, in the same order; may be empty strings
+  std::vector<int> missing;             // set ranks
   Duration age{};
 };
 
@@ -63,6 +63,8 @@ class Negotiator {
   [[nodiscard]] bool is_waiting(const std::string& name) const;
   // How long members usually wait for each other: the longest wait of the recent past.
   [[nodiscard]] Duration usual_wait() const { return usual_wait_; }
+  // What the member announced last, "allreduce.x at train.py:3, 12 s ago"; empty if nothing.
+  [[nodiscard]] std::string last_announced(int member, TimePoint now) const;
   [[nodiscard]] bool has_pending() const { return num_pending_ > 0; }
   // Whether take_responses(true) would return something.
   [[nodiscard]] bool has_responses() const { return !answers_.empty() || !ready_.empty() || join_ready_; }
@@ -91,6 +93,11 @@ class Negotiator {
     bool probed = false;
     bool reported = false;
     std::list<Entry*>::iterator recent;  // place in recent_, if it has a number
+  };
+  struct Last {
+    std::string name;
+    uint32_t site = 0;
+    TimePoint time;
   };
   // An unnamed operation that ranks disagreed on: those that have not announced it yet must hear of it too.
   struct Refused {
@@ -139,6 +146,7 @@ class Negotiator {
   std::vector<std::string> member_names_;
   NegotiatorOptions options_;
   std::vector<std::vector<std::string>> sites_;  // by set rank and number
+  std::vector<Last> last_;                       // by set rank: what it announced last
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint64_t, std::string> unnamed_;  // the pending operation of each number
   std::unordered_map<uint64_t, Refused> refused_;      // by number

@@ -77,9 +77,8 @@ void Negotiator::take_ready(Entry& entry) {
 
 std::optional<Response> Negotiator::disagreement(const Entry& entry) const {
   const Slot& first = first_slot(entry);
-  const auto other = std::find_if(entry.slots.begin(), entry.slots.end(), [&](const Slot& slot) {
-    return slot.announced && slot.digest != first.digest;
-  });
+  const auto other = std::find_if(entry.slots.begin(), entry.slots.end(),
+                                  [&](const Slot& slot) { return slot.announced && slot.digest != first.digest; });
   if (other == entry.slots.end()) return std::nullopt;
   return error_for(entry, ErrorKind::kMismatch,
                    "Mismatched " + first_difference(spec_of(entry, first), spec_of(entry, *other)) + " for " +
@@ -118,7 +117,8 @@ std::optional<Response> Negotiator::missing_participant(const Entry& entry) cons
       return error_for(entry, ErrorKind::kMismatch,
                        entry.name + " failed: its root, " + member_names_[member] +
                            ", has joined, so it has nothing to broadcast. Choose a root that joins last, or broadcast "
-                           "before join()." + requests_of(entry));
+                           "before join()." +
+                           requests_of(entry));
     }
     absent += (absent.empty() ? "" : ", ") + member_names_[member];
   }
@@ -129,8 +129,9 @@ std::optional<Response> Negotiator::missing_participant(const Entry& entry) cons
   }
   const bool needs_all = spec.kind == OpKind::kAddProcessSet || spec.kind == OpKind::kRemoveProcessSet;
   if (!needs_all || absent.empty()) return std::nullopt;
-  return error_for(entry, ErrorKind::kMismatch, entry.name + " failed: process sets can only be changed by all ranks, but " +
-                                                    absent + " has joined." + requests_of(entry));
+  return error_for(entry, ErrorKind::kMismatch,
+                   entry.name + " failed: process sets can only be changed by all ranks, but " + absent +
+                       " has joined." + requests_of(entry));
 }
 
 Response Negotiator::error_for(const Entry& entry, ErrorKind kind, std::string message) const {
@@ -162,9 +163,8 @@ void Negotiator::check_slots(const Entry& entry) const {
 bool Negotiator::has_all_values(const Entry& entry) {
   if (entry.spec.kind != OpKind::kAllreduce) return false;
   const size_t bytes = entry.spec.total_bytes();
-  return std::all_of(entry.slots.begin(), entry.slots.end(), [&](const Slot& slot) {
-    return !slot.announced || slot.payload.size() == bytes;
-  });
+  return std::all_of(entry.slots.begin(), entry.slots.end(),
+                     [&](const Slot& slot) { return !slot.announced || slot.payload.size() == bytes; });
 }
 
 Response Negotiator::result_of(Entry& entry) {

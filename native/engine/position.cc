@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
+#include <sstream>
+#include <string_view>
 
 namespace hvd {
 namespace {
@@ -21,6 +24,43 @@ Duration process_cpu_time() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// Whether a thread of this process has a core or waits for one: a share of a core may be small only because others want
+// the cores too.
+bool wants_core(pid_t thread) {
+  if (thread <= 0 || thread == gettid()) return false;
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');  // of the command, which may hold anything
+  return end != std::string::npos && text.compare(end, 3, ") R") == 0;
+}
+
+// `File "a.py", line 3 in f`, as faulthandler writes a frame, in the form of the other stacks; or the line as it is.
+std::string frame_of(const std::string& line) {
+  constexpr std::string_view kFile = "  File \"";
+  constexpr std::string_view kLine = "\", line ";
+  const size_t number = line.rfind(kLine);
+  if (line.rfind(kFile, 0) != 0 || number == std::string::npos) return line;
+  return "  " + line.substr(kFile.size(), number - kFile.size()) + ":" + line.substr(number + kLine.size());
+}
+
+// What faulthandler wrote, with the thread that got the signal, the main thread, in front.
+std::string stacks_of(const std::string& dump) {
+  constexpr std::string_view kCurrent = "Current thread ";
+  std::istringstream lines(dump);
+  std::string main;
+  std::string others;
+  bool is_main = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    const bool is_heading = line.front() != ' ';
+    if (is_heading) is_main = line.rfind(kCurrent, 0) == 0;
+    if (is_heading) line = is_main ? "MainThread:" : line.substr(0, line.find(" (")) + ":";
+    (is_main ? main : others) += frame_of(line) + "\n";
+  }
+  return main + others;
 }
 
 }  // namespace
@@ -98,7 +138,7 @@ void Position::send_signal() {
 std::string Position::read_dump() const {
   std::array<char, kMostDumpBytes> text{};
   const ssize_t bytes = pread(dump_.fd, text.data(), text.size(), 0);
-  return bytes > 0 ? std::string(text.data(), static_cast<size_t>(bytes)) : std::string();
+  return bytes > 0 ? stacks_of({text.data(), static_cast<size_t>(bytes)}) : std::string();
 }
 
 std::string Position::activity(TimePoint now) const {
@@ -106,7 +146,7 @@ std::string Position::activity(TimePoint now) const {
   const auto passed = std::chrono::duration<double>(now - requested_at_).count();
   const int percent = static_cast<int>(100.0 * used / passed + 0.5);
   const std::string share = " (" + std::to_string(percent) + " % of a core)";
-  return (percent >= 20 ? "is busy" : "sleeps") + share;
+  return (percent >= 20 || wants_core(dump_.thread) ? "is busy" : "sleeps") + share;
 }
 
 }  // namespace hvd

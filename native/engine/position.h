@@ -21,8 +21,8 @@ namespace hvd {
 // does (https://docs.python.org/3/library/faulthandler.html#faulthandler.register). Signal 0: there is none.
 struct StackDump {
   int signal = 0;
-  int fd = -1;        // readable from its start, such as a memfd
-  pid_t thread = 0;   // that gets the signal
+  int fd = -1;       // readable from its start, such as a memfd
+  pid_t thread = 0;  // that gets the signal
 };
 
 // What is told of a rank.

@@ -25,11 +25,11 @@ struct RequestSpec {
   double postscale = 1.0;
   int32_t root = -1;  // global rank
   std::vector<TensorSpec> tensors;
-  bool weighted = false;                      // Average weighs each rank's values
-  bool divide_by_initial_world_size = true;   // join: what Average divides by until all ranks have joined
-  std::vector<int64_t> ranks;                 // add_process_set: its members; remove_process_set: its engine id
-  bool cacheable = true;                      // need not agree
-  uint64_t unnamed = 0;                       // counts the operations without a name, from 1; 0 if it has one
+  bool weighted = false;                     // Average weighs each rank's values
+  bool divide_by_initial_world_size = true;  // join: what Average divides by until all ranks have joined
+  std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id
+  bool cacheable = true;                     // need not agree
+  uint64_t unnamed = 0;                      // counts the operations without a name, from 1; 0 if it has one
 
   // A 64-bit digest of all that must agree. In allgather and alltoall the first dimension may differ.
   [[nodiscard]] uint64_t digest() const;
@@ -76,10 +76,10 @@ struct NameRef {
 struct Response {
   enum class Kind : uint8_t { kExecute, kResult, kError };
   Kind kind = Kind::kExecute;
-  std::vector<NameRef> names;  // one, but for kExecute of fused operations
-  int32_t num_averaged = 0;    // by how many members Average divides
+  std::vector<NameRef> names;   // one, but for kExecute of fused operations
+  int32_t num_averaged = 0;     // by how many members Average divides
   std::vector<int32_t> absent;  // set ranks that have joined and take part with neutral values
-  Bytes payload;               // kResult: reduced values, empty for a barrier
+  Bytes payload;                // kResult: reduced values, empty for a barrier
   ErrorKind error_kind = ErrorKind::kMismatch;
   std::string message;
 

@@ -32,6 +32,21 @@ void write_stalls(std::ostringstream& text, const std::vector<Stall>& stalls, co
   if (stalls.size() > kMostStalls) text << "\n  and " << stalls.size() - kMostStalls << " more operations";
 }
 
+// Where a rank is, unless another one that was told of is at the same place.
+void write_position(std::ostringstream& text, int rank, const PositionReport& position,
+                    std::map<std::string, int>& ranks_by_stacks, const NameOf& name_of) {
+  const bool has_stacks = !position.stacks.empty();
+  const int first = has_stacks ? ranks_by_stacks.try_emplace(position.stacks, rank).first->second : rank;
+  if (!position.activity.empty()) text << "\n  It " << position.activity << ".";
+  if (!position.operations.empty()) text << "\n  It " << position.operations << ".";
+  if (first != rank) {
+    text << "\n  It is where " << name_of(first) << " is.";
+    return;
+  }
+  std::istringstream stacks(position.stacks);
+  for (std::string line; std::getline(stacks, line);) text << "\n    " << line;
+}
+
 // One line for each missing rank with the names of what it lacks, as Horovod has always told it, and then its position.
 void write_missing(std::ostringstream& text, const std::vector<Stall>& stalls,
                    const std::map<int, PositionReport>& positions, const NameOf& name_of) {
@@ -39,16 +54,13 @@ void write_missing(std::ostringstream& text, const std::vector<Stall>& stalls,
   for (const Stall& stall : stalls) {
     for (const int rank : stall.missing) names_by_rank[rank].push_back(stall.name);
   }
+  std::map<std::string, int> ranks_by_stacks;
   for (const auto& [rank, names] : names_by_rank) {
     text << "\n" << name_of(rank) << ": [";
     for (size_t i = 0; i < names.size() && i < kMostNames; ++i) text << (i == 0 ? "" : ", ") << names[i];
     text << (names.size() > kMostNames ? ", …]" : "]");
     const auto position = positions.find(rank);
-    if (position == positions.end()) continue;
-    if (!position->second.activity.empty()) text << "\n  It " << position->second.activity << ".";
-    if (!position->second.operations.empty()) text << "\n  It " << position->second.operations << ".";
-    std::istringstream stacks(position->second.stacks);
-    for (std::string line; std::getline(stacks, line);) text << "\n    " << line;
+    if (position != positions.end()) write_position(text, rank, position->second, ranks_by_stacks, name_of);
   }
 }
 

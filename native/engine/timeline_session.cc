@@ -112,7 +112,8 @@ void TimelineSession::write(int rank, const Bytes& chunk) {
     damaged_[index] = true;
     log_(LogLevel::kWarning, "the timeline goes on without rank " + std::to_string(rank) + ": " + error.what());
   }
-  if (const auto error = writer_->error()) log_(LogLevel::kWarning, std::string("the timeline ends early: ") + error->what());
+  if (const auto error = writer_->error())
+    log_(LogLevel::kWarning, std::string("the timeline ends early: ") + error->what());
 }
 
 void TimelineSession::flush(TimePoint now, bool all) {

@@ -27,7 +27,8 @@ class TimelineSession {
   TimelineSession(int rank, std::vector<bool> is_remote, Send send, LogSink log);
 
   // On rank 0. Returns the writer before, if there was one; whoever takes it closes it, which may take a while.
-  [[nodiscard]] std::unique_ptr<TimelineWriter> start(std::unique_ptr<TimelineWriter> writer, uint32_t run, TimePoint now);
+  [[nodiscard]] std::unique_ptr<TimelineWriter> start(std::unique_ptr<TimelineWriter> writer, uint32_t run,
+                                                      TimePoint now);
   // On rank 0: asks all ranks for the last of it.
   void stop(TimePoint now);
   // On rank 0, after stop(): the writer once all ranks that are left have sent their last records, or the time is over.

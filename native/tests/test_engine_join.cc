@@ -57,8 +57,7 @@ TEST("join: a rank that has joined changes nothing in a reduction but what Avera
             CHECK_EQ(reduce_one(engine, "max", ReduceOp::kMax, mine, count, -1.0), -least);
             CHECK_EQ(reduce_one(engine, "product", ReduceOp::kProduct, mine, count), product);
             CHECK_EQ(reduce_one(engine, "adasum", ReduceOp::kAdasum, 0.0, count), 0.0);
-            CHECK_EQ(reduce_one<int32_t>(engine, "ints", ReduceOp::kMin, rank + 2, count),
-                     static_cast<int32_t>(least));
+            CHECK_EQ(reduce_one<int32_t>(engine, "ints", ReduceOp::kMin, rank + 2, count), static_cast<int32_t>(least));
           }
         }
         CHECK(join(engine) != first);

@@ -108,11 +108,20 @@ class _Context:
         def note_exception(
             kind: type[BaseException], value: BaseException, traceback: TracebackType | None
         ) -> None:
-            self._exit_reason = f"it raised {kind.__name__}: {value}"[:500]
+            self._exit_reason = f"it raised {kind.__name__}{_place(traceback)}: {value}"[:500]
             previous_hook(kind, value, traceback)
 
         sys.excepthook = note_exception
         atexit.register(lambda: self.shutdown(self._exit_reason or "its process ended"))
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The line that raised, " at file:line"; empty if there is none."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return ""
+    return f" at {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
 
 
 def _check_comm(comm: object, size: int) -> None:

@@ -1,8 +1,8 @@
 """Where this rank is in its program, for ranks that miss it.
 
 The engine runs without the interpreter. When another rank asks where this one is, a thread of this
-module wakes, takes the interpreter's lock for a moment and writes down the stacks of all threads. If
-native code keeps the lock, the engine sends the process a signal whose handler, that of
+module wakes, takes the interpreter's lock for a moment and writes down the stacks of all threads.
+If native code keeps the lock, the engine sends the process a signal whose handler, that of
 :mod:`faulthandler`, writes them to a memfd without any lock.
 """
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from horovod._native import Engine
 
-_MOST_FRAMES = 12
+_INNER_FRAMES = 8
+_OUTER_FRAMES = 8
 _MOST_THREADS = 8
 _WAIT_S = 3600.0
 
@@ -76,8 +77,9 @@ class PositionWatch:
 def current_stacks() -> str:
     """Returns the stacks of the threads of this process but the caller's, the main thread first.
 
-    Each has a heading with its name and up to 12 frames, the innermost first, as
-    ``file:line in function``.
+    Each has a heading with its name and its frames, the innermost first, as
+    ``file:line in function``. Of many frames only the innermost and the outermost are told: where
+    the thread is, and the way that the user's script took.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
@@ -95,16 +97,35 @@ def current_stacks() -> str:
 
 def _stack_of(frame: FrameType | None) -> list[str]:
     lines: list[str] = []
-    while frame is not None and len(lines) < _MOST_FRAMES:
+    while frame is not None:
         code = frame.f_code
         lines.append(f"  {code.co_filename}:{frame.f_lineno} in {code.co_name}")
         frame = frame.f_back
-    return lines
+    num_hidden = len(lines) - _INNER_FRAMES - _OUTER_FRAMES
+    if num_hidden <= 1:
+        return lines
+    return [*lines[:_INNER_FRAMES], f"  … {num_hidden} frames", *lines[-_OUTER_FRAMES:]]
 
 
 def _free_signal() -> int:
-    """The highest real-time signal that has no handler; 0 if there is none."""
+    """The highest real-time signal that nobody uses; 0 if there is none."""
+    taken = _signals_in_use()
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
-        if signal.getsignal(number) is signal.SIG_DFL:
+        if not taken >> (number - 1) & 1:
             return number
     return 0
+
+
+def _signals_in_use() -> int:
+    """Bit n - 1 is set if signal n has a handler or is ignored or blocked, as proc(5) tells it.
+
+    The signal module only knows of handlers that were set through it, but native libraries have
+    their own.
+    """
+    masks = 0
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            name, _, value = line.partition(":")
+            if name in ("SigBlk", "SigIgn", "SigCgt"):
+                masks |= int(value, 16)
+    return masks

@@ -1,0 +1,155 @@
+"""What a rank tells of where it is."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod import _native
+from horovod._native import EngineOptions, make_world
+from horovod.errors import StalledError
+from horovod.position import PositionWatch, StackDump, current_stacks
+from horovod.train.call_site import call_site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TIMEOUT_S = 20.0
+
+
+def line_after(frames_up: int = 1) -> str:
+    """``file:line`` of the line behind that of the caller."""
+    frame = inspect.stack()[frames_up]
+    return f"{frame.filename}:{frame.lineno + 1}"
+
+
+@contextmanager
+def thread_in(function: Callable[[threading.Event, threading.Event], None]) -> Iterator[None]:
+    """A thread that calls the function, which tells by the first event that it is there."""
+    there, end = threading.Event(), threading.Event()
+    thread = threading.Thread(target=function, args=(there, end), name="loader")
+    thread.start()
+    assert there.wait(TIMEOUT_S)
+    yield
+    end.set()
+    thread.join(TIMEOUT_S)
+
+
+def wait_here(there: threading.Event, end: threading.Event) -> None:
+    there.set()
+    assert end.wait(TIMEOUT_S)
+
+
+def sections(stacks: str) -> dict[str, list[str]]:
+    """By thread the lines of its frames."""
+    found: dict[str, list[str]] = {}
+    for line in stacks.splitlines():
+        if line.startswith(" "):
+            list(found.values())[-1].append(line)
+        else:
+            found[line.rstrip(":")] = []
+    return found
+
+
+def stacks_by_a_thread() -> str:
+    """What a watch would tell."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(current_stacks()))
+    thread.start()
+    thread.join(TIMEOUT_S)
+    return found[0]
+
+
+def test_the_main_thread_comes_first_and_the_watch_is_left_out() -> None:
+    with thread_in(wait_here):
+        stacks = sections(stacks_by_a_thread())
+    assert next(iter(stacks)) == "MainThread"
+    assert any("in stacks_by_a_thread" in line for line in stacks["MainThread"])
+    assert any(f"{__file__}:" in line and "in wait_here" in line for line in stacks["loader"])
+    assert not any("current_stacks" in line for lines in stacks.values() for line in lines)
+
+
+def test_of_a_deep_stack_both_ends_are_told() -> None:
+    def descend(depth: int) -> str:
+        return descend(depth - 1) if depth else stacks_by_a_thread()
+
+    frames = sections(descend(100))["MainThread"]
+    assert len(frames) == 17
+    assert any("in descend" in line for line in frames[:8])
+    assert "frames" in frames[8]
+    assert not any("in descend" in line for line in frames[9:])
+
+
+def test_a_signal_makes_the_process_write_its_stacks() -> None:
+    dump = StackDump()
+    number, fd, thread = dump.arguments
+    assert thread == threading.main_thread().native_id
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
+    text = os.pread(fd, 100_000, 0).decode()
+    dump.close()
+    assert f'File "{__file__}"' in text
+    assert "in test_a_signal_makes_the_process_write_its_stacks" in text
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_each_dump_has_a_signal_of_its_own() -> None:
+    first, second = StackDump(), StackDump()
+    number, fd, _ = second.arguments
+    assert number != first.arguments[0]
+    first.close()
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
+    assert os.fstat(fd).st_size > 0
+    second.close()
+
+
+def test_without_a_free_signal_there_is_no_dump() -> None:
+    real_time = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, real_time)
+    dump = StackDump()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert dump.arguments[0] == dump.arguments[2] == 0
+    dump.close()
+
+
+def test_the_report_of_a_stall_holds_what_the_watch_tells() -> None:
+    """Rank 1 of a world of threads does not come; the error says where the main thread is."""
+    engines = make_world(2, EngineOptions(stall_check_time_s=0.2, stall_shutdown_time_s=0.3))
+    watch = PositionWatch(engines[1])
+    handle = engines[0].submit(
+        _native.BARRIER, "b", (), (), call_site="train.py:7", waits_next=True
+    )
+    with pytest.raises(StalledError) as caught:
+        handle.wait(TIMEOUT_S)
+    for engine in engines:
+        engine.close()
+    watch.join(TIMEOUT_S)
+    text = str(caught.value)
+    assert "b: submitted by rank 0 at train.py:7" in text
+    assert "Missing ranks:\nrank 1: [b]\n  It " in text
+    assert "has not submitted any operation yet." in text
+    assert f"in {test_the_report_of_a_stall_holds_what_the_watch_tells.__name__}" in text
+
+
+def test_the_watch_ends_with_its_engine() -> None:
+    engines = make_world(1)
+    before = threading.active_count()
+    watch = PositionWatch(engines[0])
+    assert threading.active_count() == before + 1
+    engines[0].close()
+    watch.join(TIMEOUT_S)
+    assert threading.active_count() == before
+
+
+def test_the_call_site_is_outside_of_the_package() -> None:
+    def public() -> str:  # stands for a function of Horovod
+        return call_site()
+
+    expected = line_after()
+    assert public() == expected
