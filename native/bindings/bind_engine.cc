@@ -295,9 +295,9 @@ void bind_engine(nb::module_& module) {
       .def(
           "wait_for_position_request",
           [](const PyEngine& self, double timeout_s) {
-            const std::shared_ptr<Engine> engine = self.engine();
+            Engine& engine = *self.engine();
             const nb::gil_scoped_release release;
-            return engine->position().wait_for_request(from_seconds(timeout_s));
+            return engine.position().wait_for_request(from_seconds(timeout_s));
           },
           nb::arg("timeout_s"))
       .def(
@@ -307,16 +307,16 @@ void bind_engine(nb::module_& module) {
       .def(
           "start_timeline",
           [](const PyEngine& self, const std::string& path, bool mark_cycles) {
-            const std::shared_ptr<Engine> engine = self.engine();
+            Engine& engine = *self.engine();
             const nb::gil_scoped_release release;
-            engine->start_timeline(path, mark_cycles);
+            engine.start_timeline(path, mark_cycles);
           },
           nb::arg("path"), nb::arg("mark_cycles") = false)
       .def("stop_timeline",
            [](const PyEngine& self) {
-             const std::shared_ptr<Engine> engine = self.engine();
+             Engine& engine = *self.engine();
              const nb::gil_scoped_release release;
-             engine->stop_timeline();
+             engine.stop_timeline();
            })
       .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
       .def("error",

@@ -1,17 +1,33 @@
 // What the engine notes of its own work: events for the timeline, costs of batches for tuning.
-#include <algorithm>
-#include <cctype>
+#include <array>
 
 #include "engine/engine.h"
 
 namespace hvd {
 namespace {
 
-std::string phase_of(const RequestSpec& spec) {
-  std::string word =
-      spec.reduce_op == ReduceOp::kAdasum && spec.kind == OpKind::kAllreduce ? "adasum" : name_of(spec.kind);
-  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
-  return word;
+// The words of an operation's phases in the timeline.
+struct Phases {
+  const char* negotiation;
+  const char* operation;
+  const char* execution;
+};
+
+const Phases& phases_of(const RequestSpec& spec) {
+  static constexpr Phases kAdasum{"NEGOTIATE_ADASUM", "ADASUM", "NATIVE_ADASUM"};
+  static constexpr std::array<Phases, 9> kByKind{{
+      {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "NATIVE_ALLREDUCE"},
+      {"NEGOTIATE_ALLGATHER", "ALLGATHER", "NATIVE_ALLGATHER"},
+      {"NEGOTIATE_BROADCAST", "BROADCAST", "NATIVE_BROADCAST"},
+      {"NEGOTIATE_ALLTOALL", "ALLTOALL", "NATIVE_ALLTOALL"},
+      {"NEGOTIATE_REDUCESCATTER", "REDUCESCATTER", "NATIVE_REDUCESCATTER"},
+      {"NEGOTIATE_BARRIER", "BARRIER", ""},
+      {"NEGOTIATE_JOIN", "JOIN", ""},
+      {"NEGOTIATE_ADD_PROCESS_SET", "ADD_PROCESS_SET", ""},
+      {"NEGOTIATE_REMOVE_PROCESS_SET", "REMOVE_PROCESS_SET", ""},
+  }};
+  if (spec.kind == OpKind::kAllreduce && spec.reduce_op == ReduceOp::kAdasum) return kAdasum;
+  return kByKind.at(static_cast<size_t>(spec.kind));
 }
 
 TimePoint steady_now() { return std::chrono::steady_clock::now(); }
@@ -23,7 +39,7 @@ TimePoint steady_now() { return std::chrono::steady_clock::now(); }
 void Engine::record_submission(const Operation& operation) {
   TimelineRecorder& recorder = timeline_->recorder();
   if (!recorder.active()) return;
-  recorder.begin(operation.spec.name, "NEGOTIATE_" + phase_of(operation.spec), steady_now());
+  recorder.begin(operation.spec.name, phases_of(operation.spec).negotiation, steady_now());
 }
 
 void Engine::record_announcement(int peer, const Announcement& announcement) {
@@ -38,14 +54,14 @@ void Engine::record_answer(const Operation& operation, bool failed) {
   if (!recorder.active()) return;
   const TimePoint now = steady_now();
   if (!operation.stands_in) recorder.end(operation.spec.name, now);
-  recorder.begin(operation.spec.name, failed ? "ERROR" : phase_of(operation.spec), now);
+  recorder.begin(operation.spec.name, failed ? "ERROR" : phases_of(operation.spec).operation, now);
 }
 
 void Engine::record_execution(const Active& active, bool begins) {
   TimelineRecorder& recorder = timeline_->recorder();
   if (!recorder.active()) return;
   const TimePoint now = steady_now();
-  const std::string activity = "NATIVE_" + phase_of(active.operations.front()->spec);
+  const char* activity = phases_of(active.operations.front()->spec).execution;
   for (const auto& operation : active.operations) {
     if (begins) {
       recorder.begin(operation->spec.name, activity, now);

@@ -20,7 +20,7 @@ bool may_travel_with_announcement(const RequestSpec& spec, int num_members) {
 
 Negotiator::Negotiator(std::vector<std::string> member_names, NegotiatorOptions options)
     : member_names_(std::move(member_names)),
-      options_(options),
+      options_(std::move(options)),
       sites_(member_names_.size(), {std::string()}),
       last_(member_names_.size()),
       joined_(member_names_.size(), false) {}

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -144,7 +145,7 @@ std::string Position::read_dump() const {
 std::string Position::activity(TimePoint now) const {
   const auto used = std::chrono::duration<double>(process_cpu_time() - cpu_time_at_request_).count();
   const auto passed = std::chrono::duration<double>(now - requested_at_).count();
-  const int percent = static_cast<int>(100.0 * used / passed + 0.5);
+  const auto percent = std::lround(100.0 * used / passed);
   const std::string share = " (" + std::to_string(percent) + " % of a core)";
   return (percent >= 20 || wants_core(dump_.thread) ? "is busy" : "sleeps") + share;
 }

@@ -18,6 +18,8 @@ struct TemporaryFile {
     path = std::filesystem::temp_directory_path() /
            ("hvd-timeline-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".json");
   }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
   ~TemporaryFile() { std::filesystem::remove(path); }
   [[nodiscard]] std::string text() const {
     std::ifstream file(path);

@@ -114,9 +114,7 @@ def _core_of(config: Config) -> int:
     return cores[config.local_rank] if config.local_rank < len(cores) else -1
 
 
-def _options(
-    config: Config, rank_names: Sequence[str], dump: StackDump
-) -> _native.EngineOptions:
+def _options(config: Config, rank_names: Sequence[str], dump: StackDump) -> _native.EngineOptions:
     return _native.EngineOptions(
         fusion_threshold=config.fusion_threshold,
         cache_capacity=config.cache_capacity,

@@ -66,6 +66,8 @@ _STALL = "stall check"
 _LIBRARY = "libraries"
 _LOGGING = "logging"
 
+_WITHOUT_EFFECT = "for old scripts; without effect"
+
 FLAGS: tuple[Flag, ...] = (
     Flag(
         "fusion-threshold-mb",
@@ -75,7 +77,7 @@ FLAGS: tuple[Flag, ...] = (
         int,
         scale=MIB,
     ),
-    Flag("cycle-time-ms", "HOROVOD_CYCLE_TIME", _PARAMS, "kept for old scripts", float),
+    Flag("cycle-time-ms", "HOROVOD_CYCLE_TIME", _PARAMS, _WITHOUT_EFFECT, float),
     Flag(
         "cache-capacity",
         "HOROVOD_CACHE_CAPACITY",
@@ -87,21 +89,26 @@ FLAGS: tuple[Flag, ...] = (
         "hierarchical-allreduce",
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _PARAMS,
-        "reduce inside each host first",
+        _WITHOUT_EFFECT,
     ),
     _switch(
         "hierarchical-allgather",
         "HOROVOD_HIERARCHICAL_ALLGATHER",
         _PARAMS,
-        "gather inside each host first",
+        _WITHOUT_EFFECT,
     ),
-    _switch("torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _PARAMS, "use the torus algorithm"),
-    _switch("autotune", "HOROVOD_AUTOTUNE", _AUTOTUNE, "measure the best settings while training"),
+    _switch("torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _PARAMS, _WITHOUT_EFFECT),
+    _switch(
+        "autotune",
+        "HOROVOD_AUTOTUNE",
+        _AUTOTUNE,
+        "find the best fusion threshold in the first steps of training",
+    ),
     Flag(
         "autotune-log-file",
         "HOROVOD_AUTOTUNE_LOG",
         _AUTOTUNE,
-        "file for what was tried",
+        "CSV file for what was tried",
         str,
         needs="autotune",
     ),
@@ -133,17 +140,23 @@ FLAGS: tuple[Flag, ...] = (
         "autotune-gaussian-process-noise",
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         _AUTOTUNE,
-        "expected noise of a sample, 0 to 1",
+        _WITHOUT_EFFECT,
         float,
         maximum=1,
         needs="autotune",
     ),
-    Flag("timeline-filename", "HOROVOD_TIMELINE", _TIMELINE, "file for the timeline", str),
+    Flag(
+        "timeline-filename",
+        "HOROVOD_TIMELINE",
+        _TIMELINE,
+        "file for what all ranks do when, on the host of rank 0; DYNAMIC waits for start_timeline",
+        str,
+    ),
     _switch(
         "timeline-mark-cycles",
         "HOROVOD_TIMELINE_MARK_CYCLES",
         _TIMELINE,
-        "mark each batch in the timeline",
+        "mark each answer of the coordinator in the timeline",
         needs="timeline_filename",
     ),
     _switch(
@@ -167,9 +180,15 @@ FLAGS: tuple[Flag, ...] = (
         "seconds until a stalled job ends; 0 means never",
         int,
     ),
-    _switch("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _LIBRARY, "MPI without threads"),
-    Flag("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _LIBRARY, "streams for NCCL", int),
-    Flag("thread-affinity", "HOROVOD_THREAD_AFFINITY", _LIBRARY, "core of the engine thread", int),
+    _switch("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _LIBRARY, _WITHOUT_EFFECT),
+    Flag("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _LIBRARY, _WITHOUT_EFFECT, int),
+    Flag(
+        "thread-affinity",
+        "HOROVOD_THREAD_AFFINITY",
+        _LIBRARY,
+        "cores for the engines' threads: one id per local rank, comma between",
+        str,
+    ),
     Flag(
         "gloo-timeout-seconds",
         "HOROVOD_GLOO_TIMEOUT_SECONDS",

@@ -20,6 +20,7 @@ from horovod.torch.calls import (
     Call,
     ReducescatterCall,
 )
+from horovod.torch.compiling import outside_of_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,6 +119,7 @@ class _Allreduce(_Collective):
         return call.run(tensors)
 
     @staticmethod
+    @outside_of_graphs
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
         wanted = _Collective.wanted(ctx, gradients)
         return _Collective.placed(ctx, allreduce(ctx.call.as_gradient(), wanted))
@@ -130,6 +132,7 @@ class _Reducescatter(_Collective):
         return call.run(tensors)
 
     @staticmethod
+    @outside_of_graphs
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
         call: ReducescatterCall = ctx.call
         factor = call.prescale * call.postscale
@@ -149,6 +152,7 @@ class _Allgather(_Collective):
         return call.run(tensors)
 
     @staticmethod
+    @outside_of_graphs
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
         call: AllgatherCall = ctx.call
         rows = [n for n, needed in zip(ctx.rows, ctx.needs_input_grad[1:], strict=True) if needed]
@@ -178,6 +182,7 @@ class _Broadcast(torch.autograd.Function):
         return call.run(tensor)
 
     @staticmethod
+    @outside_of_graphs
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
         call: BroadcastCall = ctx.call
         (reduced,) = _average(call, (gradient.contiguous(),))
@@ -197,6 +202,7 @@ class _Alltoall(torch.autograd.Function):
         return output, received
 
     @staticmethod
+    @outside_of_graphs
     def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[None, torch.Tensor]:
         call: AlltoallCall = ctx.call
         back = AlltoallCall(

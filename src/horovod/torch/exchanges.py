@@ -19,6 +19,7 @@ import torch
 
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllgatherCall, AlltoallCall, BroadcastCall, splits_of
+from horovod.torch.compiling import outside_of_graphs
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 

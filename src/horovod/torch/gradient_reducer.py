@@ -16,6 +16,7 @@ import torch
 
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.group import ReduceOp
+from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.gradient_layouts import LayoutAgreement
 from horovod.torch.gradient_weight import GradientWeight, WeightSource
 from horovod.torch.gradients_in_flight import (
@@ -188,6 +189,7 @@ class GradientReducer:
     def _watch(self, params: Sequence[torch.Tensor]) -> None:
         reference = weakref.ref(self)
 
+        @outside_of_graphs
         def hook(param: torch.Tensor) -> None:
             reducer = reference()
             if reducer is not None:

@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod.errors import UsageError
+from horovod.torch.compiling import outside_of_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

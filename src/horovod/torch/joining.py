@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from horovod.torch.compiling import outside_of_graphs
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod.errors import UsageError
+from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
 from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings, check_weighting
@@ -71,6 +72,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
         self.__dict__["param_groups"] = groups
 
+    @outside_of_graphs
     def synchronize(self) -> None:
         """Waits until ``p.grad`` of every parameter holds the reduced gradient.
 
@@ -107,6 +109,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
         finally:
             self._skips = False
 
+    @outside_of_graphs
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduces the gradients that are still missing, then takes the optimizer's step.
 
@@ -139,6 +142,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
     # torch.optim.Optimizer wraps a step without this mark, and its step hooks would run twice.
     step.hooked = True  # type: ignore[attr-defined]
 
+    @outside_of_graphs
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients, also those in flight, and begins to count backward passes anew.
 
@@ -219,9 +223,11 @@ class DeltaOptimizer(ReducingOptimizer):
 
     _reducer: DeltaReducer
 
+    @outside_of_graphs
     def synchronize(self) -> None:
         """Does nothing, as gradients are not reduced."""
 
+    @outside_of_graphs
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes the optimizer's step by this rank's gradients, then combines all ranks' steps.
 

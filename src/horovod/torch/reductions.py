@@ -24,6 +24,7 @@ import torch
 
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall
+from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.gradient_weight import check_weight
 from horovod.torch.tensors import view

@@ -10,6 +10,7 @@ import torch
 from horovod.errors import HorovodInternalError, MismatchError, UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.calls import AllgatherCall
+from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of

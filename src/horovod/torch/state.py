@@ -10,6 +10,7 @@ import torch
 
 from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
+from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.tensors import dense, view
 from horovod.train import objects
 from horovod.train.call_site import call_site

@@ -16,6 +16,7 @@ from horovod import context
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.torch.calls import AllgatherCall, AllreduceCall
+from horovod.torch.compiling import outside_of_graphs
 from horovod.train.call_site import call_site
 from horovod.train.numbering import NameNumbers
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -80,10 +81,6 @@ class SyncBatchNorm(_BatchNorm):
 
     def _enroll(self) -> None:
         self._layer_name = _names.next_name(self.process_set)
-        # The engine cannot be traced: torch.compile cuts its graph here.
-        self._over_all_ranks = torch.compiler.disable(  # type: ignore[no-untyped-call]
-            _forward_over_ranks
-        )
 
     @classmethod
     def convert_sync_batchnorm(
@@ -127,8 +124,7 @@ class SyncBatchNorm(_BatchNorm):
         return converted.train(layer.training)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_layer_name", "_over_all_ranks")
-        state = {name: value for name, value in self.__dict__.items() if name not in own}
+        state = {name: value for name, value in self.__dict__.items() if name != "_layer_name"}
         # A registered set belongs to this job; its ranks say which one it was.
         is_global = self.process_set is global_process_set
         return state | {"process_set": None if is_global else self.process_set.ranks}
@@ -162,7 +158,7 @@ class SyncBatchNorm(_BatchNorm):
         group = group_of(self.process_set)
         if group.size == 1 or not group.is_member:
             return super().forward(input)
-        output: torch.Tensor = self._over_all_ranks(self, group, input)
+        output: torch.Tensor = _forward_over_ranks(self, group, input)
         return output
 
     @torch.no_grad()
@@ -190,6 +186,7 @@ def _process_set_of(ranks: list[int] | None) -> ProcessSet:
     return process_set
 
 
+@outside_of_graphs
 def _forward_over_ranks(module: SyncBatchNorm, group: Group, batch: torch.Tensor) -> torch.Tensor:
     layer = _Layer(group, module._layer_name, module._made_at)
     statistics = layer.gather_statistics(batch.detach())
@@ -326,6 +323,7 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @outside_of_graphs
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, mean, inverse_std = ctx.saved_tensors
         dims = _all_but_channels(x)

@@ -11,6 +11,7 @@ import torch
 
 from horovod import context
 from horovod.errors import HorovodInternalError, UsageError
+from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.tensors import dense
 from horovod.train import sync_check
 from horovod.train.call_site import call_site
@@ -29,6 +30,7 @@ SAMPLE_BYTES = 512 * 1024
 _numbers = NameNumbers()
 
 
+@outside_of_graphs
 def check_in_sync(
     values: torch.nn.Module
     | torch.optim.Optimizer

@@ -41,5 +41,7 @@ def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: i
         return Average
     resolved = _BY_NUMBER.get(op)
     if resolved is None:
-        raise UsageError(f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max, Product or Adasum")
+        raise UsageError(
+            f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max, Product or Adasum"
+        )
     return resolved
