@@ -248,6 +248,7 @@ void Engine::report(const Inquiry& inquiry) {
     return name_of_rank(set.members[static_cast<size_t>(member)]);
   });
   if (inquiry.purpose == Inquiry::Purpose::kStallEnds) throw Error(ErrorKind::kStalled, text);
+  if (inquiry.purpose == Inquiry::Purpose::kDeadlock) set.negotiator->mark_reported();
   options_.log(LogLevel::kWarning, text);
 }
 

@@ -229,6 +229,12 @@ std::string Negotiator::last_announced(int member, TimePoint now) const {
   return last.name + (site.empty() ? "" : " at " + site) + ", " + std::to_string(seconds) + " s ago";
 }
 
+void Negotiator::mark_reported() {
+  for (const auto& [name, entry] : entries_) {
+    if (entry->num_announced > 0 && !entry->ready) entry->reported = true;
+  }
+}
+
 bool Negotiator::is_waiting(const std::string& name) const {
   const auto found = entries_.find(name);
   return found != entries_.end() && found->second->num_announced > 0 && !found->second->ready;

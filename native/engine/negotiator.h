@@ -60,6 +60,8 @@ class Negotiator {
   // purpose before and is older than `patience`. With `again` those too that were.
   enum class Purpose : uint8_t { kProbe, kWarning };
   [[nodiscard]] std::vector<Stall> take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again = false);
+  // The user has been told of all that members wait for now, in another way.
+  void mark_reported();
   [[nodiscard]] bool is_waiting(const std::string& name) const;
   // How long members usually wait for each other: the longest wait of the recent past.
   [[nodiscard]] Duration usual_wait() const { return usual_wait_; }

@@ -386,6 +386,10 @@ TEST("negotiator: tells once, for each purpose, what some members have waited fo
   CHECK(stalls(Purpose::kProbe).empty());
   CHECK_EQ(stalls(Purpose::kWarning, true).size(), 2U);
   CHECK(members.negotiator.is_waiting("late"));
+  members.announce(0, in_full(make_spec("told of")));
+  members.negotiator.mark_reported();
+  members.clock.advance(std::chrono::seconds(120));
+  CHECK(stalls(Purpose::kWarning).empty());
   members.announce(0, in_full(make_spec("late")));
   members.announce(2, in_full(make_spec("late")));
   CHECK(!members.negotiator.is_waiting("late"));

@@ -118,7 +118,7 @@ def allreduce_takes_minimum_maximum_product(api: Api, rank: int, size: int) -> N
     )
     for dtype in ALL:
         for op, reduction in reductions:
-            every = [data(r, (4, 33), dtype, -4, 4) for r in range(size)]
+            every = [data(r, (4, 33), dtype, -3, 3) for r in range(size)]
             got = api.call("allreduce", api.tensor(every[rank], dtype), op=op)
             expect(api, got, reduction(every), dtype)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from checks import CHECKS, SIZES
+from checks import CHECKS, FAULTS, SIZES
 from thread_ranks import run_ranks
 from torch_api import TorchApi, run_all_checks
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from checks import Check
 
 
-@pytest.mark.parametrize(
-    ("check", "size"),
-    [
-        pytest.param(check, size, id=f"{check.__name__}-{size}")
-        for check, sizes in SIZES.items()
-        for size in sizes
-    ],
-)
+def _cases() -> list[Any]:
+    cases = []
+    for check, sizes in SIZES.items():
+        marks = []
+        if check in FAULTS:
+            marks.append(pytest.mark.xfail(run=False, reason=FAULTS[check]))
+        cases += [
+            pytest.param(check, size, id=f"{check.__name__}-{size}", marks=marks) for size in sizes
+        ]
+    return cases
+
+
+@pytest.mark.parametrize(("check", "size"), _cases())
 def test_contract(check: Check, size: int) -> None:
     run_ranks(size, lambda rank: check(TorchApi(), rank, size))
 
