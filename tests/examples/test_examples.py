@@ -102,6 +102,12 @@ def test_many_tensors_benchmark(tmp_path: Path) -> None:
     assert set(measured["workloads"][0]["speedup"]) == {"gloo", "gloo-buckets"}
 
 
+def test_timeline_benchmark() -> None:
+    options = ("--np", 2, "--seconds-per-run", 0.5, "--width", 32, "--layers", 3)
+    output = run(BENCHMARKS / "timeline.py", *options)
+    assert re.search(r"[+-]\d+\.\d\d %", output)
+
+
 def test_the_list_of_gradients_is_that_of_resnet50() -> None:
     """161 tensors and 25,557,032 numbers are what the architecture is known for."""
     sum_up = (
