@@ -238,6 +238,7 @@ class Group:
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
+        self._count_join()
         self._join = self._submit(
             _native.JOIN,
             "join",
@@ -324,11 +325,14 @@ class Group:
 
         Ranks that had joined have not counted what the others did meanwhile, so all count anew.
         """
+        self._count_join()
+        return self._num_joins << 32 | next(self._unnamed)
+
+    def _count_join(self) -> None:
         if self._join is not None and self._join.done():
             self._join = None
             self._num_joins += 1
             self._unnamed = itertools.count(1)
-        return self._num_joins << 32 | next(self._unnamed)
 
     def _refusal(self) -> UsageError:
         return UsageError(
