@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/stand_in.h"
 #include "plan/plan.h"
+#include "reduce/kernels.h"
 
 namespace hvd {
 namespace {
@@ -44,9 +45,10 @@ Batch Engine::batch_of(ProcessSet& set, const Operation& operation, DType dtype,
   batch.postscale = spec.postscale;
   if (spec.weighted) {
     // Before the sum, so that half types do not overflow.
-    if (!operation.stands_in) batch.prescale *= operation.weight / response.names.front().total_weight;
+    const double share = operation.weight / response.names.front().total_weight;
+    if (!operation.stands_in) batch.prescale = spec.prescale * share;
   } else if (average) {
-    batch.postscale /= static_cast<double>(response.num_averaged);
+    batch.postscale = average_factor(dtype, spec.postscale, response.num_averaged);
   }
   return batch;
 }

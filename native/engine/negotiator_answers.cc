@@ -186,7 +186,6 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   const ReduceOp op = average ? ReduceOp::kSum : spec.reduce_op;
   const bool divides = average && !spec.weighted;
-  const double factor = spec.postscale / (divides ? static_cast<double>(response.num_averaged) : 1.0);
   double total_weight = 0.0;
   for (const Slot& slot : entry.slots) total_weight += slot.announced ? slot.weight : 0.0;
   response.payload.resize(spec.total_bytes());
@@ -194,6 +193,8 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
   for (const TensorSpec& tensor : spec.tensors) {
     const auto count = static_cast<size_t>(num_elements(tensor.shape));
     const size_t bytes = count * size_of(tensor.dtype);
+    const double factor =
+        divides ? average_factor(tensor.dtype, spec.postscale, response.num_averaged) : spec.postscale;
     std::vector<Bytes> weighted;
     std::vector<const std::byte*> operands;
     for (const Slot& slot : entry.slots) {
@@ -201,7 +202,7 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
       const std::byte* values = slot.payload.data() + offset;
       if (spec.weighted) {
         weighted.emplace_back(bytes);
-        scale(tensor.dtype, weighted.back().data(), values, count, slot.weight / total_weight);
+        scale(tensor.dtype, weighted.back().data(), values, count, spec.prescale * (slot.weight / total_weight));
         values = weighted.back().data();
       }
       operands.push_back(values);

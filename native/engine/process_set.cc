@@ -7,16 +7,17 @@
 namespace hvd {
 namespace {
 
-// The values of a small allreduce, prescaled, one tensor after the other.
+// The values of a small allreduce, one tensor after the other; prescaled, unless the coordinator does that together
+// with the weights.
 Bytes payload_of(const Operation& operation) {
+  const double factor = operation.spec.weighted ? 1.0 : operation.spec.prescale;
   size_t total = 0;
   for (const Buffer& input : operation.inputs) total += input.bytes();
   Bytes payload(total);
   size_t offset = 0;
   for (const Buffer& input : operation.inputs) {
     if (input.bytes() == 0) continue;
-    scale(input.dtype, payload.data() + offset, input.data, static_cast<size_t>(input.count()),
-          operation.spec.prescale);
+    scale(input.dtype, payload.data() + offset, input.data, static_cast<size_t>(input.count()), factor);
     offset += input.bytes();
   }
   return payload;

@@ -52,7 +52,7 @@ struct Announcement {
   std::string new_site;          // "file:line", when the number is used for the first time
   double weight = 1.0;           // of a weighted average
   std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
-  Bytes payload;                 // small allreduce: the values themselves, already prescaled
+  Bytes payload;                 // small allreduce: the values; prescaled, but if weighted
 
   void write(WireWriter& out) const;
   static Announcement read(WireReader& in);

@@ -1,6 +1,7 @@
 #include "reduce/kernels.h"
 
 #include <atomic>
+#include <cmath>
 #include <string>
 
 #include "base/error.h"
@@ -81,6 +82,14 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 
 void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor) {
   if (count > 0) row_of(dtype).scale(dst, src, count, factor);
+}
+
+double average_factor(DType dtype, double postscale, int num_averaged) {
+  const double quotient = postscale / num_averaged;
+  if (is_floating(dtype)) return quotient;
+  const double missing = std::fma(quotient, -num_averaged, postscale);
+  const bool too_small = postscale > 0 ? missing > 0 : missing < 0;
+  return too_small ? std::nextafter(quotient, std::copysign(HUGE_VAL, postscale)) : quotient;
 }
 
 std::string_view kernel_isa() { return table().isa; }

@@ -31,6 +31,10 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 // dst[i] = src[i] * factor by the same rules; dst may be src. A factor of 1 copies.
 void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor);
 
+// What a sum is multiplied by for the average of `num_averaged` ranks, times `postscale`. For integers the quotient is
+// rounded away from zero, so that no average is lost to truncation: 1 / 49 in float64 times 49 is less than 1.
+[[nodiscard]] double average_factor(DType dtype, double postscale, int num_averaged);
+
 // Which instruction set the table was made for: "avx512", "avx2" or "base".
 [[nodiscard]] std::string_view kernel_isa();
 

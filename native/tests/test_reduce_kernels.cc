@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -131,6 +132,21 @@ T scaled(DType dtype, T value, double factor) {
   T result;
   scale(dtype, reinterpret_cast<std::byte*>(&result), reinterpret_cast<const std::byte*>(&value), 1, factor);
   return result;
+}
+
+TEST("average_factor: no average of integers is lost to truncation, and powers of two stay exact") {
+  for (int num_averaged = 1; num_averaged <= 5000; ++num_averaged) {
+    for (const double value : {1.0, -1.0, 7.0, 1e6}) {
+      const double factor = average_factor(DType::kInt64, 1.0, num_averaged);
+      CHECK_EQ(std::trunc(value * num_averaged * factor), value);
+      // One less, and the quotient is one less.
+      CHECK_EQ(std::trunc((value * num_averaged - std::copysign(1.0, value)) * factor),
+               value - std::copysign(1.0, value));
+    }
+  }
+  CHECK_EQ(average_factor(DType::kInt32, 1.0, 8), 0.125);
+  CHECK_EQ(average_factor(DType::kInt32, -3.0, 1), -3.0);
+  CHECK_EQ(average_factor(DType::kFloat32, 1.0, 49), 1.0 / 49);
 }
 
 }  // namespace

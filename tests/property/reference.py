@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,9 +60,14 @@ def reduce(dtype: str, inputs: Sequence[Array], how: Reduction) -> tuple[Array, 
     return expected.reshape(shape), bound.reshape(shape)
 
 
-def _factor(how: Reduction) -> float:
+def _factor(how: Reduction, whole: bool = False) -> float:
     divides = how.op is ReduceOp.AVERAGE and how.weights is None
-    return how.postscale / (how.num_averaged if divides else 1)
+    divisor = how.num_averaged if divides else 1
+    quotient = how.postscale / divisor
+    # Truncation must not lose what is a whole number in truth.
+    if whole and abs(Fraction(quotient) * divisor) < abs(Fraction(how.postscale)):
+        return math.nextafter(quotient, math.copysign(math.inf, how.postscale))
+    return quotient
 
 
 def _scale_integers(values: Array, factor: float) -> Array:
@@ -77,7 +84,7 @@ def _scale_integers(values: Array, factor: float) -> Array:
 def _reduce_integers(dtype: str, inputs: list[Array], how: Reduction) -> Array:
     scaled = [_scale_integers(values, how.prescale) for values in inputs]
     # Integers wrap around, so that the order does not matter.
-    return _scale_integers(_COMBINE[how.op].reduce(scaled, dtype=dtype), _factor(how))
+    return _scale_integers(_COMBINE[how.op].reduce(scaled, dtype=dtype), _factor(how, whole=True))
 
 
 def _reduce_floats(dtype: str, inputs: list[Array], how: Reduction) -> tuple[Array, Array]:
