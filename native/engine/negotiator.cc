@@ -210,6 +210,9 @@ std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Pur
     news = news || (age_of(*entry, now) >= patience && (again || !was_told(*entry)));
   }
   if (!news) return {};
+  if (purpose == Purpose::kWarning) {  // what was announced a moment ago only looks late
+    std::erase_if(partial, [&](const Entry* entry) { return age_of(*entry, now) < patience / 10; });
+  }
   std::sort(partial.begin(), partial.end(), [](const Entry* a, const Entry* b) {
     return a->first != b->first ? a->first < b->first : a->name < b->name;
   });
