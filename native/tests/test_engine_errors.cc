@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "testing/array.h"
 #include "testing/check.h"
+#include "testing/log.h"
 #include "testing/manual_clock.h"
 #include "testing/world.h"
 
@@ -129,23 +130,6 @@ TEST("engine: a mismatch with a request that was announced by number") {
     for (int round = 0; round < 3; ++round) check_sum(engine, "x", 5000);
   });
 }
-
-// Collects what engines log.
-struct Log {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-
-  LogSink sink() {
-    return [this](LogLevel, const std::string& message) {
-      const std::lock_guard lock(mutex);
-      lines.push_back(message);
-    };
-  }
-  size_t size() {
-    const std::lock_guard lock(mutex);
-    return lines.size();
-  }
-};
 
 TEST("engine: warns once of an operation that some ranks do not submit") {
   const int size = 3;

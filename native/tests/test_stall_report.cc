@@ -3,6 +3,7 @@
 #include "engine/stall_report.h"
 #include "testing/array.h"
 #include "testing/check.h"
+#include "testing/log.h"
 #include "testing/world.h"
 
 namespace hvd::testing {
@@ -48,28 +49,6 @@ TEST("stall report: many operations and ranks are cut short") {
   CHECK(contains(text, "and 14 more operations"));
   CHECK(contains(text, "rank 0: [t0, t1, t2, t3, t4, t5, …]"));
 }
-
-struct Log {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-
-  LogSink sink() {
-    return [this](LogLevel, const std::string& message) {
-      const std::lock_guard lock(mutex);
-      lines.push_back(message);
-    };
-  }
-  std::string wait_for_line() {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    Operation nobodys;
-    while (std::chrono::steady_clock::now() < until) {
-      static_cast<void>(nobodys.wait_done(std::chrono::milliseconds(10)));
-      const std::lock_guard lock(mutex);
-      if (!lines.empty()) return lines.front();
-    }
-    return "nothing was logged";
-  }
-};
 
 TEST("stalls: ranks that wait for each other are told of at once, with nothing set") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
