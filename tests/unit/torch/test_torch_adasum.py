@@ -28,17 +28,6 @@ from horovod.torch.gradient_reducer import ReductionSettings
 from horovod.torch.optimizer import DeltaOptimizer, _wrap
 
 
-def engine_has_adasum() -> bool:
-    def body(_: int) -> bool:
-        try:
-            hvd.allreduce(torch.ones(1), op=hvd.Adasum)
-        except NotImplementedError:
-            return False
-        return True
-
-    return bool(run_ranks(1, body)[0])
-
-
 def wrap_deltas(
     plain: torch.optim.Optimizer, model: torch.nn.Module, compression: Any = hvd.Compression.none
 ) -> Any:
@@ -136,9 +125,6 @@ def adasum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def test_adasum_combines_the_steps_of_two_ranks() -> None:
-    if not engine_has_adasum():
-        pytest.skip("this engine has no Adasum")
-
     def body(rank: int) -> None:
         model = make_model(0, F64)
         start = [param.detach().clone() for param in model.parameters()]
