@@ -194,6 +194,7 @@ class Engine {
   void give_timeline_command(TimelineCommand command);
   void follow_timeline_commands();
   [[nodiscard]] bool timeline_has_ended();
+  void give_up_timeline(const Error& error);
   void note_step(const ProcessSet& set, const Operation& operation);
   void note_batch(const Active& active);
 

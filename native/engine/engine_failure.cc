@@ -52,6 +52,7 @@ void Engine::fail(const Error& error, bool tell_peers) {
     set->pending.clear();
   }
   for (const auto& operation : queued) fail_one(*operation);
+  give_up_timeline(error);
   if (!tell_peers) return;
   Message message;
   message.kind = MessageKind::kAbort;

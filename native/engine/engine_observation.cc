@@ -137,7 +137,22 @@ void Engine::give_timeline_command(TimelineCommand command) {
     transport_->doorbell().ring();
   }
   if (!wait(done->operation, kMostWait)) throw Error(ErrorKind::kInternal, "the timeline could not be changed in time");
+  if (done->operation.error()) throw Error(*done->operation.error());
   if (done->ended != nullptr) done->ended->close();
+}
+
+// The engine has failed: who waits for a change hears of it, and the last records are kept, as they tell most.
+void Engine::give_up_timeline(const Error& error) {
+  timeline_->flush(steady_now(), true);
+  std::deque<TimelineCommand> commands;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    commands.swap(timeline_commands_);
+  }
+  const Error reason(error.kind(), std::string("the timeline cannot be changed: ") + error.what());
+  for (const TimelineCommand& command : commands) command.done->operation.fail(reason);
+  if (ending_timeline_) ending_timeline_->operation.fail(reason);
+  ending_timeline_.reset();
 }
 
 void Engine::follow_timeline_commands() {
@@ -148,25 +163,21 @@ void Engine::follow_timeline_commands() {
     ending_timeline_->operation.complete();
     ending_timeline_.reset();
   }
+  std::optional<TimelineCommand> command;
   if (!ending_timeline_) {
-    std::deque<TimelineCommand> commands;
-    {
-      const std::lock_guard lock(queue_mutex_);
-      if (!timeline_commands_.empty()) {
-        commands.push_back(std::move(timeline_commands_.front()));
-        timeline_commands_.pop_front();
-      }
-      has_timeline_commands_ = !timeline_commands_.empty();
+    const std::lock_guard lock(queue_mutex_);
+    if (!timeline_commands_.empty()) {
+      command = std::move(timeline_commands_.front());
+      timeline_commands_.pop_front();
     }
-    for (TimelineCommand& command : commands) {
-      if (command.writer != nullptr) {
-        command.done->ended = timeline_->start(std::move(command.writer), command.run, now);
-        command.done->operation.complete();
-      } else {
-        timeline_->stop(now);
-        ending_timeline_ = command.done;
-      }
-    }
+    has_timeline_commands_ = !timeline_commands_.empty();
+  }
+  if (command && command->writer != nullptr) {
+    command->done->ended = timeline_->start(std::move(command->writer), command->run, now);
+    command->done->operation.complete();
+  } else if (command) {
+    timeline_->stop(now);
+    ending_timeline_ = command->done;
   }
   timeline_->flush(now);
 }

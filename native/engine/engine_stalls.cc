@@ -18,8 +18,6 @@ constexpr Duration kInquiryTime = std::chrono::milliseconds(1500);
 // The coordinator reports in time, unless it is in trouble itself.
 constexpr Duration kCoordinatorTime = std::chrono::seconds(3);
 
-constexpr const char* kJoin = "join.noname";
-
 int64_t in_seconds(Duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
 
 // The state letter of /proc/<pid>/stat (proc(5)), or 0.
@@ -35,10 +33,10 @@ char process_state(int pid) {
 void excuse_waiting_ranks(std::vector<Stall>& stalls) {
   std::set<int> waiting;
   for (const Stall& stall : stalls) {
-    if (stall.name != kJoin) waiting.insert(stall.waiting.begin(), stall.waiting.end());
+    if (stall.name != kJoinName) waiting.insert(stall.waiting.begin(), stall.waiting.end());
   }
   for (Stall& stall : stalls) {
-    if (stall.name == kJoin) std::erase_if(stall.missing, [&](int member) { return waiting.contains(member); });
+    if (stall.name == kJoinName) std::erase_if(stall.missing, [&](int member) { return waiting.contains(member); });
   }
 }
 
@@ -94,6 +92,7 @@ void Engine::check_stalls_of(ProcessSet& set, TimePoint now) {
   for (const Stall& stall : inquiry.stalls) {
     for (const int member : stall.missing) missing.insert(set.members[static_cast<size_t>(member)]);
   }
+  if (missing.empty()) return;
   const Duration age = inquiry.stalls.front().age;
   inquiry.headline =
       inquiry.purpose == Purpose::kDeadlock

@@ -95,7 +95,7 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
 
 // From now on names become ready without this member.
 void Negotiator::member_joined(int member, TimePoint now) {
-  Entry& join = entry_of("join.noname");
+  Entry& join = entry_of(kJoinName);
   joined_[static_cast<size_t>(member)] = true;
   const bool all = spec_of(join, join.slots[static_cast<size_t>(member)]).divide_by_initial_world_size;
   all_averaged_ = num_joined_ == 0 ? all : (all_averaged_ || all);

@@ -222,7 +222,7 @@ void Negotiator::name_absent(const Entry& entry, Response& response) const {
 }
 
 Response Negotiator::join_result() {
-  Entry& join = entry_of("join.noname");
+  Entry& join = entry_of(kJoinName);
   join_ready_ = false;
   const int last = std::exchange(last_joined_, -1);
   std::fill(joined_.begin(), joined_.end(), false);

@@ -11,6 +11,9 @@
 
 namespace hvd {
 
+// The one name of join() in a process set: a rank can only join once at a time.
+inline constexpr const char* kJoinName = "join.noname";
+
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   Shape shape;

@@ -55,10 +55,15 @@ void TimelineSession::stop(TimePoint now) {
   stopping_ = true;
   stop_until_ = now + kStopTime;
   for (size_t peer = 0; peer < is_remote_.size(); ++peer) {
-    if (static_cast<int>(peer) == rank_) continue;
+    if (static_cast<int>(peer) == rank_ || left_.contains(static_cast<int>(peer))) continue;
     waiting_for_.insert(static_cast<int>(peer));
     send_control(static_cast<int>(peer), MessageKind::kTimelineStop, run_);
   }
+}
+
+void TimelineSession::peer_left(int peer) {
+  left_.insert(peer);
+  waiting_for_.erase(peer);
 }
 
 std::unique_ptr<TimelineWriter> TimelineSession::take_writer() {

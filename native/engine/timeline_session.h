@@ -40,7 +40,7 @@ class TimelineSession {
 
   // A message about the timeline.
   void handle(int peer, const Message& message, TimePoint now);
-  void peer_left(int peer) { waiting_for_.erase(peer); }
+  void peer_left(int peer);
   // Sends, or writes, what was recorded, unless it did so a moment ago.
   void flush(TimePoint now, bool all = false);
   [[nodiscard]] std::optional<Duration> until_flush(TimePoint now) const;
@@ -68,6 +68,7 @@ class TimelineSession {
   std::vector<bool> damaged_;         // by rank: its chunks are not read any more
   bool stopping_ = false;
   std::set<int> waiting_for_;
+  std::set<int> left_;
   TimePoint stop_until_{};
 };
 

@@ -90,6 +90,26 @@ TEST("engine timeline: what happened is in the file soon, while the job goes on"
   CHECK(count_of(file.text(), "\"allreduce.x\"") >= 1);
 }
 
+TEST("engine timeline: a failure keeps the last records and nobody waits for ranks that left") {
+  TemporaryFile file;
+  World world(2);
+  world.engine(0).start_timeline(file.path, false);
+  world.run([&](int rank) { reduce(world.engine(rank), "allreduce.last", 3); });
+  world.engine(1).close("it is done");
+  bool failed = false;
+  try {
+    reduce(world.engine(0), "allreduce.alone", 3);
+  } catch (const Error&) {
+    failed = true;
+  }
+  CHECK(failed);
+  const auto before = std::chrono::steady_clock::now();
+  world.engine(0).stop_timeline();
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::milliseconds(900));
+  CHECK(RecordParser::parse(file.text()).has_value());
+  CHECK_EQ(count_of(file.text(), "\"allreduce.last\""), 2U);
+}
+
 TEST("engine timeline: a file that cannot be written is refused, and the engine goes on") {
   World world(2);
   bool refused = false;
