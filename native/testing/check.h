@@ -10,6 +10,12 @@
 #include <string>
 #include <vector>
 
+namespace hvd {
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace hvd
+
 namespace hvd::testing {
 
 struct Case {

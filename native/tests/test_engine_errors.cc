@@ -11,8 +11,6 @@
 namespace hvd::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // The error that submitting, or waiting, ends in.
 std::optional<Error> error_of(Engine& engine, const std::shared_ptr<Operation>& operation) {
   try {

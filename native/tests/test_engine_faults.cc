@@ -14,8 +14,6 @@ namespace {
 constexpr Duration kPatience = std::chrono::seconds(kSanitized ? 20 : 10);
 constexpr Duration kPrompt = std::chrono::seconds(2);
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 EngineOptions with_names(int size) {
   EngineOptions options;
   for (int rank = 0; rank < size; ++rank) options.rank_names.push_back("host-" + std::to_string(rank));

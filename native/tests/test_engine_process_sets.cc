@@ -41,8 +41,6 @@ std::string error_text(const Body& body) {
   return "no error";
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST("process sets: operations of a set involve its members only") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
     World world(4, {}, wire);

@@ -83,8 +83,6 @@ struct Members {
   std::vector<std::vector<std::string>> sites;  // of each member, in the order of their numbers
 };
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST("negotiator: a name is ready when the last member announced it, in this order") {
   Members members(3);
   const RequestSpec a = make_spec("a");

@@ -9,8 +9,6 @@
 namespace hvd::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
 
 TEST("stall report: who waits where, who is missing and what it does") {
