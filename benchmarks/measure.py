@@ -271,10 +271,16 @@ class GlooLibrary:
     """torch.distributed with gloo over the loopback interface."""
 
     def __init__(self, seat: Seat) -> None:
-        self._directory = tempfile.mkdtemp(prefix="gloo-") if seat.rank == 0 else ""
-        file = Path(seat.exchange(self._directory)[0]) / "store"
+        self._seat = seat
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        store = dist.FileStore(str(file), seat.size)  # type: ignore[attr-defined]
+        # Not a FileStore: that one opens its file once more when it ends, and waits for it if
+        # another rank has just removed it.
+        options = {"world_size": seat.size, "wait_for_workers": False}
+        server = (
+            dist.TCPStore("127.0.0.1", 0, is_master=True, **options) if seat.rank == 0 else None
+        )
+        port = seat.exchange(server.port if server else 0)[0]
+        store = server or dist.TCPStore("127.0.0.1", port, is_master=False, **options)
         dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.size)
 
     def barrier(self) -> None:
@@ -284,9 +290,8 @@ class GlooLibrary:
         return lambda: dist.all_reduce(tensor)
 
     def close(self) -> None:
+        self._seat.exchange("gloo ends")  # rank 0 holds the store of all
         dist.destroy_process_group()
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class MpiLibrary:
