@@ -120,7 +120,7 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
                 std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
                 std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
                 const std::string& call_site, nb::object keep_alive, std::optional<double> weight,
-                std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed) {
+                std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed, int32_t priority) {
   if (kind < 0 || kind > static_cast<int>(OpKind::kRemoveProcessSet))
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
@@ -139,6 +139,7 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
   operation->spec.divide_by_initial_world_size = divide_by_initial_world_size;
   operation->spec.unnamed = unnamed;
   operation->weight = weight.value_or(1.0);
+  operation->priority = priority;
   operation->call_site = call_site;
   operation->set = process_set;
   operation->inputs = std::move(inputs);
@@ -291,7 +292,7 @@ void bind_engine(nb::module_& module) {
            nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
            nb::arg("keep_alive") = nb::none(), nb::arg("weight") = nb::none(),
            nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
-           nb::arg("unnamed") = 0)
+           nb::arg("unnamed") = 0, nb::arg("priority") = 0)
       .def(
           "wait_for_position_request",
           [](const PyEngine& self, double timeout_s) {

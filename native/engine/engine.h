@@ -99,6 +99,14 @@ class Engine {
     std::unique_ptr<Execution> execution;
     std::vector<std::shared_ptr<Operation>> operations;
     TimePoint started{};
+    size_t bytes = 0;
+    int32_t priority = 0;
+
+    // Whether it gets what room there is before the other one.
+    [[nodiscard]] bool goes_before(const Active& other) const {
+      if (priority != other.priority) return priority > other.priority;
+      return bytes <= kSmallBatchBytes && other.bytes > kSmallBatchBytes;
+    }
   };
 
   // To start a timeline, or to stop it if there is no writer.
@@ -167,6 +175,7 @@ class Engine {
   void send_announcements(ProcessSet& set, std::vector<Announcement> announcements);
   bool answer_all();
   bool answer(ProcessSet& set);
+  [[nodiscard]] Room room_of(const ProcessSet& set) const;
   void apply(ProcessSet& set, const Response& response);
   void apply_result(ProcessSet& set, const Response& response);
   void announce_again(ProcessSet& set, uint64_t digest);
@@ -250,8 +259,8 @@ class Engine {
   uint32_t next_set_id_ = 1;
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
-  std::vector<Active> active_;
-  std::vector<std::optional<std::string>> left_peers_;  // by rank: why it left
+  std::vector<Active> active_;                                               // those that go first in front
+  std::vector<std::optional<std::string>> left_peers_;                       // by rank: why it left
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
   bool stuck_reported_ = false;

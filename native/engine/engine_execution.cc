@@ -60,6 +60,7 @@ void Engine::execute(ProcessSet& set, const Response& response) {
   for (const NameRef& ref : response.names) {
     operations.push_back(stands_in ? set.stand_in(ref) : set.take(ref));
     if (stands_in) give_neutral_memory(*operations.back(), set.size());
+    operations.back()->priority = response.priority;
     record_answer(*operations.back(), false);
     note_step(set, *operations.back());
   }
@@ -95,8 +96,15 @@ void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
   for (const auto& operation : operations) ++operation->executions_left;
   if (active_.empty()) last_progress_ = options_.clock->now();
-  active_.push_back({&set, std::move(execution), std::move(operations), std::chrono::steady_clock::now()});
-  record_execution(active_.back(), true);
+  Active added{.set = &set,
+               .execution = std::move(execution),
+               .operations = std::move(operations),
+               .started = std::chrono::steady_clock::now()};
+  for (const auto& operation : added.operations) added.bytes += operation->spec.total_bytes();
+  added.priority = added.operations.front()->priority;
+  const auto place =
+      std::find_if(active_.begin(), active_.end(), [&](const Active& other) { return added.goes_before(other); });
+  record_execution(*active_.insert(place, std::move(added)), true);
 }
 
 // Allreduces that may be fused, or one group; a batch for each dtype. Broadcasts move bytes, so they need one batch.

@@ -7,9 +7,25 @@ namespace hvd {
 namespace {
 
 // Batches in flight for a set: one on its way while the next starts. What becomes ready meanwhile is fused.
-constexpr int kMostBatchesInFlight = 2;
+constexpr size_t kMostBatchesInFlight = 2;
 
 }  // namespace
+
+// Batches of a higher priority, and small ones, only have to wait for their like.
+Room Engine::room_of(const ProcessSet& set) const {
+  std::vector<int32_t> priorities;  // falling, as active_ is
+  size_t num_small = 0;
+  for (const Active& active : active_) {
+    if (active.set != &set) continue;
+    priorities.push_back(active.priority);
+    if (active.bytes <= kSmallBatchBytes) ++num_small;
+  }
+  Room room;
+  room.any = priorities.size() < kMostBatchesInFlight;
+  room.small = num_small < kMostBatchesInFlight;
+  if (!room.any) room.priority = priorities[kMostBatchesInFlight - 1];
+  return room;
+}
 
 bool Engine::receive_messages() {
   return control_->receive([this](int peer, const Message& message) { handle(peer, message); });
@@ -116,9 +132,7 @@ bool Engine::answer_all() {
 // On the coordinator: tells all members, this rank last, what has been agreed.
 bool Engine::answer(ProcessSet& set) {
   if (set.negotiator == nullptr || failed_ || !set.negotiator->has_responses()) return false;
-  const auto in_flight =
-      std::count_if(active_.begin(), active_.end(), [&](const Active& active) { return active.set == &set; });
-  std::vector<Response> responses = set.negotiator->take_responses(in_flight < kMostBatchesInFlight);
+  std::vector<Response> responses = set.negotiator->take_responses(room_of(set));
   if (responses.empty()) return false;
   if (timeline_->recorder().active()) timeline_->recorder().mark("", "CYCLE_START", std::chrono::steady_clock::now());
   if (set.size() > 1) {

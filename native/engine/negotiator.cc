@@ -80,6 +80,7 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
   if (announcement.full) slot.spec = std::make_unique<RequestSpec>(std::move(announcement.spec));
   slot.site = announcement.site;
   slot.weight = announcement.weight;
+  slot.priority = announcement.priority;
   slot.extents = std::move(announcement.extents);
   slot.payload = std::move(announcement.payload);
   Last& last = last_[static_cast<size_t>(member)];

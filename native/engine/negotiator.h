@@ -32,6 +32,20 @@ struct NegotiatorOptions {
 // waits for are better fused. The result goes with the answer if all members sent their values.
 [[nodiscard]] bool may_travel_with_announcement(const RequestSpec& spec, int num_members);
 
+// Up to this length a batch is small: it is soon done, so it does not wait behind long ones.
+inline constexpr size_t kSmallBatchBytes = size_t{256} << 10;
+
+// What may start now, beside the batches that are being executed.
+struct Room {
+  bool any = true;               // a batch of any length
+  bool small = true;             // one of at most kSmallBatchBytes
+  int32_t priority = INT32_MAX;  // whatever has more than this
+
+  [[nodiscard]] bool fits(size_t bytes, int32_t wanted) const {
+    return any || wanted > priority || (small && bytes <= kSmallBatchBytes);
+  }
+};
+
 // A name that some members announced and others did not.
 struct Stall {
   std::string name;
@@ -52,9 +66,9 @@ class Negotiator {
   // The member left; everything that it has to take part in fails from now on.
   void member_left(int member, const std::string& reason);
 
-  // What to tell all members now, in this order. While `executions_allowed` is false only answers that need no
-  // execution are given, so that what becomes ready meanwhile can be fused.
-  [[nodiscard]] std::vector<Response> take_responses(bool executions_allowed);
+  // What to tell all members now, in this order: answers that need no execution, and executions for which there is
+  // room, the highest priority first. What has to wait can be fused with what becomes ready meanwhile.
+  [[nodiscard]] std::vector<Response> take_responses(const Room& room);
 
   // The names that some members have waited for, the oldest first, if there is one that was not told for the same
   // purpose before and is older than `patience`. With `again` those too that were.
@@ -68,7 +82,7 @@ class Negotiator {
   // What the member announced last, "allreduce.x at train.py:3, 12 s ago"; empty if nothing.
   [[nodiscard]] std::string last_announced(int member, TimePoint now) const;
   [[nodiscard]] bool has_pending() const { return num_pending_ > 0; }
-  // Whether take_responses(true) would return something.
+  // Whether take_responses() would return something if there were room.
   [[nodiscard]] bool has_responses() const { return !answers_.empty() || !ready_.empty() || join_ready_; }
 
   void set_fusion_threshold(size_t bytes) { options_.fusion_threshold = bytes; }
@@ -80,6 +94,7 @@ class Negotiator {
     std::unique_ptr<RequestSpec> spec;  // if it was announced in full
     uint32_t site = 0;
     double weight = 1.0;
+    int32_t priority = 0;
     std::vector<int64_t> extents;
     Bytes payload;
   };
@@ -141,6 +156,8 @@ class Negotiator {
   void name_absent(const Entry& entry, Response& response) const;
   void assign_id(Entry& entry);
   [[nodiscard]] uint64_t fusion_key(const Entry& entry) const;
+  [[nodiscard]] static int32_t priority_of(const Entry& entry);
+  [[nodiscard]] std::vector<Entry*> take_startable(const Room& room);
   [[nodiscard]] const Slot& first_slot(const Entry& entry) const;
   [[nodiscard]] const RequestSpec& spec_of(const Entry& entry, const Slot& slot) const;
   [[nodiscard]] const std::string& site_of(size_t member, const Slot& slot) const;

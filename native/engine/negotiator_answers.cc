@@ -263,19 +263,38 @@ uint64_t Negotiator::fusion_key(const Entry& entry) const {
   return key | 1;
 }
 
-std::vector<Response> Negotiator::take_responses(bool executions_allowed) {
+int32_t Negotiator::priority_of(const Entry& entry) {
+  int32_t highest = INT32_MIN;
+  for (const Slot& slot : entry.slots) {
+    if (slot.announced) highest = std::max(highest, slot.priority);
+  }
+  return highest;
+}
+
+// Of what is ready, that for which there is room; by priority, and in the order in which it became ready.
+std::vector<Negotiator::Entry*> Negotiator::take_startable(const Room& room) {
+  const auto waits = std::stable_partition(ready_.begin(), ready_.end(), [&](const Entry* entry) {
+    return room.fits(entry->spec.total_bytes(), priority_of(*entry));
+  });
+  std::vector<Entry*> startable(ready_.begin(), waits);
+  ready_.erase(ready_.begin(), waits);
+  std::stable_sort(startable.begin(), startable.end(),
+                   [](const Entry* a, const Entry* b) { return priority_of(*a) > priority_of(*b); });
+  return startable;
+}
+
+std::vector<Response> Negotiator::take_responses(const Room& room) {
   std::vector<Response> responses = std::move(answers_);
   answers_.clear();
-  if (executions_allowed && !ready_.empty()) {
-    std::vector<FusionCandidate> candidates;
-    candidates.reserve(ready_.size());
-    for (const Entry* entry : ready_) candidates.push_back({fusion_key(*entry), entry->spec.total_bytes()});
-    for (const std::vector<size_t>& batch : fuse(candidates, options_.fusion_threshold)) {
-      std::vector<Entry*> entries;
-      for (const size_t index : batch) entries.push_back(ready_[index]);
-      responses.push_back(execution_of(entries));
-    }
-    ready_.clear();
+  const std::vector<Entry*> startable = take_startable(room);
+  std::vector<FusionCandidate> candidates;
+  candidates.reserve(startable.size());
+  for (const Entry* entry : startable) candidates.push_back({fusion_key(*entry), entry->spec.total_bytes()});
+  const size_t most = room.any ? options_.fusion_threshold : std::min(options_.fusion_threshold, kSmallBatchBytes);
+  for (const std::vector<size_t>& batch : fuse(candidates, most)) {
+    std::vector<Entry*> entries;
+    for (const size_t index : batch) entries.push_back(startable[index]);
+    responses.push_back(execution_of(entries));
   }
   // Behind all that joined members have to take part in.
   if (join_ready_ && ready_.empty()) responses.push_back(join_result());
@@ -285,6 +304,7 @@ std::vector<Response> Negotiator::take_responses(bool executions_allowed) {
 Response Negotiator::execution_of(const std::vector<Entry*>& entries) {
   Response response;
   name_absent(*entries.front(), response);
+  response.priority = priority_of(*entries.front());
   for (Entry* entry : entries) {
     assign_id(*entry);
     NameRef ref = reference(*entry);

@@ -35,6 +35,7 @@ class Operation {
   bool has_splits = false;
   std::vector<int64_t> splits;  // alltoall: rows for each member
   double weight = 1.0;          // of this rank's values, if the request is weighted
+  int32_t priority = 0;         // what has more goes first
   bool waited_for = false;      // the caller waits from the start
   std::string call_site;        // "file:line" of the user's call
 

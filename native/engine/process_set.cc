@@ -38,6 +38,7 @@ Announcement ProcessSet::announcement_of(Operation& operation) {
   Announcement announcement;
   announcement.digest = operation.digest;
   announcement.weight = operation.weight;
+  announcement.priority = operation.priority;
   add_call_site(operation.call_site, announcement);
   const auto known = known_.find(operation.spec.name);
   announcement.full = known == known_.end() || known->second.digest != operation.digest;

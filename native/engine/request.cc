@@ -135,6 +135,7 @@ void Announcement::write(WireWriter& out) const {
   out.put(site);
   out.put_string(new_site);
   out.put(weight);
+  out.put(priority);
   out.put_list(extents);
   out.put_bytes(payload);
 }
@@ -151,6 +152,7 @@ Announcement Announcement::read(WireReader& in) {
   announcement.site = in.get<uint32_t>();
   announcement.new_site = in.get_string();
   announcement.weight = in.get<double>();
+  announcement.priority = in.get<int32_t>();
   announcement.extents = in.get_list<int64_t>();
   const auto payload = in.get_bytes();
   announcement.payload.assign(payload.begin(), payload.end());
@@ -196,6 +198,7 @@ void Response::write(WireWriter& out) const {
   out.put(static_cast<uint32_t>(names.size()));
   for (const NameRef& ref : names) ref.write(out);
   out.put(num_averaged);
+  out.put(priority);
   out.put_list(absent);
   if (kind == Kind::kResult) out.put_bytes(payload);
   if (kind == Kind::kError) {
@@ -210,6 +213,7 @@ Response Response::read(WireReader& in) {
   response.names.resize(in.get_count(6));
   for (NameRef& ref : response.names) ref = NameRef::read(in);
   response.num_averaged = in.get<int32_t>();
+  response.priority = in.get<int32_t>();
   response.absent = in.get_list<int32_t>();
   if (response.kind == Kind::kResult) {
     const auto payload = in.get_bytes();

@@ -54,6 +54,7 @@ struct Announcement {
   uint32_t site = 0;             // number of the call site among those of this member; 0 is none
   std::string new_site;          // "file:line", when the number is used for the first time
   double weight = 1.0;           // of a weighted average
+  int32_t priority = 0;          // what has more goes first
   std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
   Bytes payload;                 // small allreduce: the values; prescaled, but if weighted
 
@@ -81,6 +82,7 @@ struct Response {
   Kind kind = Kind::kExecute;
   std::vector<NameRef> names;   // one, but for kExecute of fused operations
   int32_t num_averaged = 0;     // by how many members Average divides
+  int32_t priority = 0;         // the highest that a member gave one of the names
   std::vector<int32_t> absent;  // set ranks that have joined and take part with neutral values
   Bytes payload;                // kResult: reduced values, empty for a barrier
   ErrorKind error_kind = ErrorKind::kMismatch;

@@ -97,6 +97,35 @@ TEST("engine: 300 operations, submitted in another order on each rank") {
   }
 }
 
+// Two long allreduces are on their way and a third waits for its turn when the others are submitted.
+TEST("engine: small and urgent operations overtake long ones") {
+  const int64_t length = kSanitized ? int64_t{2} << 20 : int64_t{8} << 20;
+  EngineOptions options;
+  options.fusion_threshold = 0;
+  World world(2, options, Wire::kTinySockets);
+  world.run([&](int rank) {
+    Engine& engine = world.engine(rank);
+    std::vector<std::unique_ptr<Array>> arrays;
+    const auto submit = [&](const std::string& name, int64_t count, int32_t priority) {
+      arrays.push_back(std::make_unique<Array>(samples(DType::kFloat32, ReduceOp::kSum, rank, {count})));
+      const Buffer view = arrays.back()->view();
+      auto operation = make_operation(OpKind::kAllreduce, name, {view}, {view});
+      operation->priority = priority;
+      engine.submit(operation, false);
+      return operation;
+    };
+    std::vector<std::shared_ptr<Operation>> longs;
+    for (const char* name : {"first", "second", "third"}) longs.push_back(submit(name, length, 0));
+    const auto urgent = submit("urgent", 500'000, 1);
+    const auto small = submit("small", 20'000, 0);
+    finish(engine, small);
+    finish(engine, urgent);
+    CHECK(!longs.back()->done());
+    for (const auto& operation : longs) finish(engine, operation);
+    for (const auto& array : arrays) CHECK_EQ(array->get(7), reduced(DType::kFloat32, ReduceOp::kSum, 2, 7));
+  });
+}
+
 TEST("engine: few numbers for many names, and none") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
     for (const size_t capacity : {size_t{0}, size_t{1}, size_t{3}, size_t{20}}) {

@@ -67,7 +67,7 @@ struct Members {
   void announce_all(const RequestSpec& spec) {
     for (int member = 0; member < size; ++member) CHECK(announce(member, in_full(spec)));
   }
-  std::vector<Response> take(bool executions_allowed = true) { return negotiator.take_responses(executions_allowed); }
+  std::vector<Response> take(const Room& room = {}) { return negotiator.take_responses(room); }
   // All members submit; returns the number that the name has now.
   int64_t agree(const std::string& name) {
     announce_all(make_spec(name));
@@ -82,6 +82,8 @@ struct Members {
   Negotiator negotiator;
   std::vector<std::vector<std::string>> sites;  // of each member, in the order of their numbers
 };
+
+constexpr Room kNoRoom{.any = false, .small = false};
 
 TEST("negotiator: a name is ready when the last member announced it, in this order") {
   Members members(3);
@@ -104,12 +106,63 @@ TEST("negotiator: a name is ready when the last member announced it, in this ord
   CHECK(!members.negotiator.has_pending());
 }
 
-TEST("negotiator: ready names wait until executions are allowed, and are fused then") {
+std::vector<std::string> names_of(const std::vector<Response>& responses) {
+  std::vector<std::string> names;
+  for (const Response& response : responses) {
+    for (const NameRef& ref : response.names) names.push_back(ref.name);
+  }
+  return names;
+}
+
+TEST("negotiator: the highest priority that a member gives goes first") {
+  NegotiatorOptions options;
+  options.fusion_threshold = 0;
+  Members members(2, options);
+  const std::vector<std::pair<std::string, std::vector<int32_t>>> given{
+      {"low", {-3, -5}}, {"usual", {0, 0}}, {"high", {7, 7}}, {"raised by one", {0, 2}}, {"usual too", {0, 0}}};
+  for (const auto& [name, priorities] : given) {
+    for (int member = 0; member < 2; ++member) {
+      Announcement announcement = in_full(make_spec(name));
+      announcement.priority = priorities[static_cast<size_t>(member)];
+      CHECK(members.announce(member, std::move(announcement)));
+    }
+  }
+  const std::vector<Response> responses = members.take();
+  CHECK(names_of(responses) == (std::vector<std::string>{"high", "raised by one", "usual", "usual too", "low"}));
+  CHECK_EQ(responses.at(1).priority, 2);
+  CHECK_EQ(responses.at(4).priority, -3);
+}
+
+TEST("negotiator: small and urgent batches do not wait behind long ones") {
+  Members members(2);
+  const auto with_length = [](const std::string& name, int64_t count) {
+    RequestSpec spec = make_spec(name);
+    spec.tensors.front().shape = {count};
+    return spec;
+  };
+  const auto most = static_cast<int64_t>(kSmallBatchBytes / size_of(make_spec("").tensors.front().dtype));
+  members.announce_all(with_length("long", most + 1));
+  members.announce_all(with_length("small", most));
+  members.announce_all(with_length("tiny", 10));
+  for (int member = 0; member < 2; ++member) {
+    Announcement urgent = in_full(with_length("urgent", 4 * most));
+    urgent.priority = 1;
+    CHECK(members.announce(member, std::move(urgent)));
+  }
+  CHECK(names_of(members.take({.any = false, .small = false, .priority = 0})) == std::vector<std::string>{"urgent"});
+  const std::vector<Response> small = members.take({.any = false, .small = true, .priority = 1});
+  CHECK(names_of(small) == (std::vector<std::string>{"small", "tiny"}));
+  CHECK_EQ(small.size(), 2U);  // together they are not small
+  CHECK(names_of(members.take(kNoRoom)).empty());
+  CHECK(names_of(members.take()) == std::vector<std::string>{"long"});
+}
+
+TEST("negotiator: ready names wait until there is room, and are fused then") {
   Members members(2);
   members.announce_all(make_spec("a"));
   members.announce_all(make_spec("b"));
-  CHECK(members.take(false).empty());
-  const std::vector<Response> responses = members.take(true);
+  CHECK(members.take(kNoRoom).empty());
+  const std::vector<Response> responses = members.take();
   REQUIRE(responses.size() == 1);
   CHECK_EQ(responses[0].names.size(), 2U);
 }
@@ -246,7 +299,7 @@ std::vector<float> result_of(ReduceOp op, double postscale) {
   const std::vector<std::vector<float>> values{{3, -1}, {2, 4}, {1, 0.5}};
   for (const int member : {2, 0, 1})
     CHECK(members.announce(member, with_values(spec, values[static_cast<size_t>(member)])));
-  const std::vector<Response> responses = members.take(false);
+  const std::vector<Response> responses = members.take(kNoRoom);
   REQUIRE(responses.size() == 1);
   CHECK(responses[0].kind == Response::Kind::kResult);
   REQUIRE(responses[0].payload.size() == 8);
@@ -282,7 +335,7 @@ TEST("negotiator: a barrier is answered at once") {
   barrier.kind = OpKind::kBarrier;
   barrier.name = "barrier";
   members.announce_all(barrier);
-  const std::vector<Response> responses = members.take(false);
+  const std::vector<Response> responses = members.take(kNoRoom);
   REQUIRE(responses.size() == 1);
   CHECK(responses[0].kind == Response::Kind::kResult);
   CHECK(responses[0].payload.empty());
@@ -344,7 +397,7 @@ TEST("negotiator: what a member that left would take part in fails, now and late
   std::vector<Response> responses = members.take();
   REQUIRE(responses.size() == 2);
   CHECK(members.announce(1, in_full(make_spec("later"))));
-  const std::vector<Response> later = members.take(false);
+  const std::vector<Response> later = members.take(kNoRoom);
   REQUIRE(later.size() == 1);
   responses.push_back(later[0]);
   for (const Response& response : responses) {
@@ -488,8 +541,8 @@ TEST("negotiator: joins are answered after all that became ready before them") {
   CHECK(members.announce(0, in_full(make_spec("x"))));
   CHECK(members.announce(0, in_full(make_join())));
   CHECK(members.announce(1, in_full(make_join())));
-  CHECK(members.take(false).empty());
-  const std::vector<Response> responses = members.take(true);
+  CHECK(members.take(kNoRoom).empty());
+  const std::vector<Response> responses = members.take();
   REQUIRE(responses.size() == 2);
   CHECK(responses[0].absent == std::vector<int32_t>({1}));
   CHECK_EQ(responses[1].names[0].name, "join.noname");

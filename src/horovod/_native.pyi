@@ -196,6 +196,7 @@ class Engine:
         ranks: Sequence[int] = ...,
         divide_by_initial_world_size: bool = ...,
         unnamed: int = ...,
+        priority: int = ...,
     ) -> Handle:
         """Hands an operation to the engine; all inputs of one call form a group.
 
@@ -206,6 +207,7 @@ class Engine:
         ``weight`` of this rank's values makes an average a weighted one. ``ranks`` are the members
         of a new process set, or the number of the one to be removed. ``unnamed`` counts operations
         without a name, from 1: ranks that submit different ones under a number get a MismatchError.
+        What has a higher ``priority`` on some rank goes first.
 
         Raises:
             UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.

@@ -42,6 +42,7 @@ class SubmitOptions(TypedDict, total=False):
         waits_next: the caller waits at once, so that no other thread needs to be woken.
         call_site: ``file:line`` of the caller, for messages.
         keep: an object, for example the tensors, to reference until the operation is done.
+        priority: operations with a higher number overtake others; 0 if it is not given.
     """
 
     name: str | None
@@ -49,6 +50,7 @@ class SubmitOptions(TypedDict, total=False):
     waits_next: bool
     call_site: str
     keep: object
+    priority: int
 
 
 class Group:
@@ -135,16 +137,27 @@ class Group:
             weight: of this rank in the average, for example its number of samples; may differ
                 between ranks. None if all ranks count alike.
         """
-        return self._submit(
+        # As _submit, without passing on a dictionary: this one is called for every gradient.
+        if self._rank is None:
+            raise self._refusal()
+        name, prefix = options.get("name"), options.get("prefix", "allreduce")
+        number = self._next_number() if name is None else 0
+        return self._engine.submit(
             _native.ALLREDUCE,
-            "allreduce",
+            f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
             inputs,
             outputs,
-            options,
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
-            **({} if weight is None else {"weight": weight}),
+            weight=weight,
+            process_set=self._id,
+            cacheable=name is not None,
+            unnamed=number,
+            waits_next=options.get("waits_next", False),
+            call_site=options.get("call_site", ""),
+            keep_alive=options.get("keep"),
+            priority=options.get("priority", 0),
         )
 
     def reducescatter(
@@ -317,6 +330,7 @@ class Group:
             waits_next=options.get("waits_next", False),
             call_site=options.get("call_site", ""),
             keep_alive=options.get("keep"),
+            priority=options.get("priority", 0),
             **arguments,
         )
 

@@ -97,3 +97,29 @@ def run_ranks(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Runs ``function(rank, *args)`` in a fresh job of ``size`` ranks."""
     with ThreadRanks(size) as ranks:
         return ranks.run(function, *args)
+
+
+class Sent:
+    """The operations that a rank submits from now on, by their names on the wire.
+
+    Args:
+        group: of the rank.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.names: list[str] = []
+        self._engine = group.engine
+        group._engine = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, kind: int, name: str, *args: Any, **options: Any) -> _native.Handle:
+        """As the engine's."""
+        self.names.append(name)
+        return self._engine.submit(kind, name, *args, **options)
+
+    def take(self) -> list[str]:
+        """The names since the last call."""
+        taken, self.names = self.names, []
+        return taken

@@ -23,7 +23,7 @@ Tensors = Sequence[torch.Tensor]
 C = TypeVar("C", bound="Call")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
     """What every collective needs.
 
@@ -47,7 +47,7 @@ class Call:
         return replace(self, name=self.gradient_name())
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class AllreduceCall(Call):
     """Reduces each tensor; any shape, the same on all ranks."""
 
@@ -55,6 +55,7 @@ class AllreduceCall(Call):
     prescale: float = 1.0
     postscale: float = 1.0
     weight: float | None = None
+    priority: int = 0
 
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, which may be the same list."""
@@ -71,6 +72,7 @@ class AllreduceCall(Call):
             waits_next=waits_next,
             call_site=self.call_site,
             keep=(tensors, outputs),
+            priority=self.priority,
         )
         if outputs is tensors:
             mark_written(tensors)
@@ -86,7 +88,7 @@ class AllreduceCall(Call):
         return outputs
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ReducescatterCall(Call):
     """Reduces each tensor and keeps this rank's rows of it."""
 
@@ -125,7 +127,7 @@ class ReducescatterCall(Call):
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class AllgatherCall(Call):
     """Joins the tensors of all ranks along dimension 0."""
 
@@ -152,7 +154,7 @@ class AllgatherCall(Call):
         return self.take(handle)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class BroadcastCall(Call):
     """Copies the root's tensor to all ranks."""
 
@@ -188,7 +190,7 @@ class BroadcastCall(Call):
         return self.group.ranks[self.group.rank] == self.root
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class AlltoallCall(Call):
     """Sends consecutive rows to each rank."""
 

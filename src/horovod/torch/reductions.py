@@ -10,6 +10,8 @@ Common arguments:
     weight: of this rank's values in an average of a floating type, such as its number of samples:
         sum(weight * value) / sum(weight). A finite number of at least 0, not 0 on all ranks; given
         on all ranks or on none.
+    priority: of asynchronous operations: those with a higher number overtake others, which may be
+        in the middle of being executed; need not be the same on all ranks.
 
 Common errors:
     UsageError (a ValueError): the arguments are wrong; only this rank sees it.
@@ -119,6 +121,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     *,
     weight: float | None = None,
+    priority: int = 0,
 ) -> int:
     """Starts :func:`allreduce`; :func:`synchronize` returns the reduced tensor.
 
@@ -133,6 +136,7 @@ def allreduce_async(
         postscale_factor,
         process_set,
         weight,
+        priority,
     )
     outputs = call.outputs((tensor,))
     return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
@@ -177,6 +181,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
     *,
     weight: float | None = None,
+    priority: int = 0,
 ) -> int:
     """Starts :func:`allreduce_`; :func:`synchronize` returns the same tensor object.
 
@@ -191,6 +196,7 @@ def allreduce_async_(
         postscale_factor,
         process_set,
         weight,
+        priority,
     )
     tensors = (tensor,)
     return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor)
@@ -245,6 +251,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     *,
     weight: float | None = None,
+    priority: int = 0,
 ) -> int:
     """Starts :func:`grouped_allreduce`; :func:`synchronize` returns a tuple of tensors."""
     call = _allreduce_call(
@@ -256,6 +263,7 @@ def grouped_allreduce_async(
         postscale_factor,
         process_set,
         weight,
+        priority,
     )
     inputs = tuple(tensors)
     outputs = call.outputs(inputs)
@@ -301,6 +309,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     *,
     weight: float | None = None,
+    priority: int = 0,
 ) -> int:
     """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns them as a tuple."""
     call = _allreduce_call(
@@ -312,6 +321,7 @@ def grouped_allreduce_async_(
         postscale_factor,
         process_set,
         weight,
+        priority,
     )
     inputs = tuple(tensors)
     return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs)
@@ -431,6 +441,7 @@ def _allreduce_call(
     postscale_factor: float,
     process_set: ProcessSet,
     weight: float | None,
+    priority: int = 0,
 ) -> AllreduceCall:
     return AllreduceCall(
         group_of(process_set),
@@ -441,6 +452,7 @@ def _allreduce_call(
         prescale_factor,
         postscale_factor,
         None if weight is None else check_weight(weight),
+        priority,
     )
 
 

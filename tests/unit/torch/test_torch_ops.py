@@ -23,13 +23,13 @@ REDUCE_SYNC = REDUCE.replace("op=None", "compression op=None")
 SCATTER = "name=None op=0 process_set prescale_factor=1.0 postscale_factor=1.0"
 SIGNATURES = {
     "allreduce": f"tensor {REDUCE_SYNC}",
-    "allreduce_async": f"tensor {REDUCE}",
+    "allreduce_async": f"tensor {REDUCE} priority=0",
     "allreduce_": f"tensor {REDUCE}",
-    "allreduce_async_": f"tensor {REDUCE}",
+    "allreduce_async_": f"tensor {REDUCE} priority=0",
     "grouped_allreduce": f"tensors {REDUCE_SYNC}",
-    "grouped_allreduce_async": f"tensors {REDUCE}",
+    "grouped_allreduce_async": f"tensors {REDUCE} priority=0",
     "grouped_allreduce_": f"tensors {REDUCE}",
-    "grouped_allreduce_async_": f"tensors {REDUCE}",
+    "grouped_allreduce_async_": f"tensors {REDUCE} priority=0",
     "allgather": "tensor name=None process_set",
     "allgather_async": "tensor name=None process_set",
     "grouped_allgather": "tensors name=None process_set",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from thread_ranks import ThreadRanks, run_ranks
+from thread_ranks import Sent, ThreadRanks, run_ranks
 from torch_training import F64, assert_close
 
 import horovod.torch as hvd
@@ -148,25 +148,6 @@ def test_how_a_gradient_travels() -> None:
     for reports, expected in cases:
         assert decide_layout(reports, 100, True) == expected
     assert decide_layout((sparse_10, sparse_10), 100, False) == GradientLayout(1, False)
-
-
-class Sent:
-    """The operations that a rank submits, by name."""
-
-    def __init__(self, group: Any) -> None:
-        self.names: list[str] = []
-        self._submit = group._submit
-        group._submit = self
-
-    def __call__(
-        self, kind: int, prefix: str, inputs: Any, outputs: Any, options: Any, **rest: Any
-    ) -> Any:
-        self.names.append(f"{options.get('prefix', prefix)}.{options.get('name')}")
-        return self._submit(kind, prefix, inputs, outputs, options, **rest)
-
-    def take(self) -> list[str]:
-        taken, self.names = self.names, []
-        return taken
 
 
 def table(num_rows: int) -> torch.nn.Embedding:

@@ -247,7 +247,7 @@ def test_what_join_and_weights_send(engine: LoneEngine) -> None:
     kind, name, options = engine.submitted[-1]
     assert (kind, name, options["divide_by_initial_world_size"]) == (JOIN, "join.noname", False)
     world.allreduce([], [])
-    assert "weight" not in engine.submitted[-1][2]
+    assert engine.submitted[-1][2]["weight"] is None
     world.allreduce([], [], weight=0.0)
     assert engine.submitted[-1][2]["weight"] == 0.0
 
