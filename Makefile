@@ -126,6 +126,7 @@ build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.st
 bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo and Open MPI; minutes
 	python benchmarks/allreduce.py $(BENCH)
 	python benchmarks/many_tensors.py $(BENCH)
+	python benchmarks/latency.py
 	python benchmarks/timeline.py
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links

@@ -89,6 +89,15 @@ def test_allreduce_benchmark_in_a_job_that_runs() -> None:
     assert output.count("Horovod vs gloo") == 1, "one rank speaks for all"
 
 
+def test_latency_benchmark() -> None:
+    build = BENCHMARKS.parent / "build" / "native"
+    if not (build / "build.ninja").exists():
+        pytest.skip("the native tests have not been built: make test-native")
+    options = ("--bytes", 4, "--rounds", 1, "--seconds-per-turn", 0.01)
+    output = run(BENCHMARKS / "latency.py", *options)
+    assert re.search(r"\|  4 B \| +[\d.]+ / [\d.]+ µs", output)
+
+
 def test_many_tensors_benchmark(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     output = run(
