@@ -24,7 +24,7 @@ from horovod.rendezvous.handshake import Hello
 from horovod.rendezvous.local import Inbox, Port, connect_unix, receive_inbox, send_inbox
 from horovod.rendezvous.roster import RankInfo, Roster, describe_ranks, host_key
 from horovod.rendezvous.secret import check_secret
-from horovod.rendezvous.sockets import close_quietly, connect_tcp, remaining_s
+from horovod.rendezvous.sockets import close_quietly, connect_tcp, limit_silence, remaining_s
 
 if TYPE_CHECKING:
     import socket
@@ -272,8 +272,10 @@ class _Wiring(Generic[PortT]):
 
     def _detach(self, infos: list[RankInfo]) -> Connections[PortT]:
         remaining_s(self._deadline)
-        for sock in self._links.values():
+        for (_, purpose), sock in self._links.items():
             sock.setblocking(False)
+            if purpose == "control":
+                limit_silence(sock)
         descriptors = {link: sock.detach() for link, sock in self._links.items()}
         connections = Connections(
             port=self._port,

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _JOIN_BYTES = 64 * 1024
-_KEEPALIVE = (
-    (socket.TCP_KEEPIDLE, 15),  # seconds of silence before the first probe
-    (socket.TCP_KEEPINTVL, 5),  # seconds between probes
-    (socket.TCP_KEEPCNT, 4),  # unanswered probes until the connection is given up
-)
+
+PEER_SILENCE_S = 15
+"""Seconds after which a host that answers nothing counts as lost; at least 3. Shorter troubles of a
+network are waited out."""
+
+_NUM_PROBES = 2
 
 
 def remaining_s(deadline: float) -> float:
@@ -73,11 +74,26 @@ def send_parts(sock: socket.socket, parts: Sequence[bytes], deadline: float) -> 
 
 
 def set_tcp_options(sock: socket.socket) -> None:
-    """Turns delays off, and keepalive on so that a host that vanished is noticed."""
+    """Turns delays off, and keepalive on so that a host that vanished is noticed.
+
+    Probes are sent only while nothing else is on its way, see :func:`limit_silence`.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    # Silence, and as long behind each probe.
+    pause_s = PEER_SILENCE_S // (_NUM_PROBES + 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, pause_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _NUM_PROBES)
+
+
+def limit_silence(sock: socket.socket) -> None:
+    """Gives up a connection also if what was sent stays unacknowledged; else that takes 15 minutes.
+
+    For connections that carry little. The kernel applies this limit as well to a peer that is alive
+    but reads nothing until its window is full: a stopped process must not look like a lost host.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * PEER_SILENCE_S)
 
 
 def listen_tcp(address: str, port: int = 0) -> socket.socket:

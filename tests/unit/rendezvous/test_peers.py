@@ -155,6 +155,13 @@ def test_ranks_of_different_hosts_open_a_control_and_a_data_connection(
                 with socket.socket(fileno=os.dup(left)) as sock:
                     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                    limit_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                    # Data may wait for a stopped process as long as it takes.
+                    assert limit_ms == (15_000 if left == links[here, there][0] else 0)
+                    silence_s = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                    interval_s = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                    num_probes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+                    assert silence_s + interval_s * num_probes == 15
                 assert not os.get_blocking(left)
 
 
