@@ -1,4 +1,4 @@
-"""Allreduce of one tensor: Horovod, gloo and Open MPI in the same processes, taking turns.
+"""Allreduce of one tensor: Horovod, gloo, Open MPI and MPICH, taking turns.
 
     python benchmarks/allreduce.py
     python benchmarks/allreduce.py --np 2 --max-bytes 4096 --libraries horovod,gloo
@@ -34,18 +34,17 @@ def sizes(min_bytes: int, max_bytes: int) -> list[int]:
 
 def measure_size(
     seat: measure.Seat,
-    libraries: dict[str, measure.Library],
+    libraries: measure.Libraries,
     buffer: torch.Tensor,
     num_bytes: int,
     seconds: float,
 ) -> dict[str, Any]:
     """One row of the table. All libraries reduce the same memory, private to each process."""
     tensor = buffer[: num_bytes // 4]
-    contestants = []
-    for name, library in libraries.items():
-        run = library.prepare(tensor, f"benchmark.{num_bytes}")
-        contestants.append(measure.Contestant(name, run, library.barrier))
-        measure.check_sum(seat, [tensor], contestants[-1])
+    contestants = [
+        measure.enter(seat, name, library, [tensor], f"benchmark.{num_bytes}")
+        for name, library in libraries.items()
+    ]
     row = measure.summarize(measure.run_rounds(seat, contestants, seconds))
     for numbers in row["contestants"].values():
         rate = num_bytes / numbers["median_us"] / 1000

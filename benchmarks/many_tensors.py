@@ -1,4 +1,4 @@
-"""Allreduce of many tensors, as a training step has them: Horovod, gloo and Open MPI in turn.
+"""Allreduce of many tensors, as a training step has them: Horovod and its peers in turn.
 
     python benchmarks/many_tensors.py
 
@@ -24,6 +24,7 @@ WAYS = {
     "gloo": "gloo, one by one",
     "gloo-buckets": "gloo, 25 MiB buckets",
     "mpi": "Open MPI, one by one",
+    "mpich": "MPICH, one by one",
 }
 
 
@@ -128,44 +129,40 @@ class _Bucket:
         torch._foreach_copy_(self._tensors, self._views)
 
 
-def mpi_way(library: measure.Library, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-    """One blocking call after the other."""
-    calls = [library.prepare(tensor, "") for tensor in tensors]
-
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run
-
-
 def contestants_of(
-    libraries: dict[str, measure.Library], tensors: Sequence[torch.Tensor], workload: str
-) -> list[measure.Contestant]:
-    """The ways of the given libraries to reduce ``tensors``."""
+    seat: measure.Seat,
+    libraries: measure.Libraries,
+    tensors: Sequence[torch.Tensor],
+    workload: str,
+) -> list[measure.TakesTurns]:
+    """The ways of the given libraries to reduce ``tensors``; their sums have been checked."""
     ways: list[tuple[str, str, Callable[[], None]]] = []
     if "horovod" in libraries:
         ways.append(("horovod", "horovod", horovod_way(tensors, workload)))
     if "gloo" in libraries:
         ways.append(("gloo", "gloo", gloo_way(tensors)))
         ways.append(("gloo-buckets", "gloo", bucket_way(tensors)))
-    if "mpi" in libraries:
-        ways.append(("mpi", "mpi", mpi_way(libraries["mpi"], tensors)))
-    return [measure.Contestant(name, run, libraries[lib].barrier) for name, lib, run in ways]
+    contestants: list[measure.TakesTurns] = []
+    for name, library, run in ways:
+        contestant = measure.Contestant(name, run, libraries[library].barrier)
+        measure.check_sum(seat, tensors, contestant)
+        contestants.append(contestant)
+    for name in ("mpi", "mpich"):
+        if name in libraries:
+            contestants.append(measure.enter(seat, name, libraries[name], tensors, workload))
+    return contestants
 
 
 def measure_workload(
     seat: measure.Seat,
-    libraries: dict[str, measure.Library],
+    libraries: measure.Libraries,
     workload: str,
     counts: list[int],
     seconds: float,
 ) -> dict[str, Any]:
     """One row of the table; all ways reduce the same tensors, private to each process."""
     tensors = [torch.empty(count) for count in counts]
-    contestants = contestants_of(libraries, tensors, workload)
-    for contestant in contestants:
-        measure.check_sum(seat, tensors, contestant)
+    contestants = contestants_of(seat, libraries, tensors, workload)
     row = measure.summarize(measure.run_rounds(seat, contestants, seconds))
     return {"workload": workload, "tensors": len(counts), "bytes": 4 * sum(counts), **row}
 

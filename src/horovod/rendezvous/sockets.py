@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _JOIN_BYTES = 64 * 1024
 
 PEER_SILENCE_S = 15
-"""Seconds after which a host that answers nothing counts as lost; at least 3. Shorter troubles of a
+"""Seconds after which a host that answers nothing counts as lost; at least 5. Shorter troubles of a
 network are waited out."""
 
-_NUM_PROBES = 2
+_NUM_PROBES = 4
 
 
 def remaining_s(deadline: float) -> float:
