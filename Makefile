@@ -57,8 +57,10 @@ $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/demo.stamp
 	$(PIP) install -qq -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/demo.stamp
+# MPICH has a folder of its own: it brings an mpirun, as Open MPI does.
+$(VENV)/bench.stamp: requirements/bench.txt requirements/mpich.txt $(VENV)/demo.stamp
 	$(PIP) install -qq -r requirements/bench.txt
+	$(PIP) install -qq --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
 	@touch $@
 
 # The names of the sources: it changes when one is added or removed.
@@ -123,7 +125,7 @@ build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.st
 
 # ---- The rest
 
-bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo and Open MPI; minutes
+bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo, Open MPI and MPICH; minutes
 	python benchmarks/allreduce.py $(BENCH)
 	python benchmarks/many_tensors.py $(BENCH)
 	python benchmarks/latency.py

@@ -98,6 +98,15 @@ def test_latency_benchmark() -> None:
     assert re.search(r"\|  4 B \| +[\d.]+ / [\d.]+ µs", output)
 
 
+def test_allreduce_benchmark_against_mpich() -> None:
+    mpich = Path(sys.prefix) / "mpich" / "bin" / "mpiexec"
+    if not mpich.exists():
+        pytest.skip(f"there is no {mpich}; make bench installs it")
+    options = ("--np", 2, "--max-bytes", 16, "--seconds-per-size", 0.05)
+    output = run(BENCHMARKS / "allreduce.py", *options, "--libraries", "horovod,mpich")
+    assert "Horovod vs MPICH" in output
+
+
 def test_many_tensors_benchmark(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     output = run(
