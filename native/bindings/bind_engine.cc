@@ -163,7 +163,7 @@ LogSink log_sink_of(int least_level, bool with_time) {
 }
 
 using LocalPeerTuple = std::tuple<int, int, int, int, int>;
-using RemotePeerTuple = std::tuple<int, int, int>;
+using RemotePeerTuple = std::tuple<int, int, std::vector<int>>;
 
 void construct_engine(PyEngine* self, int rank, int size, const EngineOptions& options, LocalPort* port,
                       const std::vector<LocalPeerTuple>& local_peers,
@@ -171,7 +171,11 @@ void construct_engine(PyEngine* self, int rank, int size, const EngineOptions& o
   TransportParts parts;
   parts.rank = rank;
   parts.size = size;
-  for (const auto& [peer, control, data] : remote_peers) parts.remote_peers.push_back({peer, Fd(control), Fd(data)});
+  for (const auto& [peer, control, data] : remote_peers) {
+    RemotePeer& added = parts.remote_peers.emplace_back(RemotePeer{peer, Fd(control), {}});
+    for (const int socket : data) added.data.emplace_back(socket);
+    if (added.data.empty()) throw Error(ErrorKind::kUsage, "a peer on another host needs a data connection");
+  }
   for (const auto& [peer, index, segment, doorbell, liveness] : local_peers) {
     const Fd segment_fd(segment);
     LocalPeer& added = parts.local_peers.emplace_back(LocalPeer{peer, index, nullptr, Fd(doorbell), Fd(liveness)});

@@ -21,7 +21,6 @@ Engine::Engine(TransportParts parts, EngineOptions options)
     : rank_(parts.rank),
       size_(parts.size),
       options_(std::move(options)),
-      callers_drive_(parts.remote_peers.empty()),
       core_for_each_rank_(parts.num_local <= num_usable_cores()),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
@@ -83,7 +82,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   last_submitted_.time = operation->submitted;
   queue_.push_back(operation);
   counters_.submitted.fetch_add(1, std::memory_order_relaxed);
-  if (waits_next && callers_drive_) {
+  if (waits_next) {
     transport_->doorbell().note();
   } else {
     transport_->doorbell().ring();
@@ -133,9 +132,7 @@ void Engine::wake() {
 bool Engine::wait(Operation& operation, Duration timeout) {
   const TimePoint until = std::chrono::steady_clock::now() + timeout;
   while (!operation.done()) {
-    std::unique_lock lock(drive_mutex_, std::defer_lock);
-    if (callers_drive_) [[maybe_unused]]
-      const bool locked = lock.try_lock();
+    std::unique_lock lock(drive_mutex_, std::try_to_lock);
     if (lock.owns_lock() && !closed_) {
       drive(operation, until);
     } else {

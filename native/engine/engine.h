@@ -163,6 +163,7 @@ class Engine {
   bool pass_or_throw();
   void drive(const Operation& operation, TimePoint until);
   [[nodiscard]] bool spin(uint32_t seen);
+  void sleep(uint32_t seen, Duration limit);
   [[nodiscard]] bool thread_has_work() const;
   [[nodiscard]] std::optional<Duration> until_next_check() const;
   [[nodiscard]] std::optional<Duration> until_stall_check() const;
@@ -233,8 +234,6 @@ class Engine {
   const int rank_;
   const int size_;
   const EngineOptions options_;
-  // With all peers on this host a waiting caller needs no epoll, so it can drive.
-  const bool callers_drive_;
   const bool core_for_each_rank_;
 
   mutable std::mutex queue_mutex_;  // guards the next block, and the life of transport_ against submitters

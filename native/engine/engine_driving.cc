@@ -42,6 +42,7 @@ void bind_to_core(int core, const LogSink& log) {
 // Drives the engine from a caller's thread; the engine's own thread sleeps in epoll meanwhile.
 void Engine::drive(const Operation& operation, TimePoint until) {
   const Doorbell& doorbell = transport_->doorbell();
+  transport_->let_thread_watch(false);
   doorbell.disarm();
   uint32_t seen = doorbell.events();
   while (!operation.done() && !closed_) {
@@ -50,15 +51,26 @@ void Engine::drive(const Operation& operation, TimePoint until) {
     const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) break;
     if (spin(seen)) continue;
-    Duration limit = std::min(left, until_next_check().value_or(left));
-    if (!thread_watches_.load()) {  // it waits for the lock that this caller holds, so nobody looks at the connections
-      look_for_lost_.store(true);
-      limit = std::min(limit, kWatchPeriod);
-    }
-    doorbell.wait_futex(seen, limit);
+    sleep(seen, std::min(left, until_next_check().value_or(left)));
   }
+  transport_->let_thread_watch(true);
   // Hand over: the engine's thread goes on if there is work, and is woken by the next event otherwise.
   if (!doorbell.arm(Sleep::kEventFd, seen) || closed_ || thread_has_work()) doorbell.ring();
+}
+
+// The sleep of a caller that drives: on the futex of the doorbell, or among the sockets.
+void Engine::sleep(uint32_t seen, Duration limit) {
+  const Doorbell& doorbell = transport_->doorbell();
+  if (!transport_->all_local()) {
+    if (doorbell.arm(Sleep::kEventFd, seen)) transport_->notice(limit);
+    doorbell.disarm();
+    return;
+  }
+  if (!thread_watches_.load()) {  // it waits for the lock that this caller holds, so nobody looks at the connections
+    look_for_lost_.store(true);
+    limit = std::min(limit, kWatchPeriod);
+  }
+  doorbell.wait_futex(seen, limit);
 }
 
 bool Engine::thread_has_work() const {
@@ -84,6 +96,7 @@ bool Engine::spin(uint32_t seen) {
       if (doorbell.events() != seen) return true;
       pause_core();
     }
+    if (!transport_->all_local() && transport_->notice()) return true;
     const TimePoint before = std::chrono::steady_clock::now();
     sched_yield();
     now = std::chrono::steady_clock::now();
@@ -111,7 +124,6 @@ void Engine::run() {
         seen = doorbell.events();
       } while (!closed_ && (pass() || (num_waiters_.load() > 0 && spin(seen))));
       if (closed_) return;
-      transport_->watch_writes();
       timeout = until_next_check();
       thread_checks_stalls_ = timeout.has_value();
       armed = doorbell.arm(Sleep::kEventFd, seen);
@@ -156,6 +168,8 @@ bool Engine::pass() {
 }
 
 bool Engine::pass_or_throw() {
+  if (!transport_->all_local()) transport_->notice();
+  if (transport_->take_liveness_event()) look_for_lost_.store(true);
   if (is_closing() && (failed_ || timeline_has_ended())) {
     leave();
     return false;

@@ -190,8 +190,7 @@ void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operatio
 
 bool Engine::advance_executions() {
   if (active_.empty()) return false;
-  transport_->poll_data();
-  bool progressed = false;
+  bool progressed = transport_->poll_data();
   for (size_t i = 0; i < active_.size();) {
     Active& active = active_[i];
     progressed = active.execution->advance() || progressed;

@@ -84,10 +84,11 @@ void Engine::leave() {
     const uint32_t seen = doorbell.events();
     const bool data_sent = transport_->flush();
     const bool sent = control_->flush() && (data_sent || !data_matter);
+    if (sent && transport_->finish_sending(data_matter)) break;
     const Duration left = until - std::chrono::steady_clock::now();
-    if (sent || left <= Duration::zero()) break;
-    transport_->watch_writes();
-    if (doorbell.arm(Sleep::kEventFd, seen)) transport_->wait_epoll(left);
+    if (left <= Duration::zero()) break;
+    if (doorbell.arm(Sleep::kEventFd, seen)) transport_->notice(left);
+    doorbell.disarm();
   }
   closed_ = true;
 }

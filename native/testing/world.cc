@@ -14,10 +14,14 @@ std::vector<TransportParts> make_transports(int size, Wire wire) {
   if (wire == Wire::kSockets) return parts;
   for (TransportParts& rank_parts : parts) {
     for (const RemotePeer& peer : rank_parts.remote_peers) {
-      for (const int fd : {peer.control.get(), peer.data.get()}) {
+      const auto shrink = [](const Fd& socket) {
         const int bytes = 4096;
-        if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) != 0) throw_errno("cannot set SO_SNDBUF");
-      }
+        if (setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) != 0) {
+          throw_errno("cannot set SO_SNDBUF");
+        }
+      };
+      shrink(peer.control);
+      for (const Fd& socket : peer.data) shrink(socket);
     }
   }
   return parts;
@@ -30,7 +34,7 @@ World::World(int size, const EngineOptions& options, Wire wire, std::optional<in
     for (const LocalPeer& peer : its.local_peers) victims_sockets_.emplace_back(dup(peer.liveness.get()));
     for (const RemotePeer& peer : its.remote_peers) {
       victims_sockets_.emplace_back(dup(peer.control.get()));
-      victims_sockets_.emplace_back(dup(peer.data.get()));
+      for (const Fd& socket : peer.data) victims_sockets_.emplace_back(dup(socket.get()));
     }
   }
   for (TransportParts& rank_parts : parts) {

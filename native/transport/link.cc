@@ -18,8 +18,25 @@ Frame* Link::front() {
   return nullptr;
 }
 
+// Only called by who got a room from try_reserve(), which is found again: nothing was committed in between.
+void Link::commit_from(const FrameHeader& header, std::span<const std::span<const std::byte>> parts) {
+  std::byte* room = try_reserve(header.bytes);
+  for (const auto& part : parts) {
+    std::memcpy(room, part.data(), part.size());
+    room += part.size();
+  }
+  commit(header);
+}
+
+void Link::expect(const FrameKey& /*key*/, std::span<std::byte> /*place*/) {}
+
+void Link::withdraw(const FrameKey& /*key*/) {}
+
+void Link::recycle(Frame& /*frame*/) {}
+
 void Link::consume(Frame& frame) {
   frame.consumed = true;
+  recycle(frame);
   reclaim();
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 
 namespace hvd {
 
@@ -48,11 +49,22 @@ class Link {
   [[nodiscard]] virtual std::byte* try_reserve(size_t bytes) = 0;
   virtual void commit(const FrameHeader& header) = 0;
 
+  // Whether a frame goes out best from where its payload lies: then commit_from() spares the copy into the room.
+  [[nodiscard]] virtual bool sends_from_memory() const { return false; }
+  // In place of commit(): the payload is these parts one after the other. They may change as soon as this returns.
+  virtual void commit_from(const FrameHeader& header, std::span<const std::span<const std::byte>> parts);
+
   // Passes on what is buffered; returns whether nothing is left.
   virtual bool flush() = 0;
 
   // Takes notice of frames that arrived. Returns whether there were any.
   virtual bool poll() = 0;
+
+  // Where the payload of the next frame of this key may be put when it arrives, if it has this length; a link that
+  // need not copy does not care. The frame is found and consumed like any other. Until then the place must stay valid.
+  virtual void expect(const FrameKey& key, std::span<std::byte> place);
+  // The place is not valid any more; a frame that lies there, or will, is not wanted.
+  virtual void withdraw(const FrameKey& key);
 
   // The oldest frame of this key, or nullptr.
   [[nodiscard]] Frame* find(const FrameKey& key);
@@ -67,6 +79,8 @@ class Link {
  protected:
   // Everything up to this position of the incoming stream may be overwritten. Positions may repeat.
   virtual void release(uint64_t position) = 0;
+  // The frame was consumed: what it owns may be used again.
+  virtual void recycle(Frame& frame);
 
   std::deque<Frame> frames_;
 

@@ -33,6 +33,17 @@ Fd duplicate(const Fd& fd) {
   return copy;
 }
 
+int wait(const Fd& epoll, std::span<epoll_event> events, std::optional<Duration> timeout) {
+  const auto milliseconds = [&]() -> int {
+    if (!timeout) return -1;
+    const auto ceiled = std::chrono::ceil<std::chrono::milliseconds>(std::max(*timeout, Duration::zero()));
+    return static_cast<int>(std::min<int64_t>(ceiled.count(), 3'600'000));
+  }();
+  const int num_events = epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), milliseconds);
+  if (num_events < 0 && errno != EINTR) throw_errno("cannot wait for events");
+  return std::max(num_events, 0);
+}
+
 }  // namespace
 
 Transport::Transport(TransportParts parts)
@@ -48,17 +59,22 @@ Transport::Transport(TransportParts parts)
           static_cast<int64_t>(all_local_ ? max_ring_frame_bytes(parts.num_local) : least_ring_frame_bytes())),
       peers_(static_cast<size_t>(parts.size)) {
   if (!epoll_.valid()) throw_errno("cannot make an epoll descriptor");
-  watch(event_fd_.get(), EPOLLIN | EPOLLET);  // edges: no need to read it empty
+  watch(event_fd_.get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty
   for (LocalPeer& peer : parts.local_peers) add_local(std::move(peer), parts.local_index);
   for (RemotePeer& peer : parts.remote_peers) add_remote(std::move(peer));
+  if (all_local_) return;
+  thread_epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  if (!thread_epoll_.valid() || epoll_ctl(thread_epoll_.get(), EPOLL_CTL_ADD, epoll_.get(), &event) != 0) {
+    throw_errno("cannot make an epoll descriptor");
+  }
 }
 
 Transport::~Transport() = default;
 
-void Transport::watch(int fd, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.fd = fd;
+// `who`: the TcpLink, this object for a peer on this host, nothing for the doorbell.
+void Transport::watch(int fd, uint32_t events, void* who) {
+  epoll_event event{.events = events, .data = {.ptr = who}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("cannot watch a descriptor");
 }
 
@@ -73,19 +89,30 @@ void Transport::add_local(LocalPeer given, int my_local_index) {
                                       bell);
   };
   peer.control = make_link(LinkKind::kControl);
-  peer.data = make_link(LinkKind::kData);
-  watch(peer.liveness.get(), EPOLLRDHUP | EPOLLET);
+  peer.data.push_back(make_link(LinkKind::kData));
+  watch(peer.liveness.get(), EPOLLRDHUP | EPOLLET, this);
 }
 
 void Transport::add_remote(RemotePeer given) {
   Peer& peer = peers_.at(static_cast<size_t>(given.rank));
-  auto control = std::make_unique<TcpLink>(std::move(given.control));
-  auto data = std::make_unique<TcpLink>(std::move(given.data));
-  peer.sockets = {control.get(), data.get()};
-  peer.watching_writes = {false, false};
-  peer.control = std::move(control);
-  peer.data = std::move(data);
-  for (const TcpLink* link : peer.sockets) watch(link->fd(), EPOLLIN | EPOLLRDHUP | EPOLLET);
+  const auto add = [&](Fd socket) {
+    auto link = std::make_unique<TcpLink>(std::move(socket), blocks_);
+    link->rely_on_notice();
+    peer.sockets.push_back(link.get());
+    // Edges of both kinds: the system reports room only after a send that found none.
+    watch(link->fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, link.get());
+    return link;
+  };
+  peer.control = add(std::move(given.control));
+  for (Fd& socket : given.data) peer.data.push_back(add(std::move(socket)));
+}
+
+// Numbers that follow each other, and those at any other regular distance, are spread evenly.
+Link& Transport::data(int peer, const FrameKey& key) {
+  const auto& links = peers_[static_cast<size_t>(peer)].data;
+  constexpr uint32_t kGoldenRatio = 0x9e3779b9;  // of 2^32
+  const uint64_t place = (key.lane + key.sequence) * kGoldenRatio;
+  return *links[static_cast<size_t>(((place & 0xffffffff) * links.size()) >> 32)];
 }
 
 int Transport::pid_of(int peer) const {
@@ -106,11 +133,14 @@ bool Transport::has_ended(const Peer& peer, bool ask_local) {
 
 bool Transport::data_ended(int peer) const {
   const auto& sockets = peers_[static_cast<size_t>(peer)].sockets;
-  return !sockets.empty() && sockets.back()->ended();
+  return std::any_of(sockets.begin(), sockets.end(),
+                     [&](const TcpLink* link) { return link != sockets.front() && link->ended(); });
 }
 
 bool Transport::data_may_follow(int peer) const {
-  return !peers_[static_cast<size_t>(peer)].sockets.empty() && !data_ended(peer);
+  const auto& sockets = peers_[static_cast<size_t>(peer)].sockets;
+  return std::any_of(sockets.begin(), sockets.end(),
+                     [&](const TcpLink* link) { return link != sockets.front() && !link->ended(); });
 }
 
 std::vector<int> Transport::take_ended(bool ask_local) {
@@ -124,10 +154,14 @@ std::vector<int> Transport::take_ended(bool ask_local) {
   return ended;
 }
 
-void Transport::poll_data() {
+bool Transport::poll_data() {
+  bool more = false;
+  if (!all_local_) notice();
   for (Peer& peer : peers_) {
-    if (peer.data != nullptr) peer.data->poll();
+    for (const auto& link : peer.data) link->poll();
+    for (size_t i = 1; i < peer.sockets.size(); ++i) more = peer.sockets[i]->may_read() || more;
   }
+  return more;
 }
 
 bool Transport::flush() {
@@ -141,24 +175,76 @@ bool Transport::flush() {
 bool Transport::set_aside() {
   bool helped = false;
   for (Peer& peer : peers_) {
-    if (peer.data != nullptr) helped = peer.data->set_aside() || helped;
+    for (const auto& link : peer.data) helped = link->set_aside() || helped;
   }
   return helped;
 }
 
 bool Transport::wait_epoll(std::optional<Duration> timeout) const {
   std::array<epoll_event, 16> events{};
-  const auto milliseconds = [&]() -> int {
-    if (!timeout) return -1;
-    const auto ceiled = std::chrono::ceil<std::chrono::milliseconds>(std::max(*timeout, Duration::zero()));
-    return static_cast<int>(std::min<int64_t>(ceiled.count(), 3'600'000));
-  }();
-  const int num_events = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
-  if (num_events < 0 && errno != EINTR) throw_errno("cannot wait for events");
+  const Fd& watched = all_local_ ? epoll_ : thread_epoll_;
+  const int num_events = wait(watched, events, timeout);
+  if (!all_local_) return false;  // whoever drives takes notice
+  return std::any_of(events.begin(), events.begin() + num_events,
+                     [](const epoll_event& event) { return event.data.ptr != nullptr; });
+}
+
+void Transport::let_thread_watch(bool watches) {
+  if (all_local_) return;
+  epoll_event event{.events = watches ? EPOLLIN : 0U, .data = {}};
+  if (epoll_ctl(thread_epoll_.get(), EPOLL_CTL_MOD, epoll_.get(), &event) != 0) throw_errno("cannot watch the sockets");
+}
+
+bool Transport::notice(Duration timeout) {
+  std::array<epoll_event, 64> events{};
+  const int num_events = wait(epoll_, events, timeout);
+  bool any = false;
   for (int i = 0; i < num_events; ++i) {
-    if (events[static_cast<size_t>(i)].data.fd != event_fd_.get()) return true;
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    if (event.data.ptr == nullptr) continue;
+    if (event.data.ptr == this) {
+      any = liveness_event_ = true;
+      continue;
+    }
+    auto& link = *static_cast<TcpLink*>(event.data.ptr);
+    const bool at_end = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    const bool readable = at_end || (event.events & EPOLLIN) != 0;
+    if (readable) link.notice(at_end);
+    any = any || readable || link.wants_to_write();
   }
-  return false;
+  return any;
+}
+
+bool Transport::finish_sending(bool data_matter) {
+  notice();
+  for (Peer& peer : peers_) {
+    for (TcpLink* link : peer.sockets) link->discard_input();
+  }
+  end_writes(Ending::kControl);
+  if (!all_delivered(Ending::kControl)) return false;
+  // Not before: who sees the end of its data looks for our goodbye.
+  if (!data_matter) return true;
+  end_writes(Ending::kData);
+  return all_delivered(Ending::kData);
+}
+
+void Transport::end_writes(Ending which) {
+  if (ending_ >= which) return;
+  ending_ = which;
+  for (Peer& peer : peers_) {
+    for (size_t i = 0; i < peer.sockets.size(); ++i) {
+      if ((i == 0) == (which == Ending::kControl)) peer.sockets[i]->end_writes();
+    }
+  }
+}
+
+bool Transport::all_delivered(Ending which) const {
+  for (const Peer& peer : peers_) {
+    for (size_t i = 0; i < peer.sockets.size(); ++i) {
+      if ((i == 0) == (which == Ending::kControl) && !peer.sockets[i]->delivered()) return false;
+    }
+  }
+  return true;
 }
 
 void Transport::abandon() {
@@ -167,24 +253,11 @@ void Transport::abandon() {
     peer.doorbell.reset();
     peer.sockets.clear();
     peer.control.reset();
-    peer.data.reset();
+    peer.data.clear();
   }
   event_fd_.reset();
   epoll_.reset();
-}
-
-void Transport::watch_writes() {
-  for (Peer& peer : peers_) {
-    for (size_t i = 0; i < peer.sockets.size(); ++i) {
-      const TcpLink& link = *peer.sockets[i];
-      if (link.wants_to_write() == peer.watching_writes[i]) continue;
-      peer.watching_writes[i] = link.wants_to_write();
-      epoll_event event{};
-      event.events = EPOLLIN | EPOLLRDHUP | EPOLLET | (peer.watching_writes[i] ? EPOLLOUT : 0U);
-      event.data.fd = link.fd();
-      if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.fd(), &event) != 0) throw_errno("cannot watch a socket");
-    }
-  }
+  thread_epoll_.reset();
 }
 
 std::vector<TransportParts> make_memory_transports(int size) {
@@ -209,16 +282,21 @@ std::vector<TransportParts> make_memory_transports(int size) {
   return all;
 }
 
-std::vector<TransportParts> make_socket_transports(int size) {
+std::vector<TransportParts> make_socket_transports(int size, int num_streams) {
   std::vector<TransportParts> all(static_cast<size_t>(size));
   for (size_t a = 0; a < all.size(); ++a) {
     all[a].rank = static_cast<int>(a);
     all[a].size = size;
     for (size_t b = 0; b < a; ++b) {
       auto [control, peer_control] = make_socket_pair();
-      auto [data, peer_data] = make_socket_pair();
-      all[a].remote_peers.push_back({static_cast<int>(b), std::move(control), std::move(data)});
-      all[b].remote_peers.push_back({static_cast<int>(a), std::move(peer_control), std::move(peer_data)});
+      RemotePeer& mine = all[a].remote_peers.emplace_back(RemotePeer{static_cast<int>(b), std::move(control), {}});
+      RemotePeer& theirs =
+          all[b].remote_peers.emplace_back(RemotePeer{static_cast<int>(a), std::move(peer_control), {}});
+      for (int stream = 0; stream < num_streams; ++stream) {
+        auto [data, peer_data] = make_socket_pair();
+        mine.data.push_back(std::move(data));
+        theirs.data.push_back(std::move(peer_data));
+      }
     }
   }
   return all;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -29,7 +30,7 @@ struct LocalPeer {
 struct RemotePeer {
   int rank = 0;
   Fd control;
-  Fd data;
+  std::vector<Fd> data;  // as many on both ends, in the same order
 };
 
 struct TransportParts {
@@ -53,9 +54,10 @@ class Transport {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] Link& control(int peer) { return *peers_[static_cast<size_t>(peer)].control; }
-  [[nodiscard]] Link& data(int peer) { return *peers_[static_cast<size_t>(peer)].data; }
+  // The link that carries the frames of this key: those of one key stay in order.
+  [[nodiscard]] Link& data(int peer, const FrameKey& key);
   [[nodiscard]] bool has(int peer) const { return peers_[static_cast<size_t>(peer)].control != nullptr; }
-  // Whether every peer is on this host; then a waiting caller can drive the engine and sleep on a futex.
+  // Whether every peer is on this host; then a waiting caller can sleep on a futex.
   [[nodiscard]] bool all_local() const { return all_local_; }
   // A length that frames between any two ranks of the job may have; the same on all ranks.
   [[nodiscard]] int64_t max_frame_bytes() const { return max_frame_bytes_; }
@@ -70,41 +72,53 @@ class Transport {
   // `ask_local`, because that costs a system call for each.
   [[nodiscard]] std::vector<int> take_ended(bool ask_local);
 
-  // Whether the data connection to a remote peer has ended: what it sent before has been taken in.
+  // Whether a data connection to a remote peer has ended: what it sent before has been taken in.
   [[nodiscard]] bool data_ended(int peer) const;
   // Whether data of a peer that said goodbye may still be on their way: goodbyes take another connection.
   [[nodiscard]] bool data_may_follow(int peer) const;
 
   // Sleeps until the doorbell rings, a socket has something, or the time is over. Only for the engine's thread; needs
-  // no lock. The caller has armed the doorbell. Returns whether a connection to a peer said something.
+  // no lock. The caller has armed the doorbell. Returns whether a connection to a peer on this host said something.
   bool wait_epoll(std::optional<Duration> timeout) const;
-  // Takes in what has arrived on the data links.
-  void poll_data();
+  // Whether sockets wake the engine's thread out of wait_epoll(): not while a caller drives, who sleeps in notice().
+  void let_thread_watch(bool watches);
+  // Takes notice of what the sockets report, for at most this long; sleeps until then if the caller has armed the
+  // doorbell. Returns whether a connection has something to be done. Needs the engine's lock.
+  bool notice(Duration timeout = Duration::zero());
+  // Whether a connection to a peer on this host said something since the last call.
+  [[nodiscard]] bool take_liveness_event() { return std::exchange(liveness_event_, false); }
+  // Takes in what has arrived on the data links. Returns whether there is more.
+  bool poll_data();
   // Passes on what is buffered; returns whether nothing is left.
   bool flush();
   // Makes room where frames that nobody waits for are in the way; returns whether that changed anything.
   bool set_aside();
+  // At the end, again and again until it returns true: sees to it that all that was sent arrives, first on the control
+  // connections, then on the data connections if `data_matter`. Throws away what comes in.
+  bool finish_sending(bool data_matter);
   // In the child of a fork: closes this process's copies of the descriptors, so that the peers see the end of the
   // parent.
   void abandon();
-  // Adapts epoll to the links that have bytes to write. Needs the engine's lock.
-  void watch_writes();
 
  private:
   struct Peer {
     std::unique_ptr<Link> control;
-    std::unique_ptr<Link> data;
+    std::vector<std::unique_ptr<Link>> data;
     std::vector<TcpLink*> sockets;  // of a remote peer: control, data
-    std::vector<bool> watching_writes;
-    Fd liveness;  // of a local peer
-    Fd doorbell;  // of a local peer
+    Fd liveness;                    // of a local peer
+    Fd doorbell;                    // of a local peer
     std::shared_ptr<Segment> segment;
     bool ended = false;
   };
 
   void add_local(LocalPeer given, int my_local_index);
   void add_remote(RemotePeer given);
-  void watch(int fd, uint32_t events);
+  enum class Ending : uint8_t { kNot, kControl, kData };
+
+  void watch(int fd, uint32_t events, void* who);
+  // Ends the writes of all control or all data connections, or does nothing if that was done.
+  void end_writes(Ending which);
+  [[nodiscard]] bool all_delivered(Ending which) const;
   [[nodiscard]] static bool has_ended(const Peer& peer, bool ask_local);
 
   int rank_;
@@ -114,6 +128,10 @@ class Transport {
   Fd event_fd_;
   Doorbell doorbell_;
   Fd epoll_;
+  Fd thread_epoll_;  // with remote peers: watches epoll_
+  bool liveness_event_ = false;
+  Ending ending_ = Ending::kNot;
+  std::shared_ptr<BlockPool> blocks_ = std::make_shared<BlockPool>();
   bool all_local_;
   int64_t max_frame_bytes_;
   std::vector<Peer> peers_;
@@ -121,7 +139,7 @@ class Transport {
 
 // The parts of `size` ranks that are threads of one process.
 [[nodiscard]] std::vector<TransportParts> make_memory_transports(int size);
-// The parts of `size` ranks in one process that talk over TCP on loopback sockets; for tests.
-[[nodiscard]] std::vector<TransportParts> make_socket_transports(int size);
+// The parts of `size` ranks in one process that talk over stream sockets; for tests.
+[[nodiscard]] std::vector<TransportParts> make_socket_transports(int size, int num_streams = 2);
 
 }  // namespace hvd

@@ -159,7 +159,7 @@ class Engine:
         port: this rank's inbox, or None when no other rank is on this host.
         local_peers: (rank, local index, segment fd, doorbell fd, liveness socket fd) of each other
             rank on this host. The engine takes the descriptors over and closes them.
-        remote_peers: (rank, control socket fd, data socket fd) of each rank on another host.
+        remote_peers: (rank, control socket fd, data socket fds) of each rank on another host.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Engine:
         options: EngineOptions,
         port: LocalPort | None,
         local_peers: Sequence[tuple[int, int, int, int, int]],
-        remote_peers: Sequence[tuple[int, int, int]],
+        remote_peers: Sequence[tuple[int, int, Sequence[int]]],
     ) -> None: ...
     @property
     def rank(self) -> int: ...

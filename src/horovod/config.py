@@ -62,6 +62,7 @@ class Config:
         fusion_threshold_is_set: whether the user chose it, so that autotuning leaves it alone.
         disable_group_fusion: whether a grouped operation shares no batch with others.
         cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
+        num_streams: TCP connections that carry data between two ranks of different hosts.
         autotune: whether the best settings are measured while training.
         autotune_log: file for what was tried; empty for none.
         autotune_warmup_samples: samples that are thrown away at first.
@@ -95,6 +96,7 @@ class Config:
     fusion_threshold_is_set: bool = False
     disable_group_fusion: bool = False
     cache_capacity: int = 1024
+    num_streams: int = 2
     autotune: bool = False
     autotune_log: str = ""
     autotune_warmup_samples: int = 3

@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kActiveLanesPerMember = 4;
 // Work goes on in pieces that stay in the first-level cache between reducing and passing on.
 constexpr size_t kBlockBytes = size_t{16} << 10;
+// A frame in more runs of memory than this is cheaper to copy.
+constexpr size_t kMostParts = 32;
 
 }  // namespace
 
@@ -23,6 +25,13 @@ PlanExecution::PlanExecution(Batch batch, Plan plan, Transport& transport)
       input_(batch_.inputs, element_bytes_),
       output_(batch_.outputs, element_bytes_) {}
 
+PlanExecution::~PlanExecution() {
+  for (const ActiveLane& active : active_) {
+    const FrameKey key = key_of(active.lane->number);
+    if (active.expects) link(active.lane->steps[active.step].receive_from.front(), key).withdraw(key);
+  }
+}
+
 bool PlanExecution::advance() {
   bool progressed = false;
   const size_t most_lanes = kActiveLanesPerMember * batch_.members.size();
@@ -32,33 +41,50 @@ bool PlanExecution::advance() {
   for (ActiveLane& active : active_) {
     while (active.step < active.lane->steps.size() && try_step(active.lane->steps[active.step], active.lane->number)) {
       ++active.step;
+      active.expects = false;
       progressed = true;
     }
+    if (!active.expects && active.step < active.lane->steps.size()) expect_frame(active);
   }
   std::erase_if(active_, [](const ActiveLane& active) { return active.step == active.lane->steps.size(); });
   return progressed;
 }
 
+// A frame that is stored as it comes may be put into its place at once. Nothing else in this lane happens before, and
+// other lanes have nothing to do with these elements.
+void PlanExecution::expect_frame(ActiveLane& active) {
+  const Step& step = active.lane->steps[active.step];
+  if (step.receive_from.size() != 1 || step.with_own || !step.store || step.finish || step.range.size() == 0) return;
+  const Extent place = output_.locate(step.range.begin);
+  if (place.count < step.range.size()) return;
+  const FrameKey key = key_of(active.lane->number);
+  Link& from = link(step.receive_from.front(), key);
+  if (from.find(key) != nullptr) return;
+  from.expect(key, {place.data, static_cast<size_t>(step.range.size()) * element_bytes_});
+  active.expects = true;
+}
+
 bool PlanExecution::waits_for(int rank) {
   for (const ActiveLane& active : active_) {
     const Step& step = active.lane->steps[active.step];
-    const FrameKey key{batch_.set, batch_.sequence, active.lane->number};
+    const FrameKey key = key_of(active.lane->number);
     for (const int peer : step.receive_from) {
-      if (batch_.members[static_cast<size_t>(peer)] == rank && link(peer).find(key) == nullptr) return true;
+      if (batch_.members[static_cast<size_t>(peer)] == rank && link(peer, key).find(key) == nullptr) return true;
     }
     for (const int peer : step.send_to) {
       const auto bytes = static_cast<size_t>(step.range.size()) * element_bytes_;
-      if (batch_.members[static_cast<size_t>(peer)] == rank && link(peer).try_reserve(bytes) == nullptr) return true;
+      if (batch_.members[static_cast<size_t>(peer)] == rank && link(peer, key).try_reserve(bytes) == nullptr)
+        return true;
     }
   }
   return false;
 }
 
 bool PlanExecution::try_step(const Step& step, uint32_t lane) {
-  const FrameKey key{batch_.set, batch_.sequence, lane};
+  const FrameKey key = key_of(lane);
   const int64_t count = step.receive_from.empty() ? step.source.size() : step.range.size();
   const size_t bytes = static_cast<size_t>(count) * element_bytes_;
-  if (!collect_frames(step, key) || !reserve_rooms(step, bytes)) return false;
+  if (!collect_frames(step, key) || !reserve_rooms(step, key, count)) return false;
   for (const Frame* frame : frames_) {
     if (frame->header.bytes != bytes) {
       throw Error(ErrorKind::kInternal, "a frame has " + std::to_string(frame->header.bytes) +
@@ -66,30 +92,59 @@ bool PlanExecution::try_step(const Step& step, uint32_t lane) {
                                             ": ranks follow different plans");
     }
   }
-  compute(step, count);
-  for (const int peer : step.send_to) link(peer).commit({key, static_cast<uint32_t>(bytes)});
-  for (size_t i = 0; i < frames_.size(); ++i) link(step.receive_from[i]).consume(*frames_[i]);
+  if (step.store || !rooms_.empty()) compute(step, count);
+  send(step, {key, static_cast<uint32_t>(bytes)});
+  for (size_t i = 0; i < frames_.size(); ++i) link(step.receive_from[i], key).consume(*frames_[i]);
   return true;
 }
 
 bool PlanExecution::collect_frames(const Step& step, const FrameKey& key) {
   frames_.clear();
   for (const int peer : step.receive_from) {
-    Frame* frame = link(peer).find(key);
+    Frame* frame = link(peer, key).find(key);
     if (frame == nullptr) return false;
     frames_.push_back(frame);
   }
   return true;
 }
 
-bool PlanExecution::reserve_rooms(const Step& step, size_t bytes) {
+bool PlanExecution::reserve_rooms(const Step& step, const FrameKey& key, int64_t count) {
   rooms_.clear();
+  from_memory_ = !step.send_to.empty() && locate_value(step, count);
   for (const int peer : step.send_to) {
-    std::byte* room = link(peer).try_reserve(bytes);
+    Link& to = link(peer, key);
+    std::byte* room = to.try_reserve(static_cast<size_t>(count) * element_bytes_);
     if (room == nullptr) return false;
-    rooms_.push_back(room);
+    if (!from_memory_ || !to.sends_from_memory()) rooms_.push_back(room);
   }
   return true;
+}
+
+bool PlanExecution::locate_value(const Step& step, int64_t count) {
+  const bool sends_own = step.receive_from.empty() && batch_.prescale == 1.0 && !step.finish;
+  if (!step.store && !sends_own) return false;
+  const LogicalVector& vector = step.store ? output_ : input_;
+  const int64_t begin = step.store ? step.range.begin : step.source.begin;
+  parts_.clear();
+  for (int64_t at = 0; at < count;) {
+    if (parts_.size() == kMostParts) return false;
+    const Extent extent = vector.locate(begin + at);
+    const int64_t length = std::min(extent.count, count - at);
+    parts_.emplace_back(extent.data, static_cast<size_t>(length) * element_bytes_);
+    at += length;
+  }
+  return true;
+}
+
+void PlanExecution::send(const Step& step, const FrameHeader& header) {
+  for (const int peer : step.send_to) {
+    Link& to = link(peer, header.key);
+    if (from_memory_ && to.sends_from_memory()) {
+      to.commit_from(header, parts_);
+    } else {
+      to.commit(header);
+    }
+  }
 }
 
 // Walks over the elements in blocks that are contiguous in input and output.

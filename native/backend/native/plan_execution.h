@@ -1,6 +1,7 @@
 // Runs a plan over the links of a transport, step by step, without ever waiting.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -13,6 +14,7 @@ namespace hvd {
 class PlanExecution final : public Execution {
  public:
   PlanExecution(Batch batch, Plan plan, Transport& transport);
+  ~PlanExecution() override;
 
   bool advance() override;
   [[nodiscard]] bool done() const override { return active_.empty() && next_lane_ == plan_.lanes.size(); }
@@ -22,15 +24,23 @@ class PlanExecution final : public Execution {
   struct ActiveLane {
     const Lane* lane;
     size_t step;
+    bool expects = false;  // a frame may come to its place in the output
   };
 
   bool try_step(const Step& step, uint32_t lane);
+  void expect_frame(ActiveLane& active);
   bool collect_frames(const Step& step, const FrameKey& key);
-  bool reserve_rooms(const Step& step, size_t bytes);
+  bool reserve_rooms(const Step& step, const FrameKey& key, int64_t count);
+  void send(const Step& step, const FrameHeader& header);
   void compute(const Step& step, int64_t count);
   void compute_block(const Step& step, const Extent& own, std::byte* stored, size_t offset, int64_t count);
   [[nodiscard]] const std::byte* prescaled(const std::byte* own, int64_t count);
-  [[nodiscard]] Link& link(int set_rank) { return transport_.data(batch_.members[static_cast<size_t>(set_rank)]); }
+  // Whether what the step sends lies in few places of memory as it is sent; then parts_ says where.
+  bool locate_value(const Step& step, int64_t count);
+  [[nodiscard]] Link& link(int set_rank, const FrameKey& key) {
+    return transport_.data(batch_.members[static_cast<size_t>(set_rank)], key);
+  }
+  [[nodiscard]] FrameKey key_of(uint32_t lane) const { return {batch_.set, batch_.sequence, lane}; }
 
   Batch batch_;
   Plan plan_;
@@ -43,7 +53,9 @@ class PlanExecution final : public Execution {
 
   // Of the step at hand; members so that no step allocates.
   std::vector<Frame*> frames_;
-  std::vector<std::byte*> rooms_;
+  std::vector<std::byte*> rooms_;  // of links that do not send from memory
+  bool from_memory_ = false;       // those that do send parts_
+  std::vector<std::span<const std::byte>> parts_;
   std::vector<const std::byte*> operands_;
   std::vector<std::byte> scratch_;
 };

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-MAGIC = b"horovod\x01"
+MAGIC = b"horovod\x02"
 PURPOSES = ("store", "control", "data", "local")
 NONCE_BYTES = 32
 MAC_BYTES = 32
 
-_HELLO = struct.Struct(">8s8sIIQ32s")  # magic, purpose, rank, to_rank, epoch, nonce_c
+_HELLO = struct.Struct(">8s8sIIIQ32s")  # magic, purpose, stream, rank, to_rank, epoch, nonce_c
 HELLO_BYTES = _HELLO.size + MAC_BYTES
 
 
@@ -51,12 +51,14 @@ class Hello:
         rank: of the client (0 for the store's clients, which need not be ranks).
         to_rank: the rank that the client believes to reach.
         epoch: the round of connecting in this job.
+        stream: number of a data connection among those of the two ranks.
     """
 
     purpose: str
     rank: int = 0
     to_rank: int = 0
     epoch: int = 0
+    stream: int = 0
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,9 @@ class ServerHandshake:
 def pack_hello(secret: bytes, hello: Hello, nonce: bytes) -> bytes:
     """The first message, of ``HELLO_BYTES``."""
     purpose = hello.purpose.encode("ascii")
-    opening = _HELLO.pack(MAGIC, purpose, hello.rank, hello.to_rank, hello.epoch, nonce)
+    opening = _HELLO.pack(
+        MAGIC, purpose, hello.stream, hello.rank, hello.to_rank, hello.epoch, nonce
+    )
     return opening + _mac(secret, b"hello", opening)
 
 
@@ -188,11 +192,11 @@ def unpack_hello(secret: bytes, message: bytes) -> tuple[Hello, bytes]:
         HandshakeError: the MAC is not by the job's secret, or the purpose is unknown.
     """
     _check(secret, b"hello", message[: _HELLO.size], message[_HELLO.size :])
-    magic, purpose, rank, to_rank, epoch, nonce = _HELLO.unpack_from(message)
+    magic, purpose, stream, rank, to_rank, epoch, nonce = _HELLO.unpack_from(message)
     name = purpose.rstrip(b"\0").decode("ascii", "replace")
     if magic != MAGIC or name not in PURPOSES:
         raise HandshakeError("unknown purpose or version")
-    return Hello(name, rank, to_rank, epoch), nonce
+    return Hello(name, rank, to_rank, epoch, stream), nonce
 
 
 def _mac(secret: bytes, label: bytes, message: bytes) -> bytes:

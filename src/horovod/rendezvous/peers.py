@@ -1,7 +1,7 @@
 """Connects this rank with every other one and hands the descriptors over to the native engine.
 
 Ranks of one host meet over an abstract unix socket and exchange their ports in shared memory;
-ranks of different hosts open two TCP connections, one for control and one for data. The higher
+ranks of different hosts open a TCP connection for control and one or more for data. The higher
 rank connects to the lower one. A thread accepts meanwhile and needs nothing from the connecting
 side, so no order in which the ranks arrive can block them.
 """
@@ -37,6 +37,9 @@ __all__ = ["Connections", "Port", "connect_peers"]
 
 PortT = TypeVar("PortT", bound=Port)
 
+# What a connection is for: the rank of the peer, the purpose, and the number of a data connection.
+_Link = tuple[int, str, int]
+
 # How often a rank that waits for late ones asks the store whether one of them has given up.
 _LOOK_AROUND_S = 0.5
 
@@ -51,13 +54,14 @@ class Connections(Generic[PortT]):
         port: this rank's inbox; None when no other rank is on this host.
         local_peers: (rank, local index, segment fd, doorbell fd, liveness socket fd) of each other
             rank on this host, in the order of ranks.
-        remote_peers: (rank, control socket fd, data socket fd) of each rank on another host.
+        remote_peers: (rank, control socket fd, data socket fds) of each rank on another host. There
+            are as many data sockets on both ends, in the same order.
         rank_names: ``host:pid`` of each rank, for messages.
     """
 
     port: PortT | None
     local_peers: tuple[tuple[int, int, int, int, int], ...]
-    remote_peers: tuple[tuple[int, int, int], ...]
+    remote_peers: tuple[tuple[int, int, list[int]], ...]
     rank_names: tuple[str, ...]
 
     def close(self) -> None:
@@ -65,8 +69,8 @@ class Connections(Generic[PortT]):
         for local_peer in self.local_peers:
             for descriptor in local_peer[2:]:
                 os.close(descriptor)
-        for remote_peer in self.remote_peers:
-            for descriptor in remote_peer[1:]:
+        for _, control, data in self.remote_peers:
+            for descriptor in (control, *data):
                 os.close(descriptor)
 
 
@@ -113,6 +117,7 @@ def connect_peers(
             tcp_address=acceptor.tcp_address,
             tcp_port=acceptor.tcp_port,
             unix_name=acceptor.unix_name,
+            num_streams=config.num_streams,
         )
         roster = Roster(store, epoch, info, config.start_timeout_s)
         wiring = cleanup.enter_context(
@@ -170,7 +175,7 @@ class _Wiring(Generic[PortT]):
         self._make_port = make_port
         self._first_failure = first_failure
         self._port: PortT | None = None
-        self._links: dict[tuple[int, str], socket.socket] = {}
+        self._links: dict[_Link, socket.socket] = {}
         self._inboxes: dict[int, Inbox] = {}
 
     def __enter__(self) -> _Wiring[PortT]:
@@ -191,8 +196,8 @@ class _Wiring(Generic[PortT]):
         if len(local) > 1:
             self._port = self._make_port(len(local), local_index)
         for info in infos[: self._me.rank]:
-            for purpose in self._purposes(info):
-                self._links[info.rank, purpose] = self._dial(info, purpose)
+            for link in self._links_to(info):
+                self._links[link] = self._dial(info, link)
         self._send_port(local_index, range(self._me.rank))
         self._accept(infos[self._me.rank + 1 :])
         self._send_port(local_index, range(self._me.rank + 1, self._me.size))
@@ -201,10 +206,14 @@ class _Wiring(Generic[PortT]):
                 self._inboxes[info.rank] = self._receive_port(info, local.index(info))
         return self._detach(infos)
 
-    def _purposes(self, info: RankInfo) -> tuple[str, ...]:
-        return ("local",) if info.host_key == self._me.host_key else ("control", "data")
+    def _links_to(self, info: RankInfo) -> list[_Link]:
+        if info.host_key == self._me.host_key:
+            return [(info.rank, "local", 0)]
+        streams = range(self._me.num_streams)
+        return [(info.rank, "control", 0), *((info.rank, "data", stream) for stream in streams)]
 
-    def _dial(self, info: RankInfo, purpose: str) -> socket.socket:
+    def _dial(self, info: RankInfo, link: _Link) -> socket.socket:
+        _, purpose, stream = link
         open_socket: OpenSocket
         if purpose == "local":
             open_socket = retrying(partial(connect_unix, info.unix_name), BlockingIOError)
@@ -212,23 +221,24 @@ class _Wiring(Generic[PortT]):
         else:
             open_socket = partial(connect_tcp, info.tcp_address, info.tcp_port)
             address = f"{info.tcp_address} port {info.tcp_port}"
-        hello = Hello(purpose, self._me.rank, info.rank, self._epoch)
+        hello = Hello(purpose, self._me.rank, info.rank, self._epoch, stream)
         what = f"rank {info.rank} ({info.name}) at {address}"
         return dial(open_socket, self._secret, hello, self._deadline, what)[0]
 
     def _accept(self, infos: list[RankInfo]) -> None:
         """Takes the connections of higher ranks from the acceptor until none is missing."""
-        missing = {(info.rank, purpose) for info in infos for purpose in self._purposes(info)}
+        missing = {link for info in infos for link in self._links_to(info)}
         while missing:
             try:
                 admitted = self._acceptor.take(
                     min(self._deadline, time.monotonic() + _LOOK_AROUND_S)
                 )
             except (TimeoutError, queue.Empty):
-                late = {rank for rank, _ in missing}
+                late = {link[0] for link in missing}
                 self._look_around([info for info in infos if info.rank in late])
                 continue
-            link = (admitted.hello.rank, admitted.hello.purpose)
+            hello = admitted.hello
+            link = (hello.rank, hello.purpose, hello.stream)
             # A peer dials again when it did not see our welcome: the newest connection counts.
             close_quietly(self._links.pop(link, None))
             self._links[link] = admitted.sock
@@ -250,7 +260,7 @@ class _Wiring(Generic[PortT]):
 
     def _send_port(self, local_index: int, ranks: range) -> None:
         for rank in ranks:
-            sock = self._links.get((rank, "local"))
+            sock = self._links.get((rank, "local", 0))
             if sock is None or self._port is None:
                 continue
             try:
@@ -260,7 +270,7 @@ class _Wiring(Generic[PortT]):
 
     def _receive_port(self, info: RankInfo, local_index: int) -> Inbox:
         try:
-            inbox = receive_inbox(self._links[info.rank, "local"], self._deadline)
+            inbox = receive_inbox(self._links[info.rank, "local", 0], self._deadline)
         except OSError as error:
             raise StartError(
                 f"rank {info.rank} ({info.name}) on this host did not send its port: {error}"
@@ -285,12 +295,19 @@ class _Wiring(Generic[PortT]):
                     inbox.local_index,
                     inbox.segment_fd,
                     inbox.doorbell_fd,
-                    descriptors[rank, "local"],
+                    descriptors[rank, "local", 0],
                 )
                 for rank, inbox in sorted(self._inboxes.items())
             ),
             remote_peers=tuple(
-                (info.rank, descriptors[info.rank, "control"], descriptors[info.rank, "data"])
+                (
+                    info.rank,
+                    descriptors[info.rank, "control", 0],
+                    [
+                        descriptors[info.rank, "data", stream]
+                        for stream in range(self._me.num_streams)
+                    ],
+                )
                 for info in infos
                 if info.host_key != self._me.host_key
             ),

@@ -40,6 +40,7 @@ class RankInfo:
         version: of Horovod.
         tcp_address, tcp_port: where it listens for ranks of other hosts.
         unix_name: of its abstract unix socket, for ranks of the same host.
+        num_streams: data connections that it opens to a rank of another host.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class RankInfo:
     tcp_address: str
     tcp_port: int
     unix_name: str
+    num_streams: int
 
     @property
     def name(self) -> str:
@@ -153,6 +155,13 @@ class Roster:
             raise StartError(
                 f"the ranks disagree on the size of the job: rank {first.rank} ({first.name}) has "
                 f"{first.size}, rank {self._info.rank} ({self._info.name}) has {self._info.size}"
+            )
+        if first.num_streams != self._info.num_streams:
+            raise StartError(
+                "the ranks disagree on HOROVOD_NUM_STREAMS, the number of connections between two "
+                f"hosts: rank {first.rank} ({first.name}) has {first.num_streams}, rank "
+                f"{self._info.rank} ({self._info.name}) has {self._info.num_streams}; set the "
+                "same number on all hosts"
             )
         if first.version != self._info.version:
             raise StartError(

@@ -181,6 +181,13 @@ FLAGS: tuple[Flag, ...] = (
         int,
     ),
     _switch("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _LIBRARY, _WITHOUT_EFFECT),
+    Flag(
+        "num-streams",
+        "HOROVOD_NUM_STREAMS",
+        _LIBRARY,
+        "TCP connections for data between two ranks of different hosts",
+        int,
+    ),
     Flag("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _LIBRARY, _WITHOUT_EFFECT, int),
     Flag(
         "thread-affinity",

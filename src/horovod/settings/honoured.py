@@ -56,6 +56,16 @@ _SPEED = (
         flag="--cache-capacity",
         field="cache_capacity",
     ),
+    Setting(
+        "HOROVOD_NUM_STREAMS",
+        "TCP connections that carry data between two ranks of different hosts; the same on all "
+        "ranks",
+        kind=Kind.INTEGER,
+        default=2,
+        flag="--num-streams",
+        field="num_streams",
+        minimum=1,
+    ),
     _flag(
         "HOROVOD_AUTOTUNE",
         "1 measures the best settings while training",

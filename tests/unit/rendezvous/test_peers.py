@@ -138,7 +138,7 @@ def test_liveness_sockets_join_the_right_ranks_and_tell_the_end(
             assert_connected(liveness[here, there], liveness[there, here])
 
 
-def test_ranks_of_different_hosts_open_a_control_and_a_data_connection(
+def test_ranks_of_different_hosts_open_a_control_and_several_data_connections(
     server: StoreServer, secret: bytes
 ) -> None:
     with joined(Job(server, secret, ["a", "b", "c", "d"])) as ranks:
@@ -148,7 +148,8 @@ def test_ranks_of_different_hosts_open_a_control_and_a_data_connection(
             assert mine.local_peers == ()
             assert [peer[0] for peer in mine.remote_peers] == [r for r in range(4) if r != rank]
             for peer, control, data in mine.remote_peers:
-                links[rank, peer] = (control, data)
+                assert len(data) == 2
+                links[rank, peer] = (control, *data)
         for here, there in links:
             for left, right in zip(links[here, there], links[there, here], strict=True):
                 assert_connected(left, right)
