@@ -22,6 +22,8 @@ const char* name_of(OpKind kind) {
       return "add_process_set";
     case OpKind::kRemoveProcessSet:
       return "remove_process_set";
+    case OpKind::kShareMemory:
+      return "share_memory";
   }
   return "unknown";
 }

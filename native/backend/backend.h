@@ -18,6 +18,7 @@ enum class OpKind : uint8_t {
   kJoin,              // this rank takes part with neutral values until all ranks have joined
   kAddProcessSet,     // an agreement of all ranks; nothing is moved
   kRemoveProcessSet,  // likewise
+  kShareMemory,       // likewise: an array of each rank that all ranks of the host see
 };
 
 [[nodiscard]] const char* name_of(OpKind kind);
@@ -42,6 +43,8 @@ struct Batch {
   double postscale = 1.0;        // applied to the reduced value
   std::vector<Extent> inputs;
   std::vector<Extent> outputs;
+  // Of an allreduce in place, if every member's inputs lie in memory that all members see: where each set rank's are.
+  std::vector<std::vector<Extent>> reachable;
 };
 
 // A batch that is being executed, by the thread that drives the engine. Memory stays valid until it is done.

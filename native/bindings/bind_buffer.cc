@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "base/buffer.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
@@ -82,6 +84,20 @@ nb::object export_array(const OwnedArray& array) {
       nb::ndarray<>(array.data.get(), shape.size(), shape.data(), capsule, nullptr, dlpack_of(array.dtype)));
 }
 
+// Another view of the same memory, which it keeps alive.
+OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dtype, Shape shape) {
+  OwnedArray part{dtype_from(dtype), std::move(shape), nullptr};
+  const bool negative = std::any_of(part.shape.begin(), part.shape.end(), [](int64_t extent) { return extent < 0; });
+  const size_t total = static_cast<size_t>(num_elements(array.shape)) * size_of(array.dtype);
+  const size_t bytes = negative ? 0 : static_cast<size_t>(num_elements(part.shape)) * size_of(part.dtype);
+  if (negative || offset > total || bytes > total - offset || offset % size_of(part.dtype) != 0) {
+    throw Error(ErrorKind::kUsage, "an array of " + std::to_string(total) + " bytes has no part of " + dtype + " " +
+                                       to_string(part.shape) + " at byte " + std::to_string(offset));
+  }
+  part.data = std::shared_ptr<std::byte[]>(array.data, array.data.get() + offset);
+  return part;
+}
+
 }  // namespace
 
 void bind_buffer(nb::module_& module) {
@@ -95,6 +111,7 @@ void bind_buffer(nb::module_& module) {
   nb::class_<OwnedArray>(module, "NativeArray")
       .def("__dlpack__", [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); })
       .def("__dlpack_device__", [](const OwnedArray&) { return nb::make_tuple(1, 0); })
+      .def("part", &part_of, nb::arg("offset"), nb::arg("dtype"), nb::arg("shape"))
       .def_prop_ro("dtype", [](const OwnedArray& self) { return std::string(name_of(self.dtype)); })
       .def_prop_ro("shape", [](const OwnedArray& self) { return shape_tuple(self.shape); })
       .def_prop_ro("address", [](const OwnedArray& self) { return reinterpret_cast<uintptr_t>(self.data.get()); });

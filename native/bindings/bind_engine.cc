@@ -121,7 +121,7 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
                 std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
                 const std::string& call_site, nb::object keep_alive, std::optional<double> weight,
                 std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed, int32_t priority) {
-  if (kind < 0 || kind > static_cast<int>(OpKind::kRemoveProcessSet))
+  if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory))
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
     throw Error(ErrorKind::kUsage, name + ": unknown reduce operation " + std::to_string(reduce_op));
@@ -203,6 +203,7 @@ nb::dict statistics(const PyEngine& self) {
   dict["batches"] = numbers.batches;
   dict["fused_operations"] = numbers.fused_operations;
   dict["passes"] = numbers.passes;
+  dict["direct_batches"] = numbers.direct_batches;
   return dict;
 }
 
@@ -225,6 +226,7 @@ void bind_constants(nb::module_& module) {
   module.attr("JOIN") = static_cast<int>(OpKind::kJoin);
   module.attr("ADD_PROCESS_SET") = static_cast<int>(OpKind::kAddProcessSet);
   module.attr("REMOVE_PROCESS_SET") = static_cast<int>(OpKind::kRemoveProcessSet);
+  module.attr("SHARE_MEMORY") = static_cast<int>(OpKind::kShareMemory);
 }
 
 }  // namespace
@@ -290,6 +292,7 @@ void bind_engine(nb::module_& module) {
            nb::arg("local_peers"), nb::arg("remote_peers"))
       .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
       .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
+      .def_prop_ro("all_local", [](const PyEngine& self) { return self.engine()->all_local(); })
       .def("submit", &submit, nb::arg("kind"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
            nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
            nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(), nb::arg("process_set") = 0,

@@ -21,6 +21,7 @@ Engine::Engine(TransportParts parts, EngineOptions options)
     : rank_(parts.rank),
       size_(parts.size),
       options_(std::move(options)),
+      all_local_(parts.remote_peers.empty()),
       core_for_each_rank_(parts.num_local <= num_usable_cores()),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
@@ -61,8 +62,8 @@ std::optional<Error> Engine::error() const {
 }
 
 EngineStatistics Engine::statistics() const {
-  return {counters_.submitted, counters_.announced_by_id, counters_.batches, counters_.fused_operations,
-          counters_.passes};
+  return {counters_.submitted,        counters_.announced_by_id, counters_.batches,
+          counters_.fused_operations, counters_.passes,          counters_.direct_batches};
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next) {
@@ -113,6 +114,7 @@ void Engine::check_submission(Operation& operation, Membership& set) {
                                                (first->second.empty() ? "" : ", submitted at " + first->second) +
                                                "; wait for it, or give the second operation another name");
   }
+  if (operation.spec.kind == OpKind::kShareMemory) check_shared_memory(operation);
   const bool changes_sets =
       operation.spec.kind == OpKind::kAddProcessSet || operation.spec.kind == OpKind::kRemoveProcessSet;
   if (changes_sets && operation.set != 0) {
@@ -175,6 +177,7 @@ void Engine::announce_submission(const std::shared_ptr<Operation>& operation,
     finish(*operation, Error(ErrorKind::kShutDown, operation->spec.name + " failed: " + *set.left));
     return;
   }
+  find_place(*operation);
   Announcement announcement = set.announcement_of(*operation);
   if (!announcement.full) counters_.announced_by_id.fetch_add(1, std::memory_order_relaxed);
   record_submission(*operation);

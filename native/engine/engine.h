@@ -53,6 +53,7 @@ struct EngineStatistics {
   uint64_t batches = 0;
   uint64_t fused_operations = 0;  // executed together with others
   uint64_t passes = 0;
+  uint64_t direct_batches = 0;  // reduced where they lie in shared memory
 };
 
 class Engine {
@@ -73,6 +74,9 @@ class Engine {
 
   // Returns whether the operation is done; waits for it at most for `timeout`, driving the engine if nobody else does.
   bool wait(Operation& operation, Duration timeout);
+
+  // Whether all ranks are on this host.
+  [[nodiscard]] bool all_local() const { return all_local_; }
 
   // Why nothing works any more, if so.
   [[nodiscard]] std::optional<Error> error() const;
@@ -156,6 +160,13 @@ class Engine {
   void leave_process_set(ProcessSet& set, int peer, const std::string& reason);
   void agree_on(ProcessSet& set, Operation& operation, const Response& response);
 
+  // Memory that all ranks see (engine_shared_memory.cc)
+  void check_shared_memory(const Operation& operation) const;
+  void share_memory(Operation& operation);
+  void find_place(Operation& operation);
+  static void add_reachable(const Operation& operation, const Extent& input, Batch& batch);
+  void detach_regions();
+
   // Driving (engine_driving.cc)
   void run();
   // Does all that can be done without waiting, once; returns whether it did anything. Errors end in fail().
@@ -234,6 +245,7 @@ class Engine {
   const int rank_;
   const int size_;
   const EngineOptions options_;
+  const bool all_local_;
   const bool core_for_each_rank_;
 
   mutable std::mutex queue_mutex_;  // guards the next block, and the life of transport_ against submitters
@@ -259,6 +271,8 @@ class Engine {
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
   std::vector<Active> active_;                                               // those that go first in front
+  std::vector<std::weak_ptr<SharedRegion>> regions_;                         // that somebody uses
+  size_t next_region_offset_ = 0;                                            // never used again
   std::vector<std::optional<std::string>> left_peers_;                       // by rank: why it left
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
@@ -281,7 +295,8 @@ class Engine {
   std::atomic<bool> thread_watches_{false};  // the engine's thread is in epoll
   std::atomic<int> num_waiters_{0};
   struct Counters {
-    std::atomic<uint64_t> submitted{0}, announced_by_id{0}, batches{0}, fused_operations{0}, passes{0};
+    std::atomic<uint64_t> submitted{0}, announced_by_id{0}, batches{0}, fused_operations{0}, passes{0},
+        direct_batches{0};
   } counters_;
   std::mutex close_mutex_;
   std::thread thread_;

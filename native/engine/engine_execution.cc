@@ -65,6 +65,7 @@ void Engine::execute(ProcessSet& set, const Response& response) {
     note_step(set, *operations.back());
   }
   if (operations.empty()) throw Error(ErrorKind::kInternal, "the coordinator ordered an execution of nothing");
+  if (response.direct) counters_.direct_batches.fetch_add(1, std::memory_order_relaxed);
   if (operations.size() > 1) {
     counters_.fused_operations.fetch_add(operations.size(), std::memory_order_relaxed);
   }
@@ -87,6 +88,7 @@ void Engine::execute(ProcessSet& set, const Response& response) {
     case OpKind::kJoin:
     case OpKind::kAddProcessSet:
     case OpKind::kRemoveProcessSet:
+    case OpKind::kShareMemory:
       throw Error(ErrorKind::kInternal, std::string(name_of(first->spec.kind)) + " has nothing to execute");
   }
 }
@@ -123,6 +125,7 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
       const int64_t count = is_broadcast ? static_cast<int64_t>(input.bytes()) : input.count();
       found->second.inputs.push_back({input.data, count});
       found->second.outputs.push_back({operation->outputs[i].data, count});
+      if (response.direct) add_reachable(*operation, found->second.inputs.back(), found->second);
     }
   }
   for (auto& [dtype, batch] : batches) {

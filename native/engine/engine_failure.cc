@@ -38,6 +38,7 @@ void Engine::fail(const Error& error, bool tell_peers) {
     failure_ = error;
     queued.swap(queue_);
   }
+  detach_regions();
   const auto fail_one = [&](Operation& operation) {
     operation.fail(Error(error.kind(), operation.spec.name + " failed: " + error.what()));
   };

@@ -15,7 +15,7 @@ struct Phases {
 
 const Phases& phases_of(const RequestSpec& spec) {
   static constexpr Phases kAdasum{"NEGOTIATE_ADASUM", "ADASUM", "NATIVE_ADASUM"};
-  static constexpr std::array<Phases, 9> kByKind{{
+  static constexpr std::array<Phases, 10> kByKind{{
       {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "NATIVE_ALLREDUCE"},
       {"NEGOTIATE_ALLGATHER", "ALLGATHER", "NATIVE_ALLGATHER"},
       {"NEGOTIATE_BROADCAST", "BROADCAST", "NATIVE_BROADCAST"},
@@ -25,6 +25,7 @@ const Phases& phases_of(const RequestSpec& spec) {
       {"NEGOTIATE_JOIN", "JOIN", ""},
       {"NEGOTIATE_ADD_PROCESS_SET", "ADD_PROCESS_SET", ""},
       {"NEGOTIATE_REMOVE_PROCESS_SET", "REMOVE_PROCESS_SET", ""},
+      {"NEGOTIATE_SHARE_MEMORY", "SHARE_MEMORY", ""},
   }};
   if (spec.kind == OpKind::kAllreduce && spec.reduce_op == ReduceOp::kAdasum) return kAdasum;
   return kByKind.at(static_cast<size_t>(spec.kind));

@@ -88,6 +88,8 @@ void Engine::agree_on(ProcessSet& set, Operation& operation, const Response& res
     for (const auto& [peer, message] : early.mapped()) handle(peer, message);
   } else if (operation.spec.kind == OpKind::kRemoveProcessSet) {
     remove_process_set(static_cast<uint32_t>(ranks.at(0)));
+  } else if (operation.spec.kind == OpKind::kShareMemory) {
+    share_memory(operation);
   } else if (operation.spec.kind == OpKind::kJoin) {
     int32_t last = -1;
     if (response.payload.size() == sizeof(last)) std::memcpy(&last, response.payload.data(), sizeof(last));

@@ -82,6 +82,7 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
   slot.weight = announcement.weight;
   slot.priority = announcement.priority;
   slot.extents = std::move(announcement.extents);
+  slot.place = announcement.place;
   slot.payload = std::move(announcement.payload);
   Last& last = last_[static_cast<size_t>(member)];
   last.name = entry.name;

@@ -96,6 +96,7 @@ class Negotiator {
     double weight = 1.0;
     int32_t priority = 0;
     std::vector<int64_t> extents;
+    uint64_t place = 0;
     Bytes payload;
   };
   struct Entry {
@@ -147,6 +148,7 @@ class Negotiator {
   [[nodiscard]] Response error_for(const Entry& entry, ErrorKind kind, std::string message) const;
   void check_slots(const Entry& entry) const;
   [[nodiscard]] static bool has_all_values(const Entry& entry);
+  [[nodiscard]] static bool is_reachable(const Entry& entry);
   [[nodiscard]] Response result_of(Entry& entry);
   void reduce_values(const Entry& entry, Response& response) const;
   [[nodiscard]] Response join_result();

@@ -32,8 +32,13 @@ std::string first_difference(const RequestSpec& a, const RequestSpec& b) {
   if (a.reduce_op != b.reduce_op) return "reduction operations";
   if (a.weighted != b.weighted) return "uses of weight";
   if (a.root != b.root) return "root ranks";
-  if (a.ranks != b.ranks) return "ranks";
+  if (a.ranks != b.ranks) return a.kind == OpKind::kShareMemory ? "numbers of bytes" : "ranks";
   return "requests";
+}
+
+// Agreements of all ranks of the job that move no data.
+bool changes_job(OpKind kind) {
+  return kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet || kind == OpKind::kShareMemory;
 }
 
 uint64_t mix(uint64_t state, uint64_t word) { return (state ^ word) * 0x9e3779b97f4a7c15ULL; }
@@ -64,8 +69,7 @@ void Negotiator::take_ready(Entry& entry) {
   entry.digest = first.digest;
   check_slots(entry);
   const OpKind kind = entry.spec.kind;
-  const bool is_agreement =
-      kind == OpKind::kBarrier || kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet;
+  const bool is_agreement = kind == OpKind::kBarrier || changes_job(kind);
   if (is_agreement || has_all_values(entry)) {
     answers_.push_back(result_of(entry));
     reset(entry);
@@ -127,11 +131,10 @@ std::optional<Response> Negotiator::missing_participant(const Entry& entry) cons
                      entry.name + " failed: the weights of all ranks sum up to " + std::to_string(total_weight) +
                          ", so there is no average." + requests_of(entry));
   }
-  const bool needs_all = spec.kind == OpKind::kAddProcessSet || spec.kind == OpKind::kRemoveProcessSet;
-  if (!needs_all || absent.empty()) return std::nullopt;
+  if (!changes_job(spec.kind) || absent.empty()) return std::nullopt;
   return error_for(entry, ErrorKind::kMismatch,
-                   entry.name + " failed: process sets can only be changed by all ranks, but " + absent +
-                       " has joined." + requests_of(entry));
+                   entry.name + " failed: " + name_of(spec.kind) + " needs all ranks, but " + absent + " has joined." +
+                       requests_of(entry));
 }
 
 Response Negotiator::error_for(const Entry& entry, ErrorKind kind, std::string message) const {
@@ -165,6 +168,13 @@ bool Negotiator::has_all_values(const Entry& entry) {
   const size_t bytes = entry.spec.total_bytes();
   return std::all_of(entry.slots.begin(), entry.slots.end(),
                      [&](const Slot& slot) { return !slot.announced || slot.payload.size() == bytes; });
+}
+
+// Whether every member gives and takes its values at the same place of shared memory, where the others reach them.
+bool Negotiator::is_reachable(const Entry& entry) {
+  const uint64_t place = entry.slots.front().place;
+  return place != 0 &&
+         std::all_of(entry.slots.begin(), entry.slots.end(), [&](const Slot& slot) { return slot.place == place; });
 }
 
 Response Negotiator::result_of(Entry& entry) {
@@ -254,7 +264,7 @@ uint64_t Negotiator::fusion_key(const Entry& entry) const {
     if (!one_dtype) return 0;
     kind.tensors.push_back({spec.tensors.front().dtype, {}});
   }
-  uint64_t key = kind.digest();
+  uint64_t key = mix(kind.digest(), static_cast<uint64_t>(is_reachable(entry)));
   for (size_t member = 0; member < entry.slots.size(); ++member) {
     const Slot& slot = entry.slots[member];
     if (!slot.announced) key = mix(key, member + 1);
@@ -305,6 +315,7 @@ Response Negotiator::execution_of(const std::vector<Entry*>& entries) {
   Response response;
   name_absent(*entries.front(), response);
   response.priority = priority_of(*entries.front());
+  response.direct = is_reachable(*entries.front());
   for (Entry* entry : entries) {
     assign_id(*entry);
     NameRef ref = reference(*entry);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/request.h"
+#include "transport/shared_region.h"
 
 namespace hvd {
 
@@ -48,6 +49,8 @@ class Operation {
   // Used by the engine alone.
   std::optional<uint32_t> announced_id;
   int executions_left = 0;
+  uint64_t place = 0;                    // in shared memory
+  std::shared_ptr<SharedRegion> region;  // that holds all inputs, which are the outputs, of an allreduce
   bool stands_in = false;  // made by the engine while the caller has joined: neutral values, results for nobody
   std::vector<OwnedArray> scratch;
   TimePoint submitted{};

@@ -39,6 +39,7 @@ Announcement ProcessSet::announcement_of(Operation& operation) {
   announcement.digest = operation.digest;
   announcement.weight = operation.weight;
   announcement.priority = operation.priority;
+  announcement.place = operation.place;
   add_call_site(operation.call_site, announcement);
   const auto known = known_.find(operation.spec.name);
   announcement.full = known == known_.end() || known->second.digest != operation.digest;

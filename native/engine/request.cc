@@ -105,7 +105,7 @@ void RequestSpec::write(WireWriter& out) const {
 
 RequestSpec RequestSpec::read(WireReader& in) {
   RequestSpec spec;
-  spec.kind = get_enum(in, OpKind::kRemoveProcessSet);
+  spec.kind = get_enum(in, OpKind::kShareMemory);
   spec.reduce_op = get_enum(in, ReduceOp::kProduct);
   spec.cacheable = in.get<uint8_t>() != 0;
   spec.prescale = in.get<double>();
@@ -137,6 +137,7 @@ void Announcement::write(WireWriter& out) const {
   out.put(weight);
   out.put(priority);
   out.put_list(extents);
+  out.put(place);
   out.put_bytes(payload);
 }
 
@@ -154,6 +155,7 @@ Announcement Announcement::read(WireReader& in) {
   announcement.weight = in.get<double>();
   announcement.priority = in.get<int32_t>();
   announcement.extents = in.get_list<int64_t>();
+  announcement.place = in.get<uint64_t>();
   const auto payload = in.get_bytes();
   announcement.payload.assign(payload.begin(), payload.end());
   return announcement;
@@ -200,6 +202,7 @@ void Response::write(WireWriter& out) const {
   out.put(num_averaged);
   out.put(priority);
   out.put_list(absent);
+  out.put(static_cast<uint8_t>(direct));
   if (kind == Kind::kResult) out.put_bytes(payload);
   if (kind == Kind::kError) {
     out.put(static_cast<uint8_t>(error_kind));
@@ -215,6 +218,7 @@ Response Response::read(WireReader& in) {
   response.num_averaged = in.get<int32_t>();
   response.priority = in.get<int32_t>();
   response.absent = in.get_list<int32_t>();
+  response.direct = in.get<uint8_t>() != 0;
   if (response.kind == Kind::kResult) {
     const auto payload = in.get_bytes();
     response.payload.assign(payload.begin(), payload.end());

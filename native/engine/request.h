@@ -30,7 +30,8 @@ struct RequestSpec {
   std::vector<TensorSpec> tensors;
   bool weighted = false;                     // Average weighs each rank's values
   bool divide_by_initial_world_size = true;  // join: what Average divides by until all ranks have joined
-  std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id
+  std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id;
+                                             // share_memory: how many bytes
   bool cacheable = true;                     // need not agree
   uint64_t unnamed = 0;                      // counts the operations without a name, from 1; 0 if it has one
 
@@ -56,6 +57,7 @@ struct Announcement {
   double weight = 1.0;           // of a weighted average
   int32_t priority = 0;          // what has more goes first
   std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
+  uint64_t place = 0;            // allreduce in place: where in shared memory all values lie; 0 if they do not
   Bytes payload;                 // small allreduce: the values; prescaled, but if weighted
 
   void write(WireWriter& out) const;
@@ -84,6 +86,7 @@ struct Response {
   int32_t num_averaged = 0;     // by how many members Average divides
   int32_t priority = 0;         // the highest that a member gave one of the names
   std::vector<int32_t> absent;  // set ranks that have joined and take part with neutral values
+  bool direct = false;          // all values lie at the same places of shared memory
   Bytes payload;                // kResult: reduced values, empty for a barrier
   ErrorKind error_kind = ErrorKind::kMismatch;
   std::string message;

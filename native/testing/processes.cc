@@ -10,16 +10,6 @@
 namespace hvd::testing {
 namespace {
 
-// As make_memory_transports(), but in memory that processes share.
-std::vector<TransportParts> make_shared_transports(int size) {
-  std::vector<TransportParts> all = make_memory_transports(size);
-  for (TransportParts& parts : all) parts.segment = Segment::create_shared(size);
-  for (TransportParts& parts : all) {
-    for (LocalPeer& peer : parts.local_peers) peer.segment = all[static_cast<size_t>(peer.rank)].segment;
-  }
-  return all;
-}
-
 // Maps the peers' memory as a rank does that got descriptors only.
 void open_segments(TransportParts& parts) {
   for (LocalPeer& peer : parts.local_peers) peer.segment = Segment::open(peer.segment->fd(), parts.num_local);
@@ -42,7 +32,7 @@ void run_child(TransportParts parts, const EngineOptions& options, const Process
 }  // namespace
 
 Processes::Processes(int size, Wire wire, const EngineOptions& options, const Body& body) {
-  std::vector<TransportParts> all = wire == Wire::kMemory ? make_shared_transports(size) : make_transports(size, wire);
+  std::vector<TransportParts> all = make_transports(size, wire);
   for (int rank = 0; rank < size; ++rank) {
     std::array<int, 2> pipe_fds{};
     if (pipe2(pipe_fds.data(), O_CLOEXEC) != 0) throw_errno("cannot make a pipe");

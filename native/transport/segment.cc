@@ -1,10 +1,13 @@
 #include "transport/segment.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <new>
 
 #include "base/error.h"
@@ -18,6 +21,38 @@ constexpr size_t kLeastDataCapacity = size_t{128} << 10;
 constexpr size_t kDataBudget = size_t{16} << 20;  // for all rings of one rank, on hosts with many ranks
 constexpr size_t kFramesPerRing = 4;  // at least, so that a frame always fits behind the end of the last one
 constexpr size_t kDoorbellBytes = sizeof(DoorbellWords);
+// Addresses of a file, not memory: offsets in it are given out once and never again.
+constexpr size_t kRoomBytes = size_t{1} << 42;
+constexpr int kMostInterruptions = 100;
+
+size_t begin_of_room(const SegmentLayout& layout) {
+  return (layout.total_bytes() + kRoomAlignment - 1) / kRoomAlignment * kRoomAlignment;
+}
+
+// To grow a file past the limit is answered with a signal.
+bool may_have_room(size_t file_bytes) {
+  rlimit limit{};
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= file_bytes);
+}
+
+// Returns how much room for arrays there is.
+size_t resize(const Fd& fd, const SegmentLayout& layout) {
+  const size_t with_room = begin_of_room(layout) + kRoomBytes;
+  if (may_have_room(with_room) && ftruncate(fd.get(), static_cast<off_t>(with_room)) == 0) return kRoomBytes;
+  if (ftruncate(fd.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
+    throw_errno("cannot size the memory that ranks of a host share");
+  }
+  return 0;
+}
+
+// The system starts anew when a signal interrupts it.
+bool take_memory(int fd, size_t begin, size_t bytes) {
+  for (int i = 0; i < kMostInterruptions; ++i) {
+    if (fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0) return true;
+    if (errno != EINTR) return false;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -40,7 +75,8 @@ size_t max_ring_frame_bytes(int num_local) { return SegmentLayout(num_local).dat
 
 size_t least_ring_frame_bytes() { return kLeastDataCapacity / kFramesPerRing; }
 
-Segment::Segment(int num_local, Fd fd) : layout_(num_local), fd_(std::move(fd)) {
+Segment::Segment(int num_local, Fd fd, size_t room_bytes)
+    : layout_(num_local), fd_(std::move(fd)), room_bytes_(room_bytes) {
   const int flags = fd_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* base = mmap(nullptr, layout_.total_bytes(), PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
   if (base == MAP_FAILED) throw_errno("cannot map the memory that ranks of a host share");
@@ -52,16 +88,14 @@ Segment::~Segment() { munmap(base_, layout_.total_bytes()); }
 std::shared_ptr<Segment> Segment::create_shared(int num_local) {
   Fd fd(memfd_create("horovod", MFD_CLOEXEC));
   if (!fd.valid()) throw_errno("cannot make the memory that ranks of a host share");
-  if (ftruncate(fd.get(), static_cast<off_t>(SegmentLayout(num_local).total_bytes())) != 0) {
-    throw_errno("cannot size the memory that ranks of a host share");
-  }
-  std::shared_ptr<Segment> segment(new Segment(num_local, std::move(fd)));
+  const size_t room_bytes = resize(fd, SegmentLayout(num_local));
+  std::shared_ptr<Segment> segment(new Segment(num_local, std::move(fd), room_bytes));
   segment->construct_words();
   return segment;
 }
 
 std::shared_ptr<Segment> Segment::create_private(int num_local) {
-  std::shared_ptr<Segment> segment(new Segment(num_local, Fd()));
+  std::shared_ptr<Segment> segment(new Segment(num_local, Fd(), 0));
   segment->construct_words();
   return segment;
 }
@@ -69,15 +103,15 @@ std::shared_ptr<Segment> Segment::create_private(int num_local) {
 std::shared_ptr<Segment> Segment::open(int fd, int num_local) {
   struct stat facts{};
   if (fstat(fd, &facts) != 0) throw_errno("cannot look at the memory of a peer");
-  if (static_cast<size_t>(facts.st_size) != SegmentLayout(num_local).total_bytes()) {
+  const SegmentLayout layout(num_local);
+  const bool has_room = static_cast<size_t>(facts.st_size) == begin_of_room(layout) + kRoomBytes;
+  if (!has_room && static_cast<size_t>(facts.st_size) != layout.total_bytes()) {
     throw Error(ErrorKind::kInternal, "the shared memory of a peer has " + std::to_string(facts.st_size) +
                                           " bytes: it counts another number of ranks on this host");
   }
   Fd copy(dup(fd));
   if (!copy.valid()) throw_errno("cannot duplicate a descriptor");
-  std::shared_ptr<Segment> segment(new Segment(num_local, std::move(copy)));
-  segment->fd_.reset();  // the mapping stays
-  return segment;
+  return std::shared_ptr<Segment>(new Segment(num_local, std::move(copy), has_room ? kRoomBytes : 0));
 }
 
 void Segment::construct_words() {
@@ -87,6 +121,20 @@ void Segment::construct_words() {
       new (base_ + layout_.offset_of(sender, kind)) RingWords();
     }
   }
+}
+
+std::byte* Segment::map_room(size_t offset, size_t bytes, bool reserve) const {
+  if (offset > room_bytes_ || bytes > room_bytes_ - offset) {
+    throw Error(ErrorKind::kInternal, "there is no room for " + std::to_string(bytes) +
+                                          " bytes of shared memory: the size of files is limited (ulimit -f)");
+  }
+  const size_t begin = begin_of_room(layout_) + offset;
+  if (reserve && !take_memory(fd_.get(), begin, bytes)) {
+    throw_errno("cannot take " + std::to_string(bytes) + " bytes of shared memory");
+  }
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), static_cast<off_t>(begin));
+  if (base == MAP_FAILED) throw_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory");
+  return static_cast<std::byte*>(base);
 }
 
 DoorbellWords* Segment::doorbell() const { return std::launder(reinterpret_cast<DoorbellWords*>(base_)); }

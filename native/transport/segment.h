@@ -1,7 +1,8 @@
 // A rank's inbox: its doorbell, and for each rank of the host a ring for control and one for data that this rank reads.
+// Behind them lies room for arrays that all ranks of the host see.
 //
 // The memory is either shared between processes (a memfd: it has no name, so nothing can be left behind) or private to
-// a process whose threads are the ranks.
+// a rank that is alone.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +43,12 @@ struct SegmentLayout {
 [[nodiscard]] size_t max_ring_frame_bytes(int num_local);
 [[nodiscard]] size_t least_ring_frame_bytes();
 
+// Arrays in the room for arrays begin at multiples of this: a huge page.
+inline constexpr size_t kRoomAlignment = size_t{2} << 20;
+
 class Segment {
  public:
-  // Makes a segment in shared memory (with a descriptor to pass on) or in private memory.
+  // Makes a segment in shared memory (with a descriptor to pass on), or in private memory without room for arrays.
   static std::shared_ptr<Segment> create_shared(int num_local);
   static std::shared_ptr<Segment> create_private(int num_local);
   // Maps the segment of another rank; the descriptor may be closed afterwards.
@@ -58,12 +62,18 @@ class Segment {
   [[nodiscard]] DoorbellWords* doorbell() const;
   [[nodiscard]] RingView ring(int sender, LinkKind kind) const;
 
+  // Maps `bytes` of the room for arrays, at an offset that is a multiple of kRoomAlignment; the caller unmaps them.
+  // Takes the memory now if `reserve`, so that no later access can fail for lack of it; otherwise it is the owner who
+  // does. Throws Error if the system refuses.
+  [[nodiscard]] std::byte* map_room(size_t offset, size_t bytes, bool reserve) const;
+
  private:
-  Segment(int num_local, Fd fd);
+  Segment(int num_local, Fd fd, size_t room_bytes);
   void construct_words();
 
   SegmentLayout layout_;
   Fd fd_;
+  size_t room_bytes_;
   std::byte* base_ = nullptr;
 };
 

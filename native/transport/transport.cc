@@ -123,6 +123,13 @@ int Transport::pid_of(int peer) const {
   return credentials.pid;
 }
 
+std::shared_ptr<SharedRegion> Transport::map_region(size_t offset, size_t bytes) const {
+  std::vector<const Segment*> segments;
+  for (const Peer& peer : peers_) segments.push_back(peer.segment.get());
+  segments[static_cast<size_t>(rank_)] = segment_.get();
+  return std::make_shared<SharedRegion>(segments, rank_, offset, bytes);
+}
+
 bool Transport::has_ended(const Peer& peer, bool ask_local) {
   if (peer.liveness.valid()) {
     pollfd query{peer.liveness.get(), POLLRDHUP, 0};
@@ -267,7 +274,7 @@ std::vector<TransportParts> make_memory_transports(int size) {
     TransportParts& parts = all[static_cast<size_t>(rank)];
     parts.rank = parts.local_index = rank;
     parts.size = parts.num_local = size;
-    parts.segment = Segment::create_private(size);
+    parts.segment = Segment::create_shared(size);
     parts.doorbell = make_event_fd();
   }
   for (size_t a = 0; a < all.size(); ++a) {

@@ -14,6 +14,7 @@
 #include "transport/doorbell.h"
 #include "transport/link.h"
 #include "transport/segment.h"
+#include "transport/shared_region.h"
 #include "transport/tcp_link.h"
 
 namespace hvd {
@@ -67,6 +68,9 @@ class Transport {
   [[nodiscard]] int pid_of(int peer) const;
   [[nodiscard]] int num_local() const { return num_local_; }
   [[nodiscard]] const Doorbell& doorbell() const { return doorbell_; }
+  // Maps the same part of the room for arrays of every rank; all of them are on this host. Throws Error if the system
+  // refuses.
+  [[nodiscard]] std::shared_ptr<SharedRegion> map_region(size_t offset, size_t bytes) const;
 
   // Which peers have closed their connection since the last call; asks the system about peers on this host only if
   // `ask_local`, because that costs a system call for each.

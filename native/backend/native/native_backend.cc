@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "backend/native/adasum_execution.h"
+#include "backend/native/direct_execution.h"
 #include "backend/native/plan_execution.h"
 #include "reduce/adasum.h"
 
@@ -55,6 +56,7 @@ std::unique_ptr<Execution> NativeBackend::execute(Batch batch, Plan plan) {
 }
 
 std::unique_ptr<Execution> NativeBackend::allreduce(Batch batch) {
+  if (!batch.reachable.empty()) return std::make_unique<DirectExecution>(std::move(batch), transport_);
   const int64_t count = total_of(batch.inputs);
   const auto size = static_cast<int64_t>(batch.members.size());
   const int64_t received = count * (size - 1) * static_cast<int64_t>(size_of(batch.dtype));
