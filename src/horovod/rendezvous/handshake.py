@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-MAGIC = b"horovod\x02"
+MAGIC = b"horovod\x01"
 PURPOSES = ("store", "control", "data", "local")
 NONCE_BYTES = 32
 MAC_BYTES = 32

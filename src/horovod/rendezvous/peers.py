@@ -282,7 +282,7 @@ class _Wiring(Generic[PortT]):
 
     def _detach(self, infos: list[RankInfo]) -> Connections[PortT]:
         remaining_s(self._deadline)
-        for (_, purpose), sock in self._links.items():
+        for (_, purpose, _), sock in self._links.items():
             sock.setblocking(False)
             if purpose == "control":
                 limit_silence(sock)

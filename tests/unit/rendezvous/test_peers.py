@@ -247,6 +247,7 @@ def test_a_rank_that_dies_after_it_announced_itself_is_named(
     job = Job(server, secret, ["a", "b"], timeout_s=0.3)
     info = {"rank": 1, "size": 2, "host": "b", "pid": 77, "host_key": "b", "version": "1"}
     info.update({"tcp_address": "127.0.0.1", "tcp_port": 1, "unix_name": "x"})
+    info["num_streams"] = job.config(0).num_streams
     server.set("peers/0/rank/1", json.dumps(info).encode())
     with pytest.raises(StartError, match=r"no connection came in time from 1 \(b:77\)"):
         job.join(0)
