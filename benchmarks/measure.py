@@ -243,6 +243,23 @@ class Seat:
             print(line, file=sys.stderr, flush=True)
 
 
+class Alone:
+    """The place of the only rank, for what is measured without any other."""
+
+    rank, size = 0, 1
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Returns the value."""
+        return [value]
+
+    def say(self, line: str) -> None:
+        """Prints a line about the progress."""
+        print(line, file=sys.stderr, flush=True)
+
+
 # --------------------------------------------------------------------------- the libraries
 
 
@@ -419,7 +436,7 @@ class Rounds:
     times_s: dict[str, list[float]]
 
 
-def run_rounds(seat: Seat, contestants: Sequence[TakesTurns], seconds: float) -> Rounds:
+def run_rounds(seat: Seat | Alone, contestants: Sequence[TakesTurns], seconds: float) -> Rounds:
     """Warms up, then lets the contestants take turns for about ``seconds``."""
     num_runs, burst_s = {}, 0.0
     for contestant in contestants:
@@ -488,7 +505,7 @@ def check_sum(seat: Seat, tensors: Sequence[torch.Tensor], contestant: Contestan
         tensor.zero_()
 
 
-def _calibrate(seat: Seat, contestant: TakesTurns) -> tuple[int, float]:
+def _calibrate(seat: Seat | Alone, contestant: TakesTurns) -> tuple[int, float]:
     """How many runs make a burst long enough for the clock, and how long that takes."""
     contestant.burst(1)
     num_runs = 1

@@ -115,6 +115,9 @@ void bind_buffer(nb::module_& module) {
       .def_prop_ro("dtype", [](const OwnedArray& self) { return std::string(name_of(self.dtype)); })
       .def_prop_ro("shape", [](const OwnedArray& self) { return shape_tuple(self.shape); })
       .def_prop_ro("address", [](const OwnedArray& self) { return reinterpret_cast<uintptr_t>(self.data.get()); });
+  module.def(
+      "private_array", [](size_t num_bytes) { return make_array(DType::kUInt8, {static_cast<int64_t>(num_bytes)}); },
+      nb::arg("num_bytes"));
 }
 
 }  // namespace hvd::bindings

@@ -15,6 +15,7 @@ BARRIER: int
 JOIN: int
 ADD_PROCESS_SET: int
 REMOVE_PROCESS_SET: int
+SHARE_MEMORY: int
 
 class Buffer:
     """A view of a contiguous array in this process's memory; it does not keep the memory alive.
@@ -45,12 +46,27 @@ class NativeArray:
 
     def __dlpack__(self, stream: Any = None, **options: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def part(self, offset: int, dtype: str, shape: Sequence[int]) -> NativeArray:
+        """Another array in the same memory, which it keeps alive.
+
+        Args:
+            offset: where it begins, in bytes; a multiple of the size of an element.
+            dtype: as of Buffer.
+            shape: the extent of each dimension.
+
+        Raises:
+            UsageError: it does not fit into this array.
+        """
+
     @property
     def dtype(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def address(self) -> int: ...
+
+def private_array(num_bytes: int) -> NativeArray:
+    """An array of bytes in ordinary memory, with any values."""
 
 class Handle:
     """One submitted operation; it holds the result or the exception."""
@@ -69,7 +85,8 @@ class Handle:
         """
 
     def results(self) -> list[NativeArray]:
-        """The arrays that the engine allocated (allgather, alltoall); after a successful wait."""
+        """The arrays that the engine allocated (allgather, alltoall, SHARE_MEMORY); after a
+        successful wait."""
 
     def received_splits(self) -> list[int]:
         """alltoall: rows received from each member, in the order of set ranks."""
@@ -175,6 +192,10 @@ class Engine:
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
+    @property
+    def all_local(self) -> bool:
+        """Whether all ranks are on this host."""
+
     def submit(
         self,
         kind: int,

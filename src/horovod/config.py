@@ -63,6 +63,7 @@ class Config:
         disable_group_fusion: whether a grouped operation shares no batch with others.
         cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
         num_streams: TCP connections that carry data between two ranks of different hosts.
+        gradient_buckets: whether gradients live in buckets in shared memory, where that works.
         autotune: whether the best settings are measured while training.
         autotune_log: file for what was tried; empty for none.
         autotune_warmup_samples: samples that are thrown away at first.
@@ -97,6 +98,7 @@ class Config:
     disable_group_fusion: bool = False
     cache_capacity: int = 1024
     num_streams: int = 2
+    gradient_buckets: bool = True
     autotune: bool = False
     autotune_log: str = ""
     autotune_warmup_samples: int = 3

@@ -262,6 +262,34 @@ class Group:
         )
         return self._join
 
+    def share_memory(self, num_bytes: int, *, name: str, call_site: str = "") -> Handle:
+        """Starts to make an array that all ranks of the host see; every rank of the job calls it.
+
+        It is this rank's own array. An allreduce in place of what lies at the same place of it on
+        all members needs no copies: each member reduces a share straight from all arrays, and
+        writes it into all. Between the calls nobody else touches the array.
+
+        On several hosts, or if the system has no shared memory left (one line of the log says so),
+        the array is in ordinary memory, and an allreduce takes its ordinary way.
+
+        Args:
+            num_bytes: the same on all ranks, positive.
+            name: what the ranks agree on.
+            call_site: ``file:line`` of the caller.
+
+        Returns:
+            A handle; ``results()[0]`` of the ended operation is the array, of bytes, which are
+            zeros if it is shared. See ``NativeArray.part``. Its wait raises MismatchError if the
+            ranks want different numbers of bytes, or one of them has joined.
+
+        Raises:
+            UsageError: this is not the group of all ranks, or ``num_bytes`` is not positive.
+        """
+        options = SubmitOptions(name=name, call_site=call_site)
+        return self._submit(
+            _native.SHARE_MEMORY, "share_memory", (), (), options, ranks=[num_bytes]
+        )
+
     def add(self, ranks: Sequence[int], *, call_site: str = "") -> Group:
         """Makes a process set; every rank of the job calls it on its group of all ranks.
 

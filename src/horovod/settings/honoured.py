@@ -67,6 +67,13 @@ _SPEED = (
         minimum=1,
     ),
     _flag(
+        "HOROVOD_GRADIENT_BUCKETS",
+        "0 leaves gradients of `DistributedOptimizer` where autograd puts them; otherwise, on one "
+        "host, they live in memory that all ranks see, and are reduced in buckets",
+        default=True,
+        field="gradient_buckets",
+    ),
+    _flag(
         "HOROVOD_AUTOTUNE",
         "1 measures the best settings while training",
         flag="--autotune, --no-autotune",

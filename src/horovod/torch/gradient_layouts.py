@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from horovod.group import Group
 
 _NONE, _SPARSE, _DENSE = range(3)
+_NO_PLACE = -1
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,17 @@ class LayoutAgreement:
         self._layouts: dict[torch.Tensor, GradientLayout] = {}
         self._provisional: list[torch.Tensor] = []
         self._asked: list[torch.Tensor] = []
+        self._ready_order: list[torch.Tensor] = []
         self._handle: Handle | None = None
+
+    @property
+    def ready_order(self) -> Sequence[torch.Tensor]:
+        """Dense parameters in the order in which the first rank had their gradients.
+
+        Known after :meth:`settle`, on all ranks alike, if the last round was one of all ranks;
+        otherwise empty. Holds only parameters to which all ranks gave a place.
+        """
+        return self._ready_order
 
     def layout_of(self, param: torch.Tensor) -> GradientLayout | None:
         """The layout of a parameter's gradient; None while it has not been agreed."""
@@ -115,19 +126,29 @@ class LayoutAgreement:
         """The number of sparse dimensions of a gradient that travels sparse."""
         return self._layouts[param].sparse_dim
 
-    def ask(self, names: Mapping[torch.Tensor, str], left_dense: Container[torch.Tensor]) -> None:
+    def ask(
+        self,
+        names: Mapping[torch.Tensor, str],
+        left_dense: Container[torch.Tensor],
+        places: Mapping[torch.Tensor, int],
+    ) -> None:
         """Starts a round about those that are not agreed; all ranks must call, none waits.
 
         Args:
             names: of all parameters, the same on all ranks.
             left_dense: those that are on their way already.
+            places: in the order of gradients, of the parameters that could live in a bucket.
         """
         self.settle()
         self.begin_step()
+        self._ready_order = []
         if len(self._layouts) == len(names):
             return
         self._asked = sorted(names.keys() - self._layouts.keys(), key=names.__getitem__)
-        reports = [_report(param, param in left_dense) for param in self._asked]
+        reports = [
+            (*_report(param, param in left_dense), places.get(param, _NO_PLACE))
+            for param in self._asked
+        ]
         self._handle = self._call.submit((torch.tensor([reports], dtype=torch.int64),))
 
     def settle(self) -> None:
@@ -141,13 +162,18 @@ class LayoutAgreement:
             return
         handle.wait()
         (gathered,) = AllgatherCall.take(handle)
+        places: dict[torch.Tensor, int] = {}
         for param, reports in zip(self._asked, gathered.unbind(dim=1), strict=True):
             dense_bytes = param.numel() * param.element_size()
-            layout = decide_layout(reports.tolist(), dense_bytes, self._may_travel_sparse)
+            layout = decide_layout(reports[:, :3].tolist(), dense_bytes, self._may_travel_sparse)
             if layout is not None:
                 self._layouts[param] = layout
+            if layout == DENSE and reports[:, 3].min() > _NO_PLACE:
+                places[param] = int(reports[0, 3])
         if len(gathered) < self._call.group.size:
             self._provisional = self._asked
+        else:
+            self._ready_order = sorted(places, key=places.__getitem__)
         self._asked = []
 
     def begin_step(self) -> None:

@@ -3,7 +3,8 @@
 Life of a gradient: the backward pass has added to ``p.grad`` -> the hook counts the pass -> all
 members of its group have their passes: *launched*, now *in flight* -> waited for -> written back
 into ``p.grad``. What cannot be launched before the ranks know each other's layouts is *held* until
-the step.
+the step. After the first step, when the layouts are known, gradients move into buckets in shared
+memory if all ranks are on one host; the members of a bucket are a group from then on.
 """
 
 from __future__ import annotations
@@ -17,9 +18,16 @@ import torch
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.group import ReduceOp
 from horovod.torch.compiling import outside_of_graphs
+from horovod.torch.compression import Compression
+from horovod.torch.gradient_buckets import (
+    GradientBuckets,
+    may_live_in_bucket,
+    plan_gradient_buckets,
+)
 from horovod.torch.gradient_layouts import LayoutAgreement
 from horovod.torch.gradient_weight import GradientWeight, WeightSource
 from horovod.torch.gradients_in_flight import (
+    BucketInFlight,
     DenseInFlight,
     GradientsInFlight,
     SentDense,
@@ -36,8 +44,10 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
+    from horovod._native import Buffer, Handle
     from horovod.group import Group
     from horovod.torch.compression import Compressor
+    from horovod.torch.gradient_buckets import GradientBucket
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,7 @@ class ReductionSettings:
         process_set: the ranks that take part.
         call_site: where the optimizer was made, for messages.
         weight: of this rank's gradients in the average.
+        buckets: whether gradients may live in shared memory.
     """
 
     op: ReduceOp
@@ -61,6 +72,7 @@ class ReductionSettings:
     process_set: ProcessSet
     call_site: str
     weight: WeightSource = None
+    buckets: bool = True
 
     @property
     def may_travel_sparse(self) -> bool:
@@ -99,6 +111,10 @@ class GradientReducer:
         self._in_flight: list[GradientsInFlight] = []
         self._left_dense: set[torch.Tensor] = set()
         self._held: list[Sequence[torch.Tensor]] = []
+        self._buckets: GradientBuckets | None = None
+        self._may_make_buckets = False
+        self._arrivals: dict[torch.Tensor, int] = {}
+        self._groups: list[Sequence[torch.Tensor]] = []
         self._weight = GradientWeight(settings.weight)
         self._group: Group | None = None
         self._layouts: LayoutAgreement
@@ -180,7 +196,14 @@ class GradientReducer:
         """
         self.reduced = False
         if _reduces(self._bind()):
+            if self._may_make_buckets:
+                self._make_buckets()
             members = self._schedule.arrived(param)
+            bucket = self._bucket_of(param)
+            if bucket is not None:
+                bucket.take_in(param)
+            else:
+                self._arrivals.setdefault(param, len(self._arrivals))
             if members and all(map(self._layouts.is_known, members)):
                 self._launch(members)
             elif members:
@@ -196,6 +219,7 @@ class GradientReducer:
                 reducer.on_gradient(param)
 
         self._schedule.add_group(params)
+        self._groups.append(params)
         self._watched.update((param, self.names[param]) for param in params)
         for param in params:
             handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -207,6 +231,10 @@ class GradientReducer:
         group = group_of(settings.process_set)
         if group is not self._group:
             self._group = group
+            self._buckets = None
+            self._may_make_buckets = False
+            self._arrivals.clear()
+            self._schedule.regroup(self._groups)
             name = f"{self._first_name}.layouts{self._suffix}"
             self._layouts = LayoutAgreement(
                 group, name, settings.may_travel_sparse, settings.call_site
@@ -221,6 +249,8 @@ class GradientReducer:
         self._weight.begin_step()
         self._layouts.begin_step()
         self._schedule.reset()
+        if self._buckets is not None:
+            self._buckets.follow_memory()
 
     def _launch_missing(self, params: Iterable[torch.Tensor]) -> None:
         group = self._bind()
@@ -229,7 +259,9 @@ class GradientReducer:
                 self._watch((param,))
         if not _reduces(group):
             return
-        self._layouts.ask(self._watched, self._left_dense)
+        if self._may_make_buckets:
+            self._make_buckets()
+        self._layouts.ask(self._watched, self._left_dense, self._places(group))
         unknown = []
         for members in (*self._held, *self._schedule.take_missing()):
             if all(map(self._layouts.is_known, members)):
@@ -237,13 +269,56 @@ class GradientReducer:
             else:
                 unknown.append(members)
         self._held.clear()
+        self._may_make_buckets = self._buckets is None
         if unknown:
             self._layouts.settle()
         for members in unknown:
             self._launch(members)
 
+    def _places(self, group: Group) -> dict[torch.Tensor, int]:
+        """The order in which gradients came, of those that can live in a bucket."""
+        settings = self._settings
+        if not (
+            settings.buckets
+            and settings.compression is Compression.none
+            and group.process_set_id == 0
+            and group.engine.all_local
+        ):
+            return {}
+        last = len(self._watched)
+        return {
+            param: self._arrivals.get(param, last)
+            for param in self._watched
+            if may_live_in_bucket(param)
+        }
+
+    def _make_buckets(self) -> None:
+        """Puts gradients into buckets once the layouts are known: every rank between two steps.
+
+        Ranks that have joined meanwhile do it when they are back, before their next gradient.
+        """
+        self._layouts.settle()
+        self._may_make_buckets = False
+        order = self._layouts.ready_order
+        if not order or self._buckets is not None:
+            return
+        plan = plan_gradient_buckets(order, [group for group in self._groups if len(group) > 1])
+        name = f"{self._first_name}.buckets{self._suffix}"
+        self._buckets = GradientBuckets(
+            self._bind(), plan, self.names, name, self._settings.call_site
+        )
+        rest = [group for group in self._groups if self._buckets.of(group[0]) is None]
+        self._schedule.regroup([*self._buckets.groups, *rest])
+
+    def _bucket_of(self, param: torch.Tensor) -> GradientBucket | None:
+        return None if self._buckets is None else self._buckets.of(param)
+
     def _launch(self, members: Sequence[torch.Tensor]) -> None:
         group, weight = self._bind(), self._weight.of_step()
+        bucket = self._bucket_of(members[0])
+        if bucket is not None:
+            self._launch_bucket(group, bucket, weight)
+            return
         sparse = [param for param in members if self._layouts.travels_sparse(param)]
         whole = [param for param in members if self._layouts.travels_dense(param)]
         if whole:
@@ -251,27 +326,52 @@ class GradientReducer:
         for param in sparse:
             self._launch_sparse(group, param, weight)
 
+    def _launch_bucket(self, group: Group, bucket: GradientBucket, weight: float | None) -> None:
+        elsewhere = []
+        for param in bucket.params:
+            gradient = self._gradient(param)
+            place = bucket.place_of(param)
+            if gradient is None or weight == 0.0:
+                place.zero_()
+            elif gradient is not place:
+                place.copy_(gradient if gradient.layout is torch.strided else gradient.to_dense())
+            if gradient is not place:
+                elsewhere.append((param, gradient, place))
+        handle = self._submit(group, (bucket.buffer,), weight, bucket.name, bucket.memory)
+        self._in_flight.append(BucketInFlight(handle, elsewhere))
+
     def _launch_dense(
         self, group: Group, params: Sequence[torch.Tensor], weight: float | None
     ) -> None:
-        settings = self._settings
         sent = [self._prepare(param, weight) for param in params]
         wires = [item.wire for item in sent]
-        buffers = views(wires)
-        handle = group.allreduce(
+        prefix = "allreduce" if len(params) == 1 else "grouped_allreduce"
+        handle = self._submit(group, views(wires), weight, self.names[params[0]], wires, prefix)
+        self._in_flight.append(DenseInFlight(handle, sent, self._settings.compression))
+        self._left_dense.update(params)
+
+    def _submit(
+        self,
+        group: Group,
+        buffers: Sequence[Buffer],
+        weight: float | None,
+        name: str,
+        keep: object,
+        prefix: str = "grouped_allreduce",
+    ) -> Handle:
+        settings = self._settings
+        return group.allreduce(
             buffers,
             buffers,
             op=settings.op,
             prescale=1.0 / settings.predivide_factor,
             postscale=settings.predivide_factor,
             weight=weight,
-            name=self.names[params[0]] + self._suffix,
-            prefix="allreduce" if len(params) == 1 else "grouped_allreduce",
+            name=name + self._suffix,
+            prefix=prefix,
             call_site=settings.call_site,
-            keep=wires,
+            keep=keep,
         )
-        self._in_flight.append(DenseInFlight(handle, sent, settings.compression))
-        self._left_dense.update(params)
 
     def _prepare(self, param: torch.Tensor, weight: float | None) -> SentDense:
         gradient = self._gradient(param)

@@ -66,6 +66,32 @@ class DenseInFlight:
                 _write_back(item, reduced)
 
 
+@dataclass(frozen=True)
+class BucketInFlight:
+    """Gradients that are reduced where they lie in shared memory.
+
+    Attributes:
+        handle: of the operation.
+        elsewhere: parameters whose ``p.grad`` was not in the bucket when it was launched, with what
+            it was, and the place of the result.
+    """
+
+    handle: Handle
+    elsewhere: Sequence[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]
+
+    def wait(self) -> None:
+        """Waits for the end of the operation."""
+        self.handle.wait()
+
+    def write_back(self) -> None:
+        """Puts the results into ``p.grad`` where they are not there already."""
+        for param, gradient, place in self.elsewhere:
+            if gradient is None or gradient.layout is torch.strided:
+                put(param, gradient, place)
+            else:
+                put(param, gradient, place.to_sparse(gradient.sparse_dim()))
+
+
 def _write_back(item: SentDense, reduced: torch.Tensor) -> None:
     gradient = item.gradient
     if gradient is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod import context
 from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
@@ -264,6 +265,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     *,
     weight: WeightSource = None,
+    gradient_buckets: bool | None = None,
 ) -> ReducingOptimizer:
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
@@ -294,6 +296,10 @@ def DistributedOptimizer(
             batches: a number of at least 0, or what returns it, called once per step. A rank of
             weight 0 may have any gradients. None on all ranks gives them equal weights. See also
             :meth:`ReducingOptimizer.set_weight`.
+        gradient_buckets: False leaves gradients where autograd puts them. Otherwise, if all ranks
+            are on one host and the process set is that of all ranks, ``p.grad`` of dense parameters
+            on the CPU lies in memory that all ranks see, from the third step on, and is reduced
+            there. None as HOROVOD_GRADIENT_BUCKETS says. The same on all ranks.
 
     Raises:
         UsageError: the arguments are wrong.
@@ -320,6 +326,7 @@ def DistributedOptimizer(
         process_set,
         site,
         weight,
+        context.settings().gradient_buckets if gradient_buckets is None else gradient_buckets,
     )
     if reduce_op is Adasum:
         deltas = DeltaReducer(settings, names, backward_passes_per_step)

@@ -21,6 +21,11 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
 }
 
 
+def dtype_name(dtype: torch.dtype) -> str | None:
+    """What the engine calls a dtype; None if it does not know it."""
+    return _DTYPE_NAMES.get(dtype)
+
+
 def view(tensor: torch.Tensor) -> Buffer:
     """Views a tensor's memory; the caller keeps the tensor alive.
 

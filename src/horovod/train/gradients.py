@@ -77,6 +77,22 @@ class GradientSchedule(Generic[K]):
             self._groups.append(group)
             self._members_left.append(len(group))
 
+    def regroup(self, groups: Iterable[Iterable[K]]) -> None:
+        """Replaces all groups; call it between two steps only."""
+        with self._lock:
+            self._group_of.clear()
+            self._groups.clear()
+            self._passes_left.clear()
+            self._members_left.clear()
+            self._launched.clear()
+        for group in groups:
+            self.add_group(group)
+
+    @property
+    def groups(self) -> tuple[tuple[K, ...], ...]:
+        """What leaves together, in the order in which it was added."""
+        return tuple(self._groups)
+
     def __contains__(self, key: K) -> bool:
         return key in self._group_of
 

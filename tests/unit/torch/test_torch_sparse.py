@@ -184,7 +184,9 @@ def test_dense_gradients_agree_without_waiting() -> None:
             sent = Sent(ranks.groups[rank])
             model = torch.nn.Linear(2, 1, dtype=F64)
             optimizer = hvd.DistributedOptimizer(
-                torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters(),
+                gradient_buckets=False,
             )
             for step in range(2):
                 optimizer.zero_grad()
