@@ -25,7 +25,7 @@ Engine::Engine(TransportParts parts, EngineOptions options)
       core_for_each_rank_(parts.num_local <= num_usable_cores()),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
-      backend_(std::make_unique<NativeBackend>(*transport_, options_.deterministic)),
+      backend_(std::make_unique<NativeBackend>(*transport_, options_.deterministic, options_.plans)),
       left_peers_(static_cast<size_t>(size_)),
       position_(options_.stack_dump) {
   std::vector<int> everybody(static_cast<size_t>(size_));

@@ -28,6 +28,7 @@
 #include "engine/process_set.h"
 #include "engine/step_marker.h"
 #include "engine/timeline_session.h"
+#include "plan/cost.h"
 #include "transport/transport.h"
 
 namespace hvd {
@@ -40,6 +41,7 @@ struct EngineOptions {
   bool fuse_groups = true;                          // with operations outside of the group
   int core = -1;                                    // that the engine's thread is bound to, if not negative
   bool deterministic = false;                       // results do not depend on what travels together
+  PlanOptions plans;                                // how the algorithm of a collective is chosen
   StackDump stack_dump;                             // how to get at the stacks of this process's interpreter
   std::optional<AutotuneOptions> autotune;          // tunes the fusion threshold
   std::vector<std::string> rank_names;              // what messages say of a rank, "host-a:4711"

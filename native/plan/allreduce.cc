@@ -1,53 +1,92 @@
 // Allreduce. The vector is cut into stripes, a stripe into one share for each rank, each share at most a frame. Each
-// share is a lane of its own.
+// share is a lane of its own. In a lane each group of ranks has a carrier (plan/groups.h); carriers pass the value on.
 //
-//   direct  everybody sends its operand to the share's owner, who reduces in the order of the ranks and sends the
-//           result to everybody
-//   exchange  no shares: everybody sends everything to everybody, and reduces in the order of the ranks
-//   ring    share s starts at rank s and goes once around, each rank adding its own operand; the last one
-//           (rank s - 1) has the result, which goes around once more
+//   direct        one group of all: everybody sends its operand to the share's owner, who reduces in the order of the
+//                 ranks and sends the result to everybody
+//   ring          groups of one: share s starts at rank s and goes once around, each rank adding its own operand; the
+//                 last one (rank s - 1) has the result, which goes around once more
+//   hierarchical  the same with hosts as groups; a carrier adds the operands of all ranks of its host at once
+//   trees         hosts as groups; the value goes up a tree of hosts, and the result down
+//
+// Two have no shares; each frame of the whole vector is a lane:
+//
+//   exchange      everybody sends everything to everybody, and reduces in the order of the ranks
+//   doubling      hosts as groups; in each round a carrier and its partner send each other what they have, and both add
 //
 // A lane for the whole stripe would be shorter to write down, but there a frame waits for sends that have nothing to do
 // with it: when channels are full, ranks that work on different stripes would wait for each other in a circle. In a
 // lane that holds one share a frame that arrives can always be taken.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
+#include "plan/groups.h"
 #include "plan/lanes.h"
 
 namespace hvd {
 namespace {
 
-struct Peers {
-  std::vector<int> after;   // order of sends
-  std::vector<int> rising;  // order of operands
-  int next;
-  int previous;
+// What the lanes of a plan have in common.
+struct Cast {
+  const Groups& groups;
+  std::vector<int> after;   // ranks of the own group in the order of sends
+  std::vector<int> rising;  // and in the order of operands
 };
 
-std::vector<Step> direct_steps(const PlanContext& context, const Peers& peers, int owner, const Range& share) {
+// Adds the operands of this rank's group, in the order of the ranks, and then what comes from `from`.
+Step reduce_group(const Cast& cast, const Range& range, const std::vector<int>& from) {
+  Step step{.receive_from = cast.rising,
+            .send_to = {},
+            .range = range,
+            .source = range,
+            .with_own = true,
+            .own_position = cast.groups.place};
+  step.receive_from.insert(step.receive_from.end(), from.begin(), from.end());
+  return step;
+}
+
+// The value is the result: this rank keeps it, and gives it to its group.
+void end_with(const Cast& cast, Step& step) {
+  step.store = true;
+  step.send_to.insert(step.send_to.end(), cast.after.begin(), cast.after.end());
+}
+
+std::vector<int> carriers_of(const Groups& groups, const std::vector<int>& of, int64_t turn) {
+  std::vector<int> carriers;
+  carriers.reserve(of.size());
+  for (const int group : of) carriers.push_back(groups.carrier(group, turn));
+  return carriers;
+}
+
+std::vector<Step> steps_of_member(int carrier, const Range& range) {
   std::vector<Step> steps;
-  if (owner == context.rank) {
-    steps.push_back({.receive_from = peers.rising,
-                     .send_to = peers.after,
-                     .range = share,
-                     .source = share,
-                     .with_own = true,
-                     .own_position = context.rank,
-                     .store = true,
-                     .finish = true});
-    return steps;
-  }
   steps.reserve(2);
-  steps.push_back(send_own(share, share, {owner}));
-  steps.push_back(store_received(owner, share, {}));
+  steps.push_back(send_own(range, range, {carrier}));
+  steps.push_back(store_received(carrier, range, {}));
+  return steps;
+}
+
+std::vector<Step> steps_of_carrier(const Cast& cast, const Flow& flow, int64_t turn, const Range& share) {
+  const Groups& groups = cast.groups;
+  const std::vector<int> down_to = carriers_of(groups, flow.down_to, turn);
+  std::vector<Step> steps;
+  steps.reserve(2);
+  steps.push_back(reduce_group(cast, share, carriers_of(groups, flow.up_from, turn)));
+  if (flow.up_to < 0) {
+    steps.back().send_to = down_to;
+    steps.back().finish = true;
+  } else {
+    steps.back().send_to.push_back(groups.carrier(flow.up_to, turn));
+    steps.push_back(store_received(groups.carrier(flow.down_from, turn), share, down_to));
+  }
+  end_with(cast, steps.back());
   return steps;
 }
 
 // One lane for each frame of the whole vector. All ranks combine the same operands in the same order, so their results
 // are equal to the bit.
-Plan plan_exchange(const PlanContext& context, const Peers& peers, int64_t count) {
+Plan plan_exchange(const PlanContext& context, const Cast& cast, int64_t count) {
   Plan plan;
   plan.lanes.resize(check_num_lanes(num_frames(count, context.chunk), context));
   for (size_t number = 0; number < plan.lanes.size(); ++number) {
@@ -55,35 +94,62 @@ Plan plan_exchange(const PlanContext& context, const Peers& peers, int64_t count
     Lane& lane = plan.lanes[number];
     lane.number = static_cast<uint32_t>(number);
     lane.steps.reserve(2);
-    lane.steps.push_back(send_own(range, range, peers.after));
-    lane.steps.push_back({.receive_from = peers.rising,
-                          .send_to = {},
-                          .range = range,
-                          .source = range,
-                          .with_own = true,
-                          .own_position = context.rank,
-                          .store = true,
-                          .finish = true});
+    lane.steps.push_back(send_own(range, range, cast.after));
+    lane.steps.push_back(reduce_group(cast, range, {}));
+    lane.steps.back().store = lane.steps.back().finish = true;
   }
   return plan;
 }
 
-std::vector<Step> ring_steps(const PlanContext& context, const Peers& peers, int first, const Range& share) {
-  const int last = rank_after(context, first, -1);  // of the first turn
+// Groups beyond the largest power of two give their value to a group below it, and get the result from there.
+std::vector<Step> doubling_steps(const Cast& cast, int64_t turn, const Range& range) {
+  const Groups& groups = cast.groups;
+  const int mine = groups.mine;
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(groups.size())));
+  const auto carrier = [&](int group) { return groups.carrier(group, turn); };
   std::vector<Step> steps;
-  steps.reserve(2);
-  if (context.rank == first) {
-    steps.push_back(send_own(share, share, {peers.next}));
-  } else {
-    steps.push_back(reduce_received(peers.previous, share, share, {peers.next}));
-  }
-  if (context.rank == last) {
-    steps.back().store = steps.back().finish = true;
+  if (mine >= power) {
+    steps.push_back(reduce_group(cast, range, {}));
+    steps.back().send_to.push_back(carrier(mine - power));
+    steps.push_back(store_received(carrier(mine - power), range, {}));
+    end_with(cast, steps.back());
     return steps;
   }
-  steps.push_back(store_received(peers.previous, share, {}));
-  if (peers.next != last) steps.back().send_to.push_back(peers.next);
+  std::vector<int> extra;
+  if (mine + power < groups.size()) extra.push_back(carrier(mine + power));
+  steps.push_back(reduce_group(cast, range, extra));
+  steps.back().store = true;
+  for (int distance = 1; distance < power; distance *= 2) {
+    const int partner = mine ^ distance;
+    steps.back().send_to.push_back(carrier(partner));
+    // Both partners put the lower group's value first, so that their results are equal to the bit.
+    steps.push_back({.receive_from = {carrier(partner)},
+                     .send_to = {},
+                     .range = range,
+                     .source = range,
+                     .with_own = true,
+                     .own_position = mine < partner ? 0 : 1,
+                     .accumulated = true,
+                     .store = true});
+  }
+  steps.back().finish = true;
+  steps.back().send_to = std::move(extra);
+  end_with(cast, steps.back());
   return steps;
+}
+
+Plan plan_doubling(const PlanContext& context, const Cast& cast, int64_t count) {
+  Plan plan;
+  plan.lanes.resize(check_num_lanes(num_frames(count, context.chunk), context));
+  for (size_t number = 0; number < plan.lanes.size(); ++number) {
+    const Range range = frame_of(count, context.chunk, static_cast<int64_t>(number));
+    const auto turn = static_cast<int64_t>(number);
+    const int carrier = cast.groups.carrier(cast.groups.mine, turn);
+    Lane& lane = plan.lanes[number];
+    lane.number = static_cast<uint32_t>(number);
+    lane.steps = carrier == context.rank ? doubling_steps(cast, turn, range) : steps_of_member(carrier, range);
+  }
+  return plan;
 }
 
 }  // namespace
@@ -92,26 +158,31 @@ Plan plan_allreduce(const PlanContext& context, Algorithm algorithm, int64_t cou
   check_context(context);
   if (count < 0) throw Error(ErrorKind::kInternal, "an allreduce of a negative count was planned; please report this");
   if (count == 0) return {};
+  const Groups groups = groups_for(context, grouping_of(algorithm));
+  const Cast cast{.groups = groups, .after = groups.others_after(), .rising = groups.others_rising()};
+  if (algorithm == Algorithm::kExchange && context.size > 1) return plan_exchange(context, cast, count);
+  if (algorithm == Algorithm::kDoubling && groups.size() > 1) return plan_doubling(context, cast, count);
   // A tensor shorter than a full stripe is still spread over all ranks.
   const int64_t stripe = std::min(context.chunk, num_frames(count, context.size)) * context.size;
   const int64_t in_last = (count - 1) % stripe + 1;  // elements in the last stripe: fewer than ranks, maybe
   const int64_t num_lanes = (count - in_last) / stripe * context.size + std::min<int64_t>(in_last, context.size);
-  const Peers peers{.after = peers_after(context),
-                    .rising = peers_rising(context),
-                    .next = rank_after(context, context.rank, 1),
-                    .previous = rank_after(context, context.rank, -1)};
-  if (algorithm == Algorithm::kExchange && context.size > 1) return plan_exchange(context, peers, count);
-  // A single rank has nobody to ring with, but its value is scaled like any other.
-  const bool direct = algorithm != Algorithm::kRing || context.size == 1;
   Plan plan;
   plan.lanes.resize(check_num_lanes(num_lanes, context));
-  for (size_t number = 0; number < plan.lanes.size(); ++number) {
-    const int owner = static_cast<int>(number % static_cast<size_t>(context.size));
-    const Range within = frame_of(count, stripe, static_cast<int64_t>(number) / context.size);
-    const Range share = moved(share_of(within.size(), owner, context.size), within.begin);
-    Lane& lane = plan.lanes[number];
+  for (int64_t number = 0; number < num_lanes; ++number) {
+    const Range within = frame_of(count, stripe, number / context.size);
+    const auto place = static_cast<int>(number % context.size);
+    const Range share = moved(share_of(within.size(), place, context.size), within.begin);
+    const auto first = static_cast<int>(number % groups.size());  // the start of a ring, the root of a tree
+    const int64_t turn = number / groups.size();
+    const int carrier = groups.carrier(groups.mine, turn);
+    Lane& lane = plan.lanes[static_cast<size_t>(number)];
     lane.number = static_cast<uint32_t>(number);
-    lane.steps = direct ? direct_steps(context, peers, owner, share) : ring_steps(context, peers, owner, share);
+    if (carrier != context.rank) {
+      lane.steps = steps_of_member(carrier, share);
+      continue;
+    }
+    const Flow flow = algorithm == Algorithm::kTrees ? tree_flow(groups, first) : ring_flow(groups, first);
+    lane.steps = steps_of_carrier(cast, flow, turn, share);
   }
   return plan;
 }

@@ -18,6 +18,10 @@ Range share_of(int64_t count, int rank, int size) {
 }
 
 void check_context(const PlanContext& context) {
+  if (!context.hosts.empty() && context.hosts.size() != static_cast<size_t>(context.size)) {
+    throw Error(ErrorKind::kInternal, "a plan for " + std::to_string(context.size) + " ranks was given the hosts of " +
+                                          std::to_string(context.hosts.size()) + "; please report this");
+  }
   if (context.size > 0 && context.rank >= 0 && context.rank < context.size && context.chunk > 0) return;
   throw Error(ErrorKind::kInternal, "a plan was asked for rank " + std::to_string(context.rank) + " of " +
                                         std::to_string(context.size) + " with frames of " +
@@ -44,24 +48,6 @@ size_t check_num_lanes(int64_t num_lanes, const PlanContext& context) {
                                      " are possible: split the tensor or use larger frames");
 }
 
-std::vector<int> peers_after(const PlanContext& context) {
-  std::vector<int> peers;
-  peers.reserve(static_cast<size_t>(context.size) - 1);
-  for (int distance = 1; distance < context.size; ++distance) {
-    peers.push_back(rank_after(context, context.rank, distance));
-  }
-  return peers;
-}
-
-std::vector<int> peers_rising(const PlanContext& context) {
-  std::vector<int> peers;
-  peers.reserve(static_cast<size_t>(context.size) - 1);
-  for (int rank = 0; rank < context.size; ++rank) {
-    if (rank != context.rank) peers.push_back(rank);
-  }
-  return peers;
-}
-
 Step send_own(const Range& source, const Range& range, std::vector<int> send_to) {
   return {.receive_from = {}, .send_to = std::move(send_to), .range = range, .source = source, .with_own = true};
 }
@@ -74,15 +60,6 @@ Step store_own(const Range& source, const Range& range, std::vector<int> send_to
 
 Step store_received(int from, const Range& range, std::vector<int> send_to) {
   return {.receive_from = {from}, .send_to = std::move(send_to), .range = range, .source = range, .store = true};
-}
-
-Step reduce_received(int from, const Range& source, const Range& range, std::vector<int> send_to) {
-  return {.receive_from = {from},
-          .send_to = std::move(send_to),
-          .range = range,
-          .source = source,
-          .with_own = true,
-          .own_position = 1};
 }
 
 std::vector<Piece> cut_blocks(const PlanContext& context, const std::vector<int64_t>& counts) {

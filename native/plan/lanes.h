@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Throws Error (kInternal) unless 0 <= rank < size and chunk > 0.
+// Throws Error (kInternal) unless 0 <= rank < size, chunk > 0, and hosts, if given, are of all ranks.
 void check_context(const PlanContext& context);
 
 // Throws Error (kInternal) unless there is one count for each rank and none is negative.
@@ -24,12 +24,6 @@ size_t check_num_lanes(int64_t num_lanes, const PlanContext& context);
   if (position < 0) return position + context.size;
   return position < context.size ? position : position - context.size;
 }
-
-// rank + 1, rank + 2, ... around the ring: the order of sends, so that not everybody starts with rank 0.
-[[nodiscard]] std::vector<int> peers_after(const PlanContext& context);
-
-// 0, 1, ... without this rank: the order of operands.
-[[nodiscard]] std::vector<int> peers_rising(const PlanContext& context);
 
 [[nodiscard]] inline int64_t num_frames(int64_t count, int64_t chunk) {
   return count / chunk + (count % chunk == 0 ? 0 : 1);
@@ -49,8 +43,6 @@ size_t check_num_lanes(int64_t num_lanes, const PlanContext& context);
 [[nodiscard]] Step store_own(const Range& source, const Range& range, std::vector<int> send_to);
 // What comes from `from` is (a part of) this rank's result.
 [[nodiscard]] Step store_received(int from, const Range& range, std::vector<int> send_to);
-// Around a ring: what came from `from`, then this rank's own elements, go on; the value is not yet final.
-[[nodiscard]] Step reduce_received(int from, const Range& source, const Range& range, std::vector<int> send_to);
 
 // A frame's worth of one rank's block.
 struct Piece {

@@ -10,8 +10,11 @@ namespace hvd::testing {
 
 std::vector<TransportParts> make_transports(int size, Wire wire) {
   if (wire == Wire::kMemory) return make_memory_transports(size);
-  std::vector<TransportParts> parts = make_socket_transports(size);
-  if (wire == Wire::kSockets) return parts;
+  constexpr int kNumHosts = 3;
+  std::vector<int> hosts;
+  for (int rank = 0; wire == Wire::kHosts && rank < size; ++rank) hosts.push_back(rank % kNumHosts);
+  std::vector<TransportParts> parts = make_socket_transports(size, hosts);
+  if (wire != Wire::kTinySockets) return parts;
   for (TransportParts& rank_parts : parts) {
     for (const RemotePeer& peer : rank_parts.remote_peers) {
       const auto shrink = [](const Fd& socket) {

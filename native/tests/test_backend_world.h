@@ -17,10 +17,11 @@ class BackendWorld {
  public:
   using Executions = std::vector<std::unique_ptr<Execution>>;  // of one rank
 
-  explicit BackendWorld(int size, Wire wire = Wire::kMemory, bool deterministic = false) {
+  explicit BackendWorld(int size, Wire wire = Wire::kMemory, bool deterministic = false,
+                        const PlanOptions& plans = {}) {
     for (TransportParts& parts : make_transports(size, wire)) {
       transports_.push_back(std::make_unique<Transport>(std::move(parts)));
-      backends_.push_back(std::make_unique<NativeBackend>(*transports_.back(), deterministic));
+      backends_.push_back(std::make_unique<NativeBackend>(*transports_.back(), deterministic, plans));
     }
   }
 

@@ -88,7 +88,7 @@ void check_compositions(BackendWorld& world, DType dtype, const EachIsa& isas, c
 // Two to seven operands: more than the kernels read in one pass. Short batches are exchanged, long ones are not.
 TEST("deterministic: results do not depend on what travels together, nor on the instruction set") {
   const EachIsa isas;
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kHosts}) {
     for (const int size : {2, 3, 5, 7}) {
       if (kSanitized && size > 5) continue;
       BackendWorld world(size, wire, true);
@@ -103,7 +103,7 @@ TEST("deterministic: results do not depend on what travels together, nor on the 
 
 // So that the case above would notice.
 TEST("deterministic: without the option a ring reduces in an order that depends on the batch") {
-  BackendWorld world(5, Wire::kSockets, false);
+  BackendWorld world(5, Wire::kSockets, false, {.allreduce = Algorithm::kRing, .costs = {}});
   const std::vector<Tensors<float>> given = make_tensors<float>(world.size());
   const Results<float> alone = results_of(world, DType::kFloat32, given, kCompositions[0], {1.0, 1.0});
   const Results<float> together = results_of(world, DType::kFloat32, given, kCompositions[1], {1.0, 1.0});
@@ -113,7 +113,7 @@ TEST("deterministic: without the option a ring reduces in an order that depends 
 TEST("deterministic: reducescatter reduces in the order of the ranks") {
   const int size = 5;
   std::vector<Results<float>> outputs;
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kHosts}) {
     BackendWorld world(size, wire, true);
     std::vector<Tensors<float>> all = make_tensors<float>(size);
     std::vector<BackendWorld::Executions> executions(size);
@@ -130,6 +130,7 @@ TEST("deterministic: reducescatter reduces in the order of the ranks") {
     outputs.push_back(mine);
   }
   CHECK(equal(outputs[0], outputs[1]));
+  CHECK(equal(outputs[0], outputs[2]));
 }
 
 }  // namespace

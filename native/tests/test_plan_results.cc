@@ -43,12 +43,24 @@ using Expected = std::function<Value(int rank, int64_t index)>;
 
 uint64_t next_seed = 1;
 
-// The reduction of element `index` of the inputs in the order first, first + 1, ... around the ring.
-Value reduced(int size, int first, int64_t index) {
+// The reduction of element `index` of the inputs around the ring from `first` on: each rank puts its own in front.
+Value reduced_around(int size, int first, int64_t index) {
   Value value = element(first, index);
-  for (int offset = 1; offset < size; ++offset) value = joined(value, element((first + offset) % size, index));
+  for (int offset = 1; offset < size; ++offset) value = joined(element((first + offset) % size, index), value);
   value.finished = value.stored = 1;
   return value;
+}
+
+// The reduction in the order of the ranks.
+Value reduced(int size, int64_t index) {
+  Value value = element(0, index);
+  for (int rank = 1; rank < size; ++rank) value = joined(value, element(rank, index));
+  value.finished = value.stored = 1;
+  return value;
+}
+
+Value reduced_by(Algorithm algorithm, int size, int first, int64_t index) {
+  return algorithm == Algorithm::kRing ? reduced_around(size, first, index) : reduced(size, index);
 }
 
 Value copied(int rank, int64_t index) {
@@ -152,7 +164,7 @@ void check_allreduce(int size, int64_t chunk, Algorithm algorithm, int64_t count
   const std::vector<int> first = first_operands(size, chunk, algorithm, count);
   std::vector<Value> expected;
   for (int64_t index = 0; index < count; ++index) {
-    expected.push_back(reduced(size, first[static_cast<size_t>(index)], index));
+    expected.push_back(reduced_by(algorithm, size, first[static_cast<size_t>(index)], index));
   }
   const std::string details = ", chunk " + std::to_string(chunk) + ", count " + std::to_string(count);
   check_job(name_of("allreduce", algorithm) + details, job,
@@ -167,8 +179,7 @@ void check_reducescatter(int size, int64_t chunk, Algorithm algorithm, const Cou
   job.num_outputs = counts;
   check_job(name_of("reducescatter", algorithm) + ", chunk " + std::to_string(chunk) + ", counts" + text_of(counts),
             job, [&](int rank, int64_t index) {
-              const int first = algorithm == Algorithm::kDirect ? 0 : (rank + 1) % size;
-              return reduced(size, first, begins[static_cast<size_t>(rank)] + index);
+              return reduced_by(algorithm, size, (rank + 1) % size, begins[static_cast<size_t>(rank)] + index);
             });
 }
 

@@ -74,6 +74,7 @@ class World {
   size_t find(const LaneState& state, int from) const;
   void reduce(LaneState& state, const Step& step, size_t operand);
   void reduce_own(size_t rank, size_t lane, const Step& step);
+  void reduce_accumulated(size_t rank, size_t lane, const Step& step);
   void settle(size_t rank, size_t lane, const Step& step);
   bool send(size_t rank, size_t lane, const Step& step);
   void release(Channel& link);
@@ -153,9 +154,22 @@ void World::reduce(LaneState& state, const Step& step, size_t operand) {
 
 void World::reduce_own(size_t rank, size_t lane, const Step& step) {
   if (step.source.size() != step.range.size()) fail(rank, lane, "source and range differ in size");
+  if (step.accumulated) return reduce_accumulated(rank, lane, step);
   if (step.source.begin < 0 || step.source.end > job_.num_inputs[rank]) fail(rank, lane, "source outside the input");
   const size_t at = values_.size();
   for (int64_t i = step.source.begin; i < step.source.end; ++i) values_.push_back(element(static_cast<int>(rank), i));
+  reduce(ranks_[rank].lanes[lane], step, at);
+}
+
+// What an earlier step stored is only a part of the result: its place in the output counts as not written yet.
+void World::reduce_accumulated(size_t rank, size_t lane, const Step& step) {
+  const size_t at = values_.size();
+  for (int64_t i = step.range.begin; i < step.range.end; ++i) {
+    Value& value = outcome_.outputs[rank][static_cast<size_t>(i)];
+    if (value.stored != 1) fail(rank, lane, "an accumulated value was not stored once before");
+    value.stored = 0;
+    values_.push_back(value);
+  }
   reduce(ranks_[rank].lanes[lane], step, at);
 }
 

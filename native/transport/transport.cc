@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <numeric>
 
 #include "base/error.h"
 #include "transport/ring_link.h"
@@ -44,6 +45,50 @@ int wait(const Fd& epoll, std::span<epoll_event> events, std::optional<Duration>
   return std::max(num_events, 0);
 }
 
+// Without hosts ranks are all on one, or each on another.
+std::vector<int> complete_hosts(const TransportParts& parts) {
+  std::vector<int> hosts = parts.hosts;
+  const auto size = static_cast<size_t>(parts.size);
+  if (!hosts.empty() && hosts.size() != size) {
+    throw Error(ErrorKind::kUsage, "the hosts of " + std::to_string(hosts.size()) +
+                                       " ranks were given to a transport of " + std::to_string(parts.size) +
+                                       "; give that of each rank");
+  }
+  if (hosts.empty()) {
+    hosts.resize(size, 0);
+    if (!parts.remote_peers.empty()) std::iota(hosts.begin(), hosts.end(), 0);
+  }
+  const auto here = hosts[static_cast<size_t>(parts.rank)];
+  const auto check = [&](int rank, bool local) {
+    if ((hosts.at(static_cast<size_t>(rank)) == here) == local) return;
+    throw Error(ErrorKind::kUsage, "rank " + std::to_string(rank) + " is reached " +
+                                       (local ? "through shared memory" : "over the network") +
+                                       ", but the hosts given to rank " + std::to_string(parts.rank) +
+                                       " say otherwise; give the host of each rank");
+  };
+  for (const LocalPeer& peer : parts.local_peers) check(peer.rank, true);
+  for (const RemotePeer& peer : parts.remote_peers) check(peer.rank, false);
+  return hosts;
+}
+
+// Two ranks that talk through memory, in one process.
+void join_local(TransportParts& a, TransportParts& b) {
+  auto [mine, theirs] = make_socket_pair();
+  a.local_peers.push_back({b.rank, b.local_index, b.segment, duplicate(b.doorbell), std::move(mine)});
+  b.local_peers.push_back({a.rank, a.local_index, a.segment, duplicate(a.doorbell), std::move(theirs)});
+}
+
+void join_remote(TransportParts& a, TransportParts& b, int num_streams) {
+  auto [control, peer_control] = make_socket_pair();
+  RemotePeer& mine = a.remote_peers.emplace_back(RemotePeer{b.rank, std::move(control), {}});
+  RemotePeer& theirs = b.remote_peers.emplace_back(RemotePeer{a.rank, std::move(peer_control), {}});
+  for (int stream = 0; stream < num_streams; ++stream) {
+    auto [data, peer_data] = make_socket_pair();
+    mine.data.push_back(std::move(data));
+    theirs.data.push_back(std::move(peer_data));
+  }
+}
+
 }  // namespace
 
 Transport::Transport(TransportParts parts)
@@ -55,6 +100,7 @@ Transport::Transport(TransportParts parts)
       doorbell_(segment_->doorbell(), event_fd_.get()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       all_local_(parts.remote_peers.empty()),
+      hosts_(complete_hosts(parts)),
       max_frame_bytes_(
           static_cast<int64_t>(all_local_ ? max_ring_frame_bytes(parts.num_local) : least_ring_frame_bytes())),
       peers_(static_cast<size_t>(parts.size)) {
@@ -268,41 +314,29 @@ void Transport::abandon() {
 }
 
 std::vector<TransportParts> make_memory_transports(int size) {
+  return make_socket_transports(size, std::vector<int>(static_cast<size_t>(size), 0));
+}
+
+std::vector<TransportParts> make_socket_transports(int size, const std::vector<int>& hosts, int num_streams) {
   std::vector<TransportParts> all(static_cast<size_t>(size));
-  std::vector<std::shared_ptr<Segment>> segments;
   for (int rank = 0; rank < size; ++rank) {
     TransportParts& parts = all[static_cast<size_t>(rank)];
-    parts.rank = parts.local_index = rank;
-    parts.size = parts.num_local = size;
-    parts.segment = Segment::create_shared(size);
+    parts.rank = rank;
+    parts.size = size;
+    if (hosts.empty()) continue;
+    const auto here = hosts.begin() + rank;
+    parts.hosts = hosts;
+    parts.num_local = static_cast<int>(std::count(hosts.begin(), hosts.end(), *here));
+    parts.local_index = static_cast<int>(std::count(hosts.begin(), here, *here));
+    parts.segment = Segment::create_shared(parts.num_local);
     parts.doorbell = make_event_fd();
   }
   for (size_t a = 0; a < all.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
-      auto [mine, theirs] = make_socket_pair();
-      all[a].local_peers.push_back(
-          {all[b].rank, all[b].rank, all[b].segment, duplicate(all[b].doorbell), std::move(mine)});
-      all[b].local_peers.push_back(
-          {all[a].rank, all[a].rank, all[a].segment, duplicate(all[a].doorbell), std::move(theirs)});
-    }
-  }
-  return all;
-}
-
-std::vector<TransportParts> make_socket_transports(int size, int num_streams) {
-  std::vector<TransportParts> all(static_cast<size_t>(size));
-  for (size_t a = 0; a < all.size(); ++a) {
-    all[a].rank = static_cast<int>(a);
-    all[a].size = size;
-    for (size_t b = 0; b < a; ++b) {
-      auto [control, peer_control] = make_socket_pair();
-      RemotePeer& mine = all[a].remote_peers.emplace_back(RemotePeer{static_cast<int>(b), std::move(control), {}});
-      RemotePeer& theirs =
-          all[b].remote_peers.emplace_back(RemotePeer{static_cast<int>(a), std::move(peer_control), {}});
-      for (int stream = 0; stream < num_streams; ++stream) {
-        auto [data, peer_data] = make_socket_pair();
-        mine.data.push_back(std::move(data));
-        theirs.data.push_back(std::move(peer_data));
+      if (!hosts.empty() && hosts[a] == hosts[b]) {
+        join_local(all[a], all[b]);
+      } else {
+        join_remote(all[a], all[b], num_streams);
       }
     }
   }

@@ -39,6 +39,7 @@ struct TransportParts {
   int size = 1;
   int num_local = 1;
   int local_index = 0;
+  std::vector<int> hosts;            // of each rank; empty if all are on one host, or each on another
   std::shared_ptr<Segment> segment;  // this rank's inbox
   Fd doorbell;                       // its eventfd
   std::vector<LocalPeer> local_peers;
@@ -67,6 +68,8 @@ class Transport {
   // The process of a rank on this host, 0 if it is not known.
   [[nodiscard]] int pid_of(int peer) const;
   [[nodiscard]] int num_local() const { return num_local_; }
+  // The host of each rank of the job, by number; the same on all ranks.
+  [[nodiscard]] const std::vector<int>& hosts() const { return hosts_; }
   [[nodiscard]] const Doorbell& doorbell() const { return doorbell_; }
   // Maps the same part of the room for arrays of every rank; all of them are on this host. Throws Error if the system
   // refuses.
@@ -137,13 +140,16 @@ class Transport {
   Ending ending_ = Ending::kNot;
   std::shared_ptr<BlockPool> blocks_ = std::make_shared<BlockPool>();
   bool all_local_;
+  std::vector<int> hosts_;
   int64_t max_frame_bytes_;
   std::vector<Peer> peers_;
 };
 
 // The parts of `size` ranks that are threads of one process.
 [[nodiscard]] std::vector<TransportParts> make_memory_transports(int size);
-// The parts of `size` ranks in one process that talk over stream sockets; for tests.
-[[nodiscard]] std::vector<TransportParts> make_socket_transports(int size, int num_streams = 2);
+// The parts of `size` ranks in one process that talk over stream sockets; for tests. Ranks with an equal number in
+// `hosts` talk through memory.
+[[nodiscard]] std::vector<TransportParts> make_socket_transports(int size, const std::vector<int>& hosts = {},
+                                                                 int num_streams = 2);
 
 }  // namespace hvd

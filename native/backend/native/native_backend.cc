@@ -24,6 +24,14 @@ int64_t total_of(const std::vector<Extent>& extents) {
                          [](int64_t sum, const Extent& extent) { return sum + extent.count; });
 }
 
+bool is_on_one_host(const PlanContext& context) {
+  const auto differs = [&](int host) { return host != context.hosts.front(); };
+  return std::none_of(context.hosts.begin(), context.hosts.end(), differs);
+}
+
+// One hop in place of two is worth reducing everything on every rank while a hop costs more than that.
+constexpr int64_t kMostExchangedBytes = int64_t{128} << 10;
+
 }  // namespace
 
 // Elements in a frame.
@@ -35,20 +43,40 @@ int64_t NativeBackend::chunk_of(DType dtype, int64_t elements_per_rank) const {
 }
 
 PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_rank) const {
-  return {batch.set_rank, static_cast<int>(batch.members.size()), chunk_of(batch.dtype, elements_per_rank)};
+  PlanContext context{.rank = batch.set_rank,
+                      .size = static_cast<int>(batch.members.size()),
+                      .chunk = chunk_of(batch.dtype, elements_per_rank)};
+  if (transport_.all_local()) return context;
+  for (const int member : batch.members) context.hosts.push_back(transport_.hosts()[static_cast<size_t>(member)]);
+  if (is_on_one_host(context)) context.hosts.clear();
+  return context;
 }
 
-// One hop in place of two is worth reducing everything on every rank while a hop costs more than that.
-constexpr int64_t kMostExchangedBytes = int64_t{128} << 10;
+// Inside a host everybody reaches everybody at memory speed, and two hops beat many. Between hosts the cost model
+// chooses. But some algorithms start to reduce an element where its place in the batch says: only where all are reduced
+// in the order of the ranks, as in kDirect and kExchange, does it not matter to the result what travels together.
+Choice NativeBackend::choose_for_allreduce(const PlanContext& context, const Batch& batch, int64_t count) const {
+  const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
+  const int64_t bytes = count * element_bytes;
+  if (plans_.allreduce && (!deterministic_ || is_in_rank_order(*plans_.allreduce))) {
+    const bool whole = *plans_.allreduce == Algorithm::kExchange || *plans_.allreduce == Algorithm::kDoubling;
+    const int64_t chunk = chunk_of(batch.dtype, whole ? count : count / context.size);
+    return {.algorithm = *plans_.allreduce, .frame_bytes = chunk * element_bytes};
+  }
+  if (!context.hosts.empty()) {
+    const int64_t most = std::min(kMostFrameBytes, transport_.max_frame_bytes());
+    return choose_allreduce(topology_of(context.hosts, plans_.costs), bytes, deterministic_, most, plans_.costs);
+  }
+  const bool exchange = bytes * (context.size - 1) <= kMostExchangedBytes;
+  const int64_t chunk = chunk_of(batch.dtype, exchange ? count : count / context.size);
+  return {.algorithm = exchange ? Algorithm::kExchange : Algorithm::kDirect, .frame_bytes = chunk * element_bytes};
+}
 
-// Inside a host everybody reaches everybody at memory speed, and two hops beat many. Between hosts the ring keeps each
-// rank to two neighbours. But a ring starts to reduce an element at the owner of its share, which follows from where
-// in a batch the element lies: only where all are reduced in the order of the ranks, as in kDirect and kExchange, does
-// it not matter to the result what travels together.
-Algorithm NativeBackend::algorithm_for(const Batch& batch) const {
-  if (deterministic_) return Algorithm::kDirect;
-  const bool local = transport_.all_local();
-  return local || batch.members.size() <= 2 ? Algorithm::kDirect : Algorithm::kRing;
+Algorithm NativeBackend::choose_for_gather(const PlanContext& context, const Batch& batch, int64_t count) const {
+  if (context.hosts.empty()) return Algorithm::kDirect;
+  const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
+  return choose_gather(topology_of(context.hosts, plans_.costs), count * element_bytes, context.chunk * element_bytes,
+                       plans_.costs);
 }
 
 std::unique_ptr<Execution> NativeBackend::execute(Batch batch, Plan plan) {
@@ -58,11 +86,10 @@ std::unique_ptr<Execution> NativeBackend::execute(Batch batch, Plan plan) {
 std::unique_ptr<Execution> NativeBackend::allreduce(Batch batch) {
   if (!batch.reachable.empty()) return std::make_unique<DirectExecution>(std::move(batch), transport_);
   const int64_t count = total_of(batch.inputs);
-  const auto size = static_cast<int64_t>(batch.members.size());
-  const int64_t received = count * (size - 1) * static_cast<int64_t>(size_of(batch.dtype));
-  const bool exchange = received <= kMostExchangedBytes;
-  Plan plan = exchange ? plan_allreduce(context_of(batch, count), Algorithm::kExchange, count)
-                       : plan_allreduce(context_of(batch, count / size), algorithm_for(batch), count);
+  PlanContext context = context_of(batch, count);
+  const Choice choice = choose_for_allreduce(context, batch, count);
+  context.chunk = std::max<int64_t>(choice.frame_bytes / static_cast<int64_t>(size_of(batch.dtype)), 1);
+  Plan plan = plan_allreduce(context, choice.algorithm, count);
   return execute(std::move(batch), std::move(plan));
 }
 
@@ -72,19 +99,29 @@ std::unique_ptr<Execution> NativeBackend::adasum(Batch batch) {
 }
 
 std::unique_ptr<Execution> NativeBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
-  Plan plan = plan_reducescatter(context_of(batch, counts.front()), algorithm_for(batch), counts);
+  const PlanContext context = context_of(batch, counts.front());
+  const Algorithm algorithm = deterministic_ ? Algorithm::kDirect : choose_for_gather(context, batch, total_of(counts));
+  Plan plan = plan_reducescatter(context, algorithm, counts);
   return execute(std::move(batch), std::move(plan));
 }
 
 std::unique_ptr<Execution> NativeBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
-  const int64_t mean = total_of(counts) / static_cast<int64_t>(counts.size());
-  Plan plan = plan_allgather(context_of(batch, mean), algorithm_for(batch), counts);
+  const int64_t total = total_of(counts);
+  const PlanContext context = context_of(batch, total / static_cast<int64_t>(counts.size()));
+  Plan plan = plan_allgather(context, choose_for_gather(context, batch, total), counts);
   return execute(std::move(batch), std::move(plan));
 }
 
 std::unique_ptr<Execution> NativeBackend::broadcast(Batch batch, int root_set_rank) {
   const int64_t count = total_of(batch.inputs);
-  Plan plan = plan_broadcast(context_of(batch, count), root_set_rank, count);
+  const PlanContext context = context_of(batch, count);
+  const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
+  Spread spread = Spread::kTree;
+  if (!context.hosts.empty()) {
+    spread = choose_broadcast(topology_of(context.hosts, plans_.costs), count * element_bytes,
+                              context.chunk * element_bytes, plans_.costs);
+  }
+  Plan plan = plan_broadcast(context, root_set_rank, count, spread);
   return execute(std::move(batch), std::move(plan));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "plan/cost.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
 
@@ -10,8 +11,8 @@ namespace hvd {
 class NativeBackend final : public Backend {
  public:
   // `deterministic`: an element's result depends on nothing but what the ranks give for it. The same on all ranks.
-  explicit NativeBackend(Transport& transport, bool deterministic = false)
-      : transport_(transport), deterministic_(deterministic) {}
+  explicit NativeBackend(Transport& transport, bool deterministic = false, PlanOptions plans = {})
+      : transport_(transport), deterministic_(deterministic), plans_(std::move(plans)) {}
 
   std::unique_ptr<Execution> allreduce(Batch batch) override;
   std::unique_ptr<Execution> adasum(Batch batch) override;
@@ -23,11 +24,13 @@ class NativeBackend final : public Backend {
  private:
   [[nodiscard]] int64_t chunk_of(DType dtype, int64_t elements_per_rank) const;
   [[nodiscard]] PlanContext context_of(const Batch& batch, int64_t elements_per_rank) const;
-  [[nodiscard]] Algorithm algorithm_for(const Batch& batch) const;
+  [[nodiscard]] Choice choose_for_allreduce(const PlanContext& context, const Batch& batch, int64_t count) const;
+  [[nodiscard]] Algorithm choose_for_gather(const PlanContext& context, const Batch& batch, int64_t count) const;
   std::unique_ptr<Execution> execute(Batch batch, Plan plan);
 
   Transport& transport_;
   bool deterministic_;
+  PlanOptions plans_;
 };
 
 }  // namespace hvd

@@ -154,7 +154,7 @@ void PlanExecution::compute(const Step& step, int64_t count) {
     int64_t length = std::min(block, count - at);
     Extent own;
     if (step.with_own) {
-      own = input_.locate(step.source.begin + at);
+      own = step.accumulated ? output_.locate(step.range.begin + at) : input_.locate(step.source.begin + at);
       length = std::min(length, own.count);
     }
     std::byte* stored = nullptr;
@@ -176,7 +176,8 @@ void PlanExecution::compute_block(const Step& step, const Extent& own, std::byte
   operands_.clear();
   for (const Frame* frame : frames_) operands_.push_back(frame->payload + offset);
   if (step.with_own) {
-    operands_.insert(operands_.begin() + (frames_.empty() ? 0 : step.own_position), prescaled(own.data, count));
+    const std::byte* operand = step.accumulated ? own.data : prescaled(own.data, count);
+    operands_.insert(operands_.begin() + (frames_.empty() ? 0 : step.own_position), operand);
   }
   const double factor = step.finish ? batch_.postscale : 1.0;
   std::byte* value = stored != nullptr ? stored : rooms_.front() + offset;
