@@ -166,11 +166,12 @@ using LocalPeerTuple = std::tuple<int, int, int, int, int>;
 using RemotePeerTuple = std::tuple<int, int, std::vector<int>>;
 
 void construct_engine(PyEngine* self, int rank, int size, const EngineOptions& options, LocalPort* port,
-                      const std::vector<LocalPeerTuple>& local_peers,
-                      const std::vector<RemotePeerTuple>& remote_peers) {
+                      const std::vector<LocalPeerTuple>& local_peers, const std::vector<RemotePeerTuple>& remote_peers,
+                      std::vector<int> hosts) {
   TransportParts parts;
   parts.rank = rank;
   parts.size = size;
+  parts.hosts = std::move(hosts);
   for (const auto& [peer, control, data] : remote_peers) {
     RemotePeer& added = parts.remote_peers.emplace_back(RemotePeer{peer, Fd(control), {}});
     for (const int socket : data) added.data.emplace_back(socket);
@@ -257,9 +258,10 @@ void bind_engine(nb::module_& module) {
           [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
              std::optional<double> stall_check_time_s, double stall_shutdown_time_s,
              std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
-             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core,
-             std::optional<AutotuneOptions> autotune) {
+             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, std::optional<AutotuneOptions> autotune,
+             const std::string& allreduce_algorithm, const CostConstants& costs) {
             auto* options = new (self) EngineOptions();
+            options->plans = {.allreduce = algorithm_named(allreduce_algorithm), .costs = costs};
             options->fusion_threshold = fusion_threshold;
             options->cache_capacity = cache_capacity;
             if (stall_check_time_s) options->stall_check_time = from_seconds(*stall_check_time_s);
@@ -279,7 +281,8 @@ void bind_engine(nb::module_& module) {
           nb::arg("rank_names") = std::vector<std::string>(), nb::arg("deterministic") = false,
           nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
           nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1,
-          nb::arg("autotune") = nb::none());
+          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto",
+          nb::arg("costs") = CostConstants());
   nb::class_<PyHandle>(module, "Handle")
       .def("done", [](const PyHandle& self) { return self.operation->done(); })
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
@@ -289,7 +292,7 @@ void bind_engine(nb::module_& module) {
       .def("last_joined", [](const PyHandle& self) { return self.operation->last_joined; });
   nb::class_<PyEngine>(module, "Engine")
       .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"), nb::arg("port").none(),
-           nb::arg("local_peers"), nb::arg("remote_peers"))
+           nb::arg("local_peers"), nb::arg("remote_peers"), nb::arg("hosts") = std::vector<int>())
       .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
       .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
       .def_prop_ro("all_local", [](const PyEngine& self) { return self.engine()->all_local(); })

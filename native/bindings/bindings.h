@@ -3,10 +3,19 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
+#include <string>
+
+#include "plan/cost.h"
+
 namespace hvd::bindings {
 
 void bind_buffer(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_plan(nanobind::module_& module);
 void register_errors();
+
+// None for "auto". Throws Error (kUsage) for a name that is none.
+[[nodiscard]] std::optional<Algorithm> algorithm_named(const std::string& name);
 
 }  // namespace hvd::bindings

@@ -9,5 +9,6 @@ NB_MODULE(_native, module) {
   module.attr("__version__") = HVD_VERSION;
   hvd::bindings::register_errors();
   hvd::bindings::bind_buffer(module);
+  hvd::bindings::bind_plan(module);
   hvd::bindings::bind_engine(module);
 }

@@ -132,6 +132,53 @@ class AutotuneOptions:
         log_path: str = ...,
     ) -> None: ...
 
+class CostConstants:
+    """What the cost model knows of the network; the same on all ranks.
+
+    Args:
+        network_latency_s: of a hop between two hosts; 0 for a usual one.
+        network_bytes_per_s: of a host's link in one direction, where nothing else is known.
+        link_bytes_per_s: the same for each host; 0 for one of which nothing is known.
+    """
+
+    def __init__(
+        self,
+        *,
+        network_latency_s: float = ...,
+        network_bytes_per_s: float = ...,
+        link_bytes_per_s: Sequence[float] = ...,
+    ) -> None: ...
+    @property
+    def network_latency_s(self) -> float: ...
+    @property
+    def network_bytes_per_s(self) -> float: ...
+    @property
+    def link_bytes_per_s(self) -> list[float]: ...
+
+def estimate_allreduce(
+    hosts: Sequence[int],
+    num_bytes: int,
+    *,
+    algorithm: str = ...,
+    deterministic: bool = ...,
+    costs: CostConstants = ...,
+) -> tuple[str, float]:
+    """What the cost model says of an allreduce.
+
+    Args:
+        hosts: the host of each rank, by number; an index into ``costs.link_bytes_per_s``.
+        num_bytes: of each rank's tensor.
+        algorithm: the one to use; auto for the best.
+        deterministic: whether only algorithms that reduce in the order of the ranks may be chosen.
+        costs: of the network.
+
+    Returns:
+        The algorithm, and the seconds until all ranks have the result.
+
+    Raises:
+        UsageError: no such algorithm, no rank, or a negative number of bytes.
+    """
+
 class EngineOptions:
     """How an engine behaves; all fields have defaults and can be given as keywords.
 
@@ -149,6 +196,9 @@ class EngineOptions:
         core: that the engine's thread is bound to; -1 is none.
         autotune: tunes the fusion threshold if given.
         stack_dump: signal, descriptor and thread id of :class:`horovod.position.StackDump`.
+        allreduce_algorithm: exchange, direct, ring, doubling, trees or hierarchical; auto for the
+            one that the cost model prefers. The same on all ranks.
+        costs: what the cost model knows of the network.
     """
 
     def __init__(
@@ -166,6 +216,8 @@ class EngineOptions:
         fuse_groups: bool = ...,
         core: int = ...,
         autotune: AutotuneOptions | None = ...,
+        allreduce_algorithm: str = ...,
+        costs: CostConstants = ...,
     ) -> None: ...
 
 class Engine:
@@ -177,6 +229,8 @@ class Engine:
         local_peers: (rank, local index, segment fd, doorbell fd, liveness socket fd) of each other
             rank on this host. The engine takes the descriptors over and closes them.
         remote_peers: (rank, control socket fd, data socket fds) of each rank on another host.
+        hosts: the host of each rank, by number; may be left out if all ranks are on one host, or
+            each on another.
     """
 
     def __init__(
@@ -187,6 +241,7 @@ class Engine:
         port: LocalPort | None,
         local_peers: Sequence[tuple[int, int, int, int, int]],
         remote_peers: Sequence[tuple[int, int, Sequence[int]]],
+        hosts: Sequence[int] = ...,
     ) -> None: ...
     @property
     def rank(self) -> int: ...

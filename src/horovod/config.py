@@ -35,6 +35,8 @@ _LOCAL_RANK_NAMES = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
+# Algorithms of allreduce whose result does not depend on what travels together.
+_IN_RANK_ORDER = ("auto", "exchange", "direct")
 _CROSS_RANK_NAMES = (("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),)
 
 
@@ -64,6 +66,7 @@ class Config:
         cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
         num_streams: TCP connections that carry data between two ranks of different hosts.
         gradient_buckets: whether gradients live in buckets in shared memory, where that works.
+        allreduce_algorithm: how tensors are reduced between ranks; auto for the best one.
         autotune: whether the best settings are measured while training.
         autotune_log: file for what was tried; empty for none.
         autotune_warmup_samples: samples that are thrown away at first.
@@ -99,6 +102,7 @@ class Config:
     cache_capacity: int = 1024
     num_streams: int = 2
     gradient_buckets: bool = True
+    allreduce_algorithm: str = "auto"
     autotune: bool = False
     autotune_log: str = ""
     autotune_warmup_samples: int = 3
@@ -153,6 +157,12 @@ class Config:
             )
         if not (self.rendezvous_addr == "" or 0 < self.rendezvous_port < 65536):
             raise StartError(f"HOROVOD_GLOO_RENDEZVOUS_PORT={self.rendezvous_port} is not a port")
+        if self.deterministic and self.allreduce_algorithm not in _IN_RANK_ORDER:
+            raise StartError(
+                f"HOROVOD_ALLREDUCE_ALGORITHM={self.allreduce_algorithm} does not reduce in the "
+                "order of the ranks, as HOROVOD_DETERMINISTIC=1 asks for: unset one of them, or "
+                "use exchange or direct"
+            )
         if self.start_timeout_s <= 0:
             raise StartError(f"HOROVOD_START_TIMEOUT={self.start_timeout_s:g} is not above 0")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod import _native
 from horovod.config import NATIVE_LOG_LEVELS
 from horovod.position import PositionWatch, StackDump
+from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.peers import connect_peers
 from horovod.rendezvous.secret import read_secret
 from horovod.rendezvous.store import StoreClient
@@ -58,7 +60,8 @@ def start_engine(config: Config, epoch: int) -> RunningEngine:
     try:
         if config.size == 1:
             label = f"{config.hostname}:{os.getpid()}"
-            engine = _native.Engine(0, 1, _options(config, [label], dump), None, (), ())
+            options = _options(config, [label], dump, LinkSpeeds())
+            engine = _native.Engine(0, 1, options, None, (), ())
         else:
             engine = _connect(config, epoch, dump)
     except BaseException:
@@ -87,10 +90,11 @@ def _connect(config: Config, epoch: int, dump: StackDump) -> _native.Engine:
         return _native.Engine(
             config.rank,
             config.size,
-            _options(config, peers.rank_names, dump),
+            _options(config, peers.rank_names, dump, peers.speeds),
             peers.port,
             peers.local_peers,
             peers.remote_peers,
+            peers.hosts,
         )
     except BaseException:
         peers.close()
@@ -114,7 +118,18 @@ def _core_of(config: Config) -> int:
     return cores[config.local_rank] if config.local_rank < len(cores) else -1
 
 
-def _options(config: Config, rank_names: Sequence[str], dump: StackDump) -> _native.EngineOptions:
+def _costs(speeds: LinkSpeeds) -> _native.CostConstants:
+    known = [rate for rate in speeds.bytes_per_s if rate > 0]
+    return _native.CostConstants(
+        network_latency_s=speeds.latency_s,
+        network_bytes_per_s=statistics.median(known) if known else 0.0,
+        link_bytes_per_s=speeds.bytes_per_s,
+    )
+
+
+def _options(
+    config: Config, rank_names: Sequence[str], dump: StackDump, speeds: LinkSpeeds
+) -> _native.EngineOptions:
     return _native.EngineOptions(
         fusion_threshold=config.fusion_threshold,
         cache_capacity=config.cache_capacity,
@@ -128,4 +143,6 @@ def _options(config: Config, rank_names: Sequence[str], dump: StackDump) -> _nat
         fuse_groups=not config.disable_group_fusion,
         core=_core_of(config),
         autotune=_autotune(config),
+        allreduce_algorithm=config.allreduce_algorithm,
+        costs=_costs(speeds),
     )

@@ -40,6 +40,7 @@ def test_everything_the_launcher_sets_is_read() -> None:
             "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9",
             "HOROVOD_LOG_LEVEL": "DEBUG",
+            "HOROVOD_ALLREDUCE_ALGORITHM": "Ring",
             "HOROVOD_ELASTIC": "1",
         }
     )
@@ -61,6 +62,7 @@ def test_everything_the_launcher_sets_is_read() -> None:
         stall_check_time_s=3.0,
         stall_shutdown_time_s=9.0,
         log_level="debug",
+        allreduce_algorithm="ring",
         elastic=True,
     )
 
@@ -98,6 +100,15 @@ def test_what_reports_tunes_and_checks_is_read() -> None:
         log_hide_time=True,
         thread_affinity=(3, 5),
     )
+
+
+def test_an_algorithm_that_deterministic_mode_rules_out_is_refused() -> None:
+    words = {"HOROVOD_DETERMINISTIC": "1"}
+    for word in ("auto", "direct", "exchange"):
+        assert Config.from_env(words | {"HOROVOD_ALLREDUCE_ALGORITHM": word}).deterministic
+    for word in ("ring", "doubling", "trees", "hierarchical"):
+        with pytest.raises(StartError, match=f"ALGORITHM={word}.*DETERMINISTIC"):
+            Config.from_env(words | {"HOROVOD_ALLREDUCE_ALGORITHM": word})
 
 
 def test_each_setting_has_its_own_field() -> None:
@@ -187,6 +198,7 @@ def test_a_rank_without_a_store_is_told_to_use_the_launcher() -> None:
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
         ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "soon"),
         ("HOROVOD_LOG_LEVEL", "loud"),
+        ("HOROVOD_ALLREDUCE_ALGORITHM", "rings"),
         ("HOROVOD_ELASTIC", "maybe"),
         ("HOROVOD_ELASTIC", "²"),
         ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0"),

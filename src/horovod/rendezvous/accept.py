@@ -96,7 +96,7 @@ class Acceptor:
         return hello.purpose == "local" and self._is_for_us(hello)
 
     def _admits_remote(self, hello: Hello) -> bool:
-        return hello.purpose in ("control", "data") and self._is_for_us(hello)
+        return hello.purpose in ("control", "data", "speed") and self._is_for_us(hello)
 
     def _is_for_us(self, hello: Hello) -> bool:
         expected = hello.to_rank == self._rank and hello.epoch == self._epoch

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC = b"horovod\x01"
-PURPOSES = ("store", "control", "data", "local")
+PURPOSES = ("store", "control", "data", "local", "speed")
 NONCE_BYTES = 32
 MAC_BYTES = 32
 

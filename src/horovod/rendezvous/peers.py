@@ -21,6 +21,7 @@ from horovod.errors import StartError
 from horovod.rendezvous.accept import Acceptor
 from horovod.rendezvous.dial import OpenSocket, dial, retrying
 from horovod.rendezvous.handshake import Hello
+from horovod.rendezvous.link_speed import LinkSpeeds, agree_on_speeds, number_hosts, probes
 from horovod.rendezvous.local import Inbox, Port, connect_unix, receive_inbox, send_inbox
 from horovod.rendezvous.roster import RankInfo, Roster, describe_ranks, host_key
 from horovod.rendezvous.secret import check_secret
@@ -57,12 +58,16 @@ class Connections(Generic[PortT]):
         remote_peers: (rank, control socket fd, data socket fds) of each rank on another host. There
             are as many data sockets on both ends, in the same order.
         rank_names: ``host:pid`` of each rank, for messages.
+        hosts: the host of each rank, by number.
+        speeds: of the network between the hosts.
     """
 
     port: PortT | None
     local_peers: tuple[tuple[int, int, int, int, int], ...]
     remote_peers: tuple[tuple[int, int, list[int]], ...]
     rank_names: tuple[str, ...]
+    hosts: tuple[int, ...]
+    speeds: LinkSpeeds
 
     def close(self) -> None:
         """Closes all descriptors, for a receiver that cannot use them; call it at most once."""
@@ -99,7 +104,8 @@ def connect_peers(
     """
     check_secret(secret)
     if config.size == 1:
-        return Connections(None, (), (), (f"{config.hostname}:{os.getpid()}",))
+        name = f"{config.hostname}:{os.getpid()}"
+        return Connections(None, (), (), (name,), (0,), LinkSpeeds())
     if store is None:
         raise StartError(f"rank {config.rank} of {config.size} has no connection to a store")
     deadline = time.monotonic() + config.start_timeout_s
@@ -125,7 +131,12 @@ def connect_peers(
         )
         try:
             roster.announce()
-            return wiring.connect(roster.wait_all())
+            infos = roster.wait_all()
+            wiring.connect(infos)
+            speeds = agree_on_speeds(
+                store, f"peers/{epoch}/", info.rank, wiring.hosts, wiring.speed_links(), deadline
+            )
+            return wiring.detach(infos, speeds)
         except TimeoutError as error:
             cause = f"the start took longer than {config.start_timeout_s:g} s (--start-timeout)"
             raise _explain(roster, config, cause) from error
@@ -177,6 +188,8 @@ class _Wiring(Generic[PortT]):
         self._port: PortT | None = None
         self._links: dict[_Link, socket.socket] = {}
         self._inboxes: dict[int, Inbox] = {}
+        self._probes: set[tuple[int, int]] = set()
+        self.hosts: tuple[int, ...] = ()
 
     def __enter__(self) -> _Wiring[PortT]:
         return self
@@ -189,8 +202,10 @@ class _Wiring(Generic[PortT]):
         # A traceback may keep this object alive; the port must not live as long.
         self._port = None
 
-    def connect(self, infos: list[RankInfo]) -> Connections[PortT]:
+    def connect(self, infos: list[RankInfo]) -> None:
         """Connects with every rank, in four steps of which only the last two wait for peers."""
+        self.hosts = number_hosts([info.host_key for info in infos])
+        self._probes = set(probes(self.hosts))
         local = [info for info in infos if info.host_key == self._me.host_key]
         local_index = [info.rank for info in local].index(self._me.rank)
         if len(local) > 1:
@@ -204,13 +219,22 @@ class _Wiring(Generic[PortT]):
         for info in local:
             if info.rank != self._me.rank:
                 self._inboxes[info.rank] = self._receive_port(info, local.index(info))
-        return self._detach(infos)
+
+    def speed_links(self) -> dict[int, socket.socket]:
+        """The connections that serve to measure the network, by peer."""
+        return {
+            rank: sock for (rank, purpose, _), sock in self._links.items() if purpose == "speed"
+        }
 
     def _links_to(self, info: RankInfo) -> list[_Link]:
         if info.host_key == self._me.host_key:
             return [(info.rank, "local", 0)]
-        streams = range(self._me.num_streams)
-        return [(info.rank, "control", 0), *((info.rank, "data", stream) for stream in streams)]
+        links = [(info.rank, "control", 0)]
+        links += [(info.rank, "data", stream) for stream in range(self._me.num_streams)]
+        me, peer = self._me.rank, info.rank
+        if not self._probes.isdisjoint({(me, peer), (peer, me)}):
+            links.append((info.rank, "speed", 0))
+        return links
 
     def _dial(self, info: RankInfo, link: _Link) -> socket.socket:
         _, purpose, stream = link
@@ -280,8 +304,11 @@ class _Wiring(Generic[PortT]):
             raise StartError(f"rank {info.rank} ({info.name}) takes itself for another rank")
         return inbox
 
-    def _detach(self, infos: list[RankInfo]) -> Connections[PortT]:
+    def detach(self, infos: list[RankInfo], speeds: LinkSpeeds) -> Connections[PortT]:
+        """What the engine needs; nothing of it is closed with this object any more."""
         remaining_s(self._deadline)
+        for rank in self.speed_links():
+            close_quietly(self._links.pop((rank, "speed", 0)))
         for (_, purpose, _), sock in self._links.items():
             sock.setblocking(False)
             if purpose == "control":
@@ -312,6 +339,8 @@ class _Wiring(Generic[PortT]):
                 if info.host_key != self._me.host_key
             ),
             rank_names=tuple(info.name for info in infos),
+            hosts=self.hosts,
+            speeds=speeds,
         )
         self._inboxes.clear()
         return connections

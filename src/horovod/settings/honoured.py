@@ -7,6 +7,15 @@ from functools import partial
 from horovod.settings.setting import Kind, Setting, Status
 
 MIB = 1024 * 1024
+ALLREDUCE_ALGORITHMS = (
+    "auto",
+    "exchange",
+    "direct",
+    "ring",
+    "doubling",
+    "trees",
+    "hierarchical",
+)
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _flag = partial(Setting, kind=Kind.FLAG, default=False)
@@ -72,6 +81,15 @@ _SPEED = (
         "host, they live in memory that all ranks see, and are reduced in buckets",
         default=True,
         field="gradient_buckets",
+    ),
+    Setting(
+        "HOROVOD_ALLREDUCE_ALGORITHM",
+        "the algorithm of allreduce for tests and experts, the same on all ranks: "
+        f"{', '.join(ALLREDUCE_ALGORITHMS)}; auto chooses by operation, size and hosts",
+        kind=Kind.WORD,
+        default="auto",
+        field="allreduce_algorithm",
+        words=ALLREDUCE_ALGORITHMS,
     ),
     _flag(
         "HOROVOD_AUTOTUNE",

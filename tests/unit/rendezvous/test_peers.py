@@ -26,6 +26,7 @@ from horovod.rendezvous import (
     make_secret,
 )
 from horovod.rendezvous.handshake import Hello, pack_hello
+from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.local import connect_unix, receive_inbox
 
 if TYPE_CHECKING:
@@ -182,6 +183,11 @@ def test_a_mixed_job_counts_local_ranks_in_the_order_of_ranks(
             [1, 3],
             [0, 2],
         ]
+        assert all(mine.hosts == (0, 1, 0, 1) for mine in ranks)
+        assert len({mine.speeds for mine in ranks}) == 1
+        assert ranks[0].speeds.latency_s > 0
+        assert len(ranks[0].speeds.bytes_per_s) == 2
+        assert min(ranks[0].speeds.bytes_per_s) > 0
 
 
 def test_every_order_of_arrival_works(server: StoreServer, secret: bytes) -> None:
@@ -209,7 +215,7 @@ def test_rounds_of_one_job_leave_nothing_behind(server: StoreServer, secret: byt
 
 def test_a_job_of_one_rank_needs_no_store(secret: bytes) -> None:
     alone = connect_peers(Config(hostname="a"), secret, None, FakePort)
-    assert alone == Connections(None, (), (), (f"a:{os.getpid()}",))
+    assert alone == Connections(None, (), (), (f"a:{os.getpid()}",), (0,), LinkSpeeds())
 
 
 def test_a_job_of_two_needs_a_store(secret: bytes) -> None:

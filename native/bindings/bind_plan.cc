@@ -1,0 +1,76 @@
+// The cost model, for the settings of an engine and for simulations.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "transport/segment.h"
+
+namespace nb = nanobind;
+
+namespace hvd::bindings {
+namespace {
+
+constexpr std::array<std::pair<const char*, Algorithm>, 6> kAlgorithms = {{{"exchange", Algorithm::kExchange},
+                                                                           {"direct", Algorithm::kDirect},
+                                                                           {"ring", Algorithm::kRing},
+                                                                           {"doubling", Algorithm::kDoubling},
+                                                                           {"trees", Algorithm::kTrees},
+                                                                           {"hierarchical", Algorithm::kHierarchical}}};
+
+std::string name_of(Algorithm algorithm) {
+  for (const auto& [name, known] : kAlgorithms) {
+    if (known == algorithm) return name;
+  }
+  return "unknown";
+}
+
+std::pair<std::string, double> estimate(const std::vector<int>& hosts, int64_t num_bytes, const std::string& algorithm,
+                                        bool deterministic, const CostConstants& costs) {
+  if (hosts.empty() || num_bytes < 0) {
+    throw Error(ErrorKind::kUsage, "an estimate needs the host of at least one rank, and a number of bytes");
+  }
+  const CostTopology topology = topology_of(hosts, costs);
+  const auto frame = static_cast<int64_t>(least_ring_frame_bytes());
+  const std::optional<Algorithm> forced = algorithm_named(algorithm);
+  if (forced) return {algorithm, estimate_allreduce(*forced, topology, num_bytes, frame, costs)};
+  const Choice choice = choose_allreduce(topology, num_bytes, deterministic, frame, costs);
+  return {name_of(choice.algorithm), choice.seconds};
+}
+
+}  // namespace
+
+std::optional<Algorithm> algorithm_named(const std::string& name) {
+  std::string known = "auto";
+  if (name == known) return std::nullopt;
+  for (const auto& [candidate, algorithm] : kAlgorithms) {
+    if (name == candidate) return algorithm;
+    known += std::string(", ") + candidate;
+  }
+  throw Error(ErrorKind::kUsage, "\"" + name + "\" is no algorithm of allreduce; there are " + known);
+}
+
+void bind_plan(nb::module_& module) {
+  nb::class_<CostConstants>(module, "CostConstants")
+      .def(
+          "__init__",
+          [](CostConstants* self, double network_latency_s, double network_bytes_per_s,
+             std::vector<double> link_bytes_per_s) {
+            auto* costs = new (self) CostConstants();
+            if (network_latency_s > 0) costs->network_latency_s = network_latency_s;
+            if (network_bytes_per_s > 0) costs->network_bytes_per_s = network_bytes_per_s;
+            costs->link_bytes_per_s = std::move(link_bytes_per_s);
+          },
+          nb::kw_only(), nb::arg("network_latency_s") = 0.0, nb::arg("network_bytes_per_s") = 0.0,
+          nb::arg("link_bytes_per_s") = std::vector<double>())
+      .def_ro("network_latency_s", &CostConstants::network_latency_s)
+      .def_ro("network_bytes_per_s", &CostConstants::network_bytes_per_s)
+      .def_ro("link_bytes_per_s", &CostConstants::link_bytes_per_s);
+  module.def("estimate_allreduce", &estimate, nb::arg("hosts"), nb::arg("num_bytes"), nb::kw_only(),
+             nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("costs") = CostConstants());
+}
+
+}  // namespace hvd::bindings
