@@ -58,17 +58,19 @@ void bind_plan(nb::module_& module) {
       .def(
           "__init__",
           [](CostConstants* self, double network_latency_s, double network_bytes_per_s,
-             std::vector<double> link_bytes_per_s) {
+             std::vector<double> link_bytes_per_s, double memory_bytes_per_s) {
             auto* costs = new (self) CostConstants();
             if (network_latency_s > 0) costs->network_latency_s = network_latency_s;
             if (network_bytes_per_s > 0) costs->network_bytes_per_s = network_bytes_per_s;
+            if (memory_bytes_per_s > 0) costs->memory_bytes_per_s = memory_bytes_per_s;
             costs->link_bytes_per_s = std::move(link_bytes_per_s);
           },
           nb::kw_only(), nb::arg("network_latency_s") = 0.0, nb::arg("network_bytes_per_s") = 0.0,
-          nb::arg("link_bytes_per_s") = std::vector<double>())
+          nb::arg("link_bytes_per_s") = std::vector<double>(), nb::arg("memory_bytes_per_s") = 0.0)
       .def_ro("network_latency_s", &CostConstants::network_latency_s)
       .def_ro("network_bytes_per_s", &CostConstants::network_bytes_per_s)
-      .def_ro("link_bytes_per_s", &CostConstants::link_bytes_per_s);
+      .def_ro("link_bytes_per_s", &CostConstants::link_bytes_per_s)
+      .def_ro("memory_bytes_per_s", &CostConstants::memory_bytes_per_s);
   module.def("estimate_allreduce", &estimate, nb::arg("hosts"), nb::arg("num_bytes"), nb::kw_only(),
              nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("costs") = CostConstants());
 }

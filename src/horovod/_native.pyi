@@ -139,6 +139,7 @@ class CostConstants:
         network_latency_s: of a hop between two hosts; 0 for a usual one.
         network_bytes_per_s: of a host's link in one direction, where nothing else is known.
         link_bytes_per_s: the same for each host; 0 for one of which nothing is known.
+        memory_bytes_per_s: that the ranks of a host read and write together; 0 for a usual host.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class CostConstants:
         network_latency_s: float = ...,
         network_bytes_per_s: float = ...,
         link_bytes_per_s: Sequence[float] = ...,
+        memory_bytes_per_s: float = ...,
     ) -> None: ...
     @property
     def network_latency_s(self) -> float: ...
@@ -154,6 +156,8 @@ class CostConstants:
     def network_bytes_per_s(self) -> float: ...
     @property
     def link_bytes_per_s(self) -> list[float]: ...
+    @property
+    def memory_bytes_per_s(self) -> float: ...
 
 def estimate_allreduce(
     hosts: Sequence[int],
