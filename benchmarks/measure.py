@@ -24,20 +24,22 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mpich
-import psutil
 import torch
-import torch.distributed as dist
+from libraries import LIBRARIES as LIBRARIES
+from libraries import Libraries as Libraries
+from libraries import Library as Library
+from libraries import close_libraries as close_libraries
+from libraries import open_libraries as open_libraries
 
 from horovod.config import Config
 from horovod.rendezvous import StoreClient, StoreServer, make_secret, read_secret, write_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-LIBRARIES = {"horovod": "Horovod", "gloo": "gloo", "mpi": "Open MPI", "mpich": "MPICH"}
 MIB = 1024 * 1024
 
 JOB_TIMEOUT_S = 1800.0
@@ -75,6 +77,7 @@ def run_benchmark(
     args: argparse.Namespace,
     run_rank: Callable[[Seat, argparse.Namespace], dict[str, Any]],
     show_run: Callable[[dict[str, Any]], str],
+    start_jobs: Callable[[argparse.Namespace], Iterator[dict[str, Any]]] | None = None,
 ) -> None:
     """Measures if this process is a rank; otherwise starts ranks, one job after the other.
 
@@ -83,16 +86,23 @@ def run_benchmark(
         args: with what :func:`add_common_arguments` added.
         run_rank: what each rank does; returns the run as JSON can hold it.
         show_run: turns a run into text.
+        start_jobs: starts the jobs and yields their runs; None starts one on this host for each
+            number of ``--np``.
     """
     if Config.from_env().size > 1:
         _be_a_rank(script, args, run_rank, show_run)
         return
     args.libraries = choose_libraries(args.libraries, find_mpirun() is not None)
     runs = []
-    for num_ranks in args.np:
-        runs.append(run_ranks(script, sys.argv[1:], num_ranks, "mpi" in args.libraries))
-        print(show_run(runs[-1]), flush=True)
+    for run in _start_jobs(script, args) if start_jobs is None else start_jobs(args):
+        runs.append(run)
+        print(show_run(run), flush=True)
         _write_report(script, args.json, runs)  # now, as the next job may fail
+
+
+def _start_jobs(script: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for num_ranks in args.np:
+        yield run_ranks(script, sys.argv[1:], num_ranks, "mpi" in args.libraries)
 
 
 def _be_a_rank(
@@ -258,129 +268,6 @@ class Alone:
     def say(self, line: str) -> None:
         """Prints a line about the progress."""
         print(line, file=sys.stderr, flush=True)
-
-
-# --------------------------------------------------------------------------- the libraries
-
-
-class Library(Protocol):
-    """A library under test; sums float32 tensors over all ranks, in place."""
-
-    def barrier(self) -> None:
-        """Waits for all ranks, as this library does it."""
-
-    def prepare(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
-        """Returns the blocking call that reduces ``tensor``.
-
-        Args:
-            tensor: contiguous, float32, on the CPU.
-            name: what Horovod's ranks agree on.
-        """
-
-    def close(self) -> None:
-        """Leaves the library's job."""
-
-
-class HorovodLibrary:
-    """Ours, through the adapter for PyTorch."""
-
-    def __init__(self, seat: Seat) -> None:
-        import horovod.torch as hvd
-
-        hvd.init()
-        self.hvd = hvd
-
-    def barrier(self) -> None:
-        self.hvd.barrier()
-
-    def prepare(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
-        allreduce_, op = self.hvd.allreduce_, self.hvd.Sum
-        return lambda: allreduce_(tensor, name=name, op=op)
-
-    def close(self) -> None:
-        self.hvd.shutdown()
-
-
-class GlooLibrary:
-    """torch.distributed with gloo, over the interface that the job's store is reached by."""
-
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        os.environ["GLOO_SOCKET_IFNAME"] = _interface_of(seat.address)
-        # Not a FileStore: that one opens its file once more when it ends, and waits for it if
-        # another rank has just removed it.
-        options = {"world_size": seat.size, "wait_for_workers": False}
-        server = (
-            dist.TCPStore(seat.address, 0, is_master=True, **options) if seat.rank == 0 else None
-        )
-        address, port = seat.exchange((seat.address, server.port if server else 0))[0]
-        store = server or dist.TCPStore(address, port, is_master=False, **options)
-        dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.size)
-
-    def barrier(self) -> None:
-        dist.barrier()
-
-    def prepare(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
-        return lambda: dist.all_reduce(tensor)
-
-    def close(self) -> None:
-        self._seat.exchange("gloo ends")  # rank 0 holds the store of all
-        dist.destroy_process_group()
-
-
-def _interface_of(address: str) -> str:
-    """The name of the interface of this host that has the address."""
-    for name, entries in psutil.net_if_addrs().items():
-        if address in [entry.address for entry in entries]:
-            return name
-    raise RuntimeError(f"no interface of this host has the address {address}")
-
-
-class MpiLibrary:
-    """Open MPI through mpi4py."""
-
-    def __init__(self, seat: Seat) -> None:
-        import mpi4py
-
-        # The cheapest level that allows the threads of the other libraries.
-        mpi4py.rc.thread_level = "funneled"
-        from mpi4py import MPI
-
-        if MPI.COMM_WORLD.Get_size() != seat.size:
-            raise RuntimeError("Open MPI does not see the ranks: start them by mpirun")
-        self._mpi = MPI
-
-    def barrier(self) -> None:
-        self._mpi.COMM_WORLD.Barrier()
-
-    def prepare(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
-        allreduce, in_place = self._mpi.COMM_WORLD.Allreduce, self._mpi.IN_PLACE
-        buffer = [tensor.numpy(), self._mpi.FLOAT]
-        return lambda: allreduce(in_place, buffer)
-
-    def close(self) -> None:
-        """mpi4py finalises MPI when the process ends."""
-
-
-Libraries: TypeAlias = dict[str, Library | mpich.MpichLibrary]
-
-
-def close_libraries(seat: Seat, libraries: Libraries) -> None:
-    """Leaves all jobs, once no rank needs them any more."""
-    seat.exchange("finished")
-    for library in libraries.values():
-        library.close()
-
-
-def open_libraries(names: Sequence[str], seat: Seat) -> Libraries:
-    """Joins the job of each library, in the same order on all ranks."""
-    classes: dict[str, Callable[[Seat], Library | mpich.MpichLibrary]] = {
-        "horovod": HorovodLibrary,
-        "gloo": GlooLibrary,
-        "mpi": MpiLibrary,
-        "mpich": mpich.MpichLibrary,
-    }
-    return {name: classes[name](seat) for name in names}
 
 
 # --------------------------------------------------------------------------- rounds

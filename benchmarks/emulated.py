@@ -1,0 +1,179 @@
+"""Benchmarks between hosts that are network namespaces of this machine.
+
+The hosts are those of the tests (``tests/dist/cluster.py``): root and iproute2 are needed. Ranks
+are started by the tests' own driver, or by Open MPI's mpirun if Open MPI takes part; its daemons
+are started in the namespaces, each with a host name of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import measure
+
+from horovod.rendezvous import StoreServer, make_secret, write_secret
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "dist"))
+import cluster
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+KILL_TIMEOUT_S = 10.0
+
+# By a name that mpirun's daemon is to be started for: enters the namespace, and sets the host name.
+_AGENT = """#!/bin/sh
+case "$1" in
+{cases}
+*) echo "unknown host $1" >&2; exit 1;;
+esac
+shift
+exec nsenter --net=/run/netns/$namespace unshare --uts \
+sh -c "echo $name > /proc/sys/kernel/hostname; exec sh -c '$*'"
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Where ranks run.
+
+    Attributes:
+        hosts: how many.
+        ranks_per_host: on each of them.
+        rate_mbit: Mbit/s of each host in each direction; None for no limit.
+    """
+
+    hosts: int
+    ranks_per_host: int
+    rate_mbit: float | None
+
+    def __str__(self) -> str:
+        rate = "no rate limit" if self.rate_mbit is None else f"{self.rate_mbit:g} Mbit/s a host"
+        return f"{self.hosts} hosts x {self.ranks_per_host}, {rate}"
+
+
+def check_possible() -> None:
+    """Ends the program if there can be no emulated hosts.
+
+    Raises:
+        SystemExit: with the reason.
+    """
+    reason = cluster.why_not()
+    if reason:
+        raise SystemExit(reason)
+
+
+def add_rate_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--rate-mbit``."""
+    parser.add_argument(
+        "--rate-mbit",
+        type=float,
+        default=1000.0,
+        help="Mbit/s of each host, in each direction; 0 for no limit (default: 1000)",
+    )
+
+
+def run_on_hosts(
+    script: str, arguments: Sequence[str], shape: Shape, with_mpi: bool = False
+) -> Any:
+    """Runs ``script`` once per rank and returns the run that rank 0 has measured.
+
+    Args:
+        script: the file of the benchmark.
+        arguments: its command line, to which ``--result FILE`` is added.
+        shape: where the ranks run.
+        with_mpi: start the ranks by Open MPI's mpirun.
+
+    Raises:
+        SystemExit: a rank failed, or all of it took longer than ``measure.JOB_TIMEOUT_S``.
+    """
+    with tempfile.TemporaryDirectory(prefix="horovod-benchmark-") as directory:
+        result = Path(directory) / "result.json"
+        command = [sys.executable, script, *arguments, "--result", str(result)]
+        with cluster.Cluster(shape.hosts, shape.rate_mbit) as hosts:
+            if with_mpi:
+                _run_with_mpirun(hosts, shape, command, Path(directory))
+            else:
+                outcome = hosts.run(
+                    shape.ranks_per_host, command, None, measure.JOB_TIMEOUT_S, relay=True
+                )
+                if any(outcome.codes):
+                    raise SystemExit(f"the ranks ended with exit codes {outcome.codes}")
+        return json.loads(result.read_text())
+
+
+def _run_with_mpirun(
+    hosts: cluster.Cluster, shape: Shape, command: Sequence[str], directory: Path
+) -> None:
+    secret = make_secret()
+    with cluster.entered(hosts.hosts[0].namespace):
+        store = StoreServer(secret, hosts.hosts[0].address)
+    with store:
+        environ = {
+            **os.environ,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port),
+            "HOROVOD_SECRET_FILE": write_secret(str(directory), secret),
+        }
+        words = [*_mpirun(hosts, shape, _write_agent(hosts, directory)), *command]
+        code = _run_to_the_end(hosts, words, environ)
+    if code:
+        raise SystemExit(f"mpirun ended with exit code {code}")
+
+
+def _write_agent(hosts: cluster.Cluster, directory: Path) -> Path:
+    cases = [f"{h.address}) namespace={h.namespace}; name={h.name};;" for h in hosts.hosts]
+    agent = directory / "agent"
+    agent.write_text(_AGENT.format(cases="\n".join(cases)))
+    agent.chmod(0o700)
+    return agent
+
+
+def _mpirun(hosts: cluster.Cluster, shape: Shape, agent: Path) -> list[str]:
+    places = [f"{host.address}:{shape.ranks_per_host}" for host in hosts.hosts]
+    mpirun = measure.find_mpirun()
+    assert mpirun is not None
+    options = {
+        "pml": "ob1",
+        "btl": "tcp,sm,self",
+        "btl_tcp_if_include": cluster.INTERFACE,
+        "mpi_yield_when_idle": "1",  # it does not see that all hosts share their cores
+    }
+    return [
+        *(mpirun, "--allow-run-as-root", "--bind-to", "none"),
+        *("--prtemca", "plm_ssh_agent", str(agent)),
+        *("--prtemca", "prte_if_include", cluster.INTERFACE),
+        *(word for name, value in options.items() for word in ("--mca", name, value)),
+        *("--host", ",".join(places)),
+        *("-np", str(shape.hosts * shape.ranks_per_host)),
+    ]
+
+
+def _run_to_the_end(
+    hosts: cluster.Cluster, words: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    """Runs mpirun on the first host, with its name; returns the exit code."""
+    rename = f'echo {hosts.hosts[0].name} > /proc/sys/kernel/hostname; exec "$@"'
+    with cluster.entered(hosts.hosts[0].namespace):
+        process = subprocess.Popen(
+            ["unshare", "--uts", "sh", "-c", rename, "mpirun", *words],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(measure.JOB_TIMEOUT_S)
+    except BaseException:
+        # Daemons and ranks end when mpirun does.
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(KILL_TIMEOUT_S)
+        raise
