@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cluster
 import pytest
 
 import horovod
@@ -21,6 +22,9 @@ EXAMPLES = ROOT / "examples" / "pytorch"
 BENCHMARKS = ROOT / "benchmarks"
 SOURCE = str(Path(horovod.__file__).resolve().parent.parent)
 DEADLINE_S = 120.0
+
+WHY_NO_HOSTS = cluster.why_not()
+needs_hosts = pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
 
 
 def run(*words: object) -> str:
@@ -124,6 +128,36 @@ def test_timeline_benchmark() -> None:
     options = ("--np", 2, "--seconds-per-run", 0.5, "--width", 32, "--layers", 3)
     output = run(BENCHMARKS / "timeline.py", *options)
     assert re.search(r"[+-]\d+\.\d\d %", output)
+
+
+@needs_hosts
+def test_benchmark_between_hosts(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    output = run(
+        BENCHMARKS / "between_hosts.py",
+        *("--hosts", 2, "--ranks-per-host", 1, "--bytes", 4, 65536, "--seconds-per-size", 0.05),
+        *("--libraries", "horovod,gloo", "--json", report),
+    )
+    assert "of the line" in output
+    (measured,) = json.loads(report.read_text())["runs"]
+    assert [size["bytes"] for size in measured["sizes"]] == [4, 65536]
+    assert 0 < measured["wire_mbit_per_s"] < 1000
+
+
+@needs_hosts
+def test_replay(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    output = run(
+        BENCHMARKS / "replay.py",
+        *("--hosts", 2, "--models", "inception_v3", "--steps", 1, "--shrink", 50),
+        *("--json", report),
+    )
+    assert "efficiency" in output
+    (measured,) = json.loads(report.read_text())["runs"][0]["models"]
+    assert measured["gradients"] == 284
+    # 451 ms, 25 times slower as the network is, and 50 times less of everything.
+    assert measured["alone_s"] == pytest.approx(0.451 * 25 / 50, rel=0.5)
+    assert 0 < measured["efficiency"] < 1.1
 
 
 def test_the_list_of_gradients_is_that_of_resnet50() -> None:
