@@ -56,6 +56,7 @@ def measure_wire(seat: measure.Seat, peer: int) -> float:
     address = seat.exchange(listener.getsockname() if listener else None)[0]
     if seat.rank in (0, peer):
         if listener:
+            listener.settimeout(WIRE_TIMEOUT_S)
             connection = listener.accept()[0]
             listener.close()
         else:
