@@ -26,7 +26,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-native test-asan test-tsan test-python lint lint-python lint-native bench docs wheel wheel-test clean FORCE
+.PHONY: help demo dev test test-native test-asan test-tsan test-python lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -130,6 +130,11 @@ bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo, Open
 	python benchmarks/many_tensors.py $(BENCH)
 	python benchmarks/latency.py
 	python benchmarks/timeline.py
+
+bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emulated hosts, as root; half an hour
+	python benchmarks/between_hosts.py $(BENCH)
+	python benchmarks/between_hosts.py --rate-mbit 0 --bytes 4 67108864 $(BENCH)
+	python benchmarks/replay.py
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links
 	python -m horovod.settings.document docs/settings.md
