@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 INTERFACE = "eth0"
 MTU = 1500
-# Of a rank's 1500 bytes in a frame of 1514 bytes; what TCP with timestamps can use of the rate.
+# What TCP with timestamps can use of a rate: 1448 bytes of each frame of 1514.
 WIRE_SHARE = (MTU - 52) / (MTU + 14)
 
 _NAMESPACES = Path("/run/netns")
