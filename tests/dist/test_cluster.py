@@ -28,6 +28,9 @@ GOOD_RANK = [sys.executable, str(Path(__file__).with_name("cluster_rank.py"))]
 FAULTY_RANK = [sys.executable, str(Path(__file__).with_name("cluster_faults.py"))]
 MANY = str(16 * 1024 * 1024)  # 64 MiB
 FEW = "1"
+# Eight ranks that load torch on two busy cores take their time.
+PATIENT = {"HOROVOD_START_TIMEOUT": "90"}
+PATIENT_S = 120.0
 
 
 # -- the network itself
@@ -84,7 +87,8 @@ def test_ranks_know_their_places_and_a_failing_rank_ends_the_others() -> None:
 @pytest.mark.parametrize("num_hosts", [2, 4])
 def test_collectives_between_hosts(num_hosts: int, ranks_per_host: int) -> None:
     with Cluster(num_hosts) as cluster:
-        outcome = cluster.run(ranks_per_host, [*GOOD_RANK, "collectives"]).check()
+        words = [*GOOD_RANK, "collectives"]
+        outcome = cluster.run(ranks_per_host, words, PATIENT, PATIENT_S).check()
     assert outcome.output.count("all equal") == num_hosts * ranks_per_host
 
 
@@ -93,7 +97,7 @@ def _trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What two ranks on two hosts have trained, by what it is."""
     folder = tmp_path_factory.mktemp("trained")
     with Cluster(2) as cluster:
-        cluster.run(1, [*GOOD_RANK, "training", str(folder)], deadline_s=120.0).check()
+        cluster.run(1, [*GOOD_RANK, "training", str(folder)], PATIENT, PATIENT_S).check()
     return {
         what: [torch.load(folder / f"{what}.{rank}.pt") for rank in range(2)]
         for what in ("digits", "recipes")
