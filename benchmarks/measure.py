@@ -97,7 +97,7 @@ def run_benchmark(
     for run in _start_jobs(script, args) if start_jobs is None else start_jobs(args):
         runs.append(run)
         print(show_run(run), flush=True)
-        _write_report(script, args.json, runs)  # now, as the next job may fail
+        write_report(script, args.json, runs)  # now, as the next job may fail
 
 
 def _start_jobs(script: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -120,10 +120,11 @@ def _be_a_rank(
         args.result.write_text(json.dumps(run))
     else:  # somebody else's launcher started the ranks
         print(show_run(run), flush=True)
-        _write_report(script, args.json, [run])
+        write_report(script, args.json, [run])
 
 
-def _write_report(script: str, path: Path | None, runs: list[dict[str, Any]]) -> None:
+def write_report(script: str, path: Path | None, runs: list[dict[str, Any]]) -> None:
+    """Writes the runs as JSON, if there is a path."""
     if path is not None:
         report = {"benchmark": Path(script).stem, "machine": describe_machine(), "runs": runs}
         path.write_text(json.dumps(report, indent=1) + "\n")
@@ -264,10 +265,6 @@ class Alone:
     def exchange(self, value: Any) -> list[Any]:
         """Returns the value."""
         return [value]
-
-    def say(self, line: str) -> None:
-        """Prints a line about the progress."""
-        print(line, file=sys.stderr, flush=True)
 
 
 # --------------------------------------------------------------------------- rounds

@@ -9,9 +9,13 @@ README.md in this folder says what is measured and how to read the table.
 from __future__ import annotations
 
 import argparse
-import copy
+import json
 import os
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import measure
@@ -20,10 +24,13 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from horovod.config import Config
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LEARNING_RATE = 1e-3
+WARMUP_STEPS = 5  # the first ones find out how gradients look, and share memory
 WAYS = {
     "alone": "no communication",
     "horovod": "Horovod",
@@ -101,66 +108,100 @@ def step_of(
     return step
 
 
-def make_ways(
-    model: nn.Module, images: torch.Tensor, libraries: list[str], size: int
-) -> dict[str, Callable[[], None]]:
-    """Each way trains a copy of the model."""
-    import horovod.torch as hvd
+def make_step(way: str, model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
+    """A training step of one of ``WAYS``."""
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    if way in ("horovod", "private"):
+        import horovod.torch as hvd
 
-    def sgd(of: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(of.parameters(), lr=LEARNING_RATE)
-
-    ways: dict[str, Callable[[], None]] = {}
-    copies = [copy.deepcopy(model) for _ in WAYS]
-    ways["alone"] = step_of(copies[0], sgd(copies[0]), images)
-    ours = hvd.DistributedOptimizer(sgd(copies[1]), copies[1].named_parameters())
-    ways["horovod"] = step_of(copies[1], ours, images)
-    if size > 1:
-        named = ((f"private.{name}", param) for name, param in copies[2].named_parameters())
-        private = hvd.DistributedOptimizer(sgd(copies[2]), named, gradient_buckets=False)
-        ways["private"] = step_of(copies[2], private, images)
-    if "gloo" in libraries and size > 1:
-        ways["ddp"] = step_of(DistributedDataParallel(copies[3]), sgd(copies[3]), images)
-    return ways
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, model.named_parameters(), gradient_buckets=way == "horovod"
+        )
+    if way == "ddp":
+        model = DistributedDataParallel(model)
+    return step_of(model, optimizer, images)
 
 
-def measure_workload(
-    seat: measure.Seat | measure.Alone,
-    barrier: Callable[[], None],
-    ways: dict[str, Callable[[], None]],
-    seconds: float,
-) -> dict[str, Any]:
-    """The rounds of one model."""
-    contestants = [measure.Contestant(name, step, barrier) for name, step in ways.items()]
-    for contestant in contestants:
-        contestant.burst(4)  # the first steps find out how gradients look, and share memory
-    return measure.summarize(measure.run_rounds(seat, contestants, seconds))
+def measure_step(
+    seat: measure.Seat | measure.Alone, step: Callable[[], None], seconds: float
+) -> float:
+    """Seconds of a step on the slowest rank."""
+    for _ in range(WARMUP_STEPS):
+        step()
+    began = time.perf_counter()
+    step()
+    own_s = time.perf_counter() - began
+    num_steps = max(3, int(seconds / max(seat.exchange(own_s))))
+    seat.exchange("ready")
+    began = time.perf_counter()
+    for _ in range(num_steps):
+        step()
+    return float(max(seat.exchange((time.perf_counter() - began) / num_steps)))
 
 
-def run_rank(seat: measure.Seat | measure.Alone, args: argparse.Namespace) -> dict[str, Any]:
-    """What each rank does."""
-    import horovod.torch as hvd
-
-    load_average = os.getloadavg()[0]
+def run_rank(args: argparse.Namespace) -> None:
+    """What each rank of one job does: one way, all models."""
+    seat = measure.Seat() if Config.from_env().size > 1 else measure.Alone()
     libraries: dict[str, measure.Library] = {}
-    if isinstance(seat, measure.Seat):
-        libraries = measure.open_libraries(args.libraries, seat)
-    else:
-        hvd.init()
+    if args.way == "ddp":
+        assert isinstance(seat, measure.Seat)
+        libraries["gloo"] = measure.GlooLibrary(seat)
+    elif args.way != "alone":
+        libraries["horovod"] = measure.HorovodLibrary(seat)
     torch.manual_seed(seat.rank)
-    rows = []
+    times_s = {}
     for name, (model, images) in workloads(args).items():
-        ways = make_ways(model, images, args.libraries, seat.size)
-        row = measure_workload(seat, hvd.barrier, ways, args.seconds)
-        num_params = sum(param.numel() for param in model.parameters())
-        rows.append({"workload": name, "parameters": num_params, **row})
-        seat.say(f"{seat.size} ranks: {name} done")
-    run = {"np": seat.size, "load_average": load_average, "batch": args.batch, "workloads": rows}
-    if isinstance(seat, measure.Seat):
-        measure.close_libraries(seat, libraries)
-    else:
-        hvd.shutdown()
-    return run
+        times_s[name] = measure_step(seat, make_step(args.way, model, images), args.seconds)
+    seat.exchange("finished")
+    for library in libraries.values():
+        library.close()
+    if seat.rank == 0:
+        args.result.write_text(json.dumps(times_s))
+
+
+def run_job(args: argparse.Namespace, way: str, num_ranks: int) -> dict[str, float]:
+    """Seconds of a step by model, in processes that do nothing else."""
+    arguments = [*sys.argv[1:], "--way", way]
+    if num_ranks > 1:
+        times_s: dict[str, float] = measure.run_ranks(__file__, arguments, num_ranks, False)
+        return times_s
+    with tempfile.TemporaryDirectory(prefix="horovod-benchmark-") as directory:
+        result = Path(directory) / "result.json"
+        command = [sys.executable, __file__, *arguments, "--result", str(result)]
+        subprocess.run(command, timeout=measure.JOB_TIMEOUT_S, check=True)
+        times_s = json.loads(result.read_text())
+    return times_s
+
+
+def run_ways(args: argparse.Namespace, num_ranks: int) -> dict[str, Any]:
+    """The rounds of one number of ranks."""
+    ways = [way for way in WAYS if num_ranks > 1 or way in ("alone", "horovod")]
+    if "gloo" not in args.libraries and "ddp" in ways:
+        ways.remove("ddp")
+    load_average = os.getloadavg()[0]
+    rounds: dict[str, dict[str, list[float]]] = {}
+    for index in range(args.rounds):
+        # Nobody always comes first, or always after the same one.
+        shift = index % len(ways)
+        for way in (*ways[shift:], *ways[:shift]):
+            for name, time_s in run_job(args, way, num_ranks).items():
+                rounds.setdefault(name, {}).setdefault(way, []).append(time_s)
+        print(f"{num_ranks} ranks: round {index + 1} of {args.rounds}", file=sys.stderr, flush=True)
+    parameters = {
+        name: sum(param.numel() for param in model.parameters())
+        for name, (model, _) in workloads(args).items()
+    }
+    rows = [
+        {
+            "workload": name,
+            "parameters": parameters[name],
+            **measure.summarize(
+                measure.Rounds(args.rounds, dict.fromkeys(ways, 1), {way: of[way] for way in ways})
+            ),
+        }
+        for name, of in rounds.items()
+    ]
+    return {"np": num_ranks, "load_average": load_average, "batch": args.batch, "workloads": rows}
 
 
 def show_run(run: dict[str, Any]) -> str:
@@ -173,7 +214,7 @@ def show_run(run: dict[str, Any]) -> str:
             speed = "" if ratio is None else f"{100 / ratio:.1f} %"
             rows.append([what, WAYS[name], measure.show_times(numbers), speed])
     title = (
-        f"{run['np']} ranks, batches of {run['batch']}; "
+        f"{run['np']} rank(s), batches of {run['batch']}; "
         f"load average before: {run['load_average']:.1f}"
     )
     header = ["model", "way", "step: p10 / median / p90", "speed of no communication"]
@@ -186,14 +227,24 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--mlp-width", type=int, default=2048)
     parser.add_argument("--cnn-width", type=int, default=64)
     parser.add_argument("--image", type=int, default=32, help="pixels along an edge")
-    measure.add_common_arguments(parser, "workload", 30.0)
-    parser.set_defaults(np=[2], libraries=["horovod", "gloo"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # given to the ranks
+    measure.add_common_arguments(parser, "workload", 5.0)
+    parser.set_defaults(np=[2, 1], libraries=["horovod", "gloo"])
     return parser.parse_args()
 
 
+def main(args: argparse.Namespace) -> None:
+    """Starts one job after the other, or is a rank of one."""
+    if args.way:
+        run_rank(args)
+        return
+    runs = []
+    for num_ranks in args.np:
+        runs.append(run_ways(args, num_ranks))
+        print(show_run(runs[-1]), flush=True)
+        measure.write_report(__file__, args.json, runs)
+
+
 if __name__ == "__main__":
-    arguments = parse_args()
-    if arguments.np == [1]:
-        print(show_run(run_rank(measure.Alone(), arguments)))
-        sys.exit()
-    measure.run_benchmark(__file__, arguments, run_rank, show_run)
+    main(parse_args())
