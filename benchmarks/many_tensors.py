@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 import measure
 import torch
 import torch.distributed as dist
+import torch.utils.dlpack
+
+from horovod import context
+from horovod._native import Buffer
+from horovod.group import ReduceOp
+from horovod.train.bucket_plan import Sized, plan_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 BUCKET_BYTES = 25 * measure.MIB
 WAYS = {
     "horovod": "Horovod, asynchronous",
+    "horovod-views": "Horovod, bucket views",
     "gloo": "gloo, one by one",
     "gloo-buckets": "gloo, 25 MiB buckets",
     "mpi": "Open MPI, one by one",
@@ -71,6 +78,37 @@ def horovod_way(tensors: Sequence[torch.Tensor], workload: str) -> Callable[[], 
             hvd.synchronize(handle)
 
     return run
+
+
+class BucketViews:
+    """Tensors that live in buckets in shared memory, as gradients of DistributedOptimizer do."""
+
+    def __init__(self, counts: Sequence[int], workload: str) -> None:
+        sizes = [Sized((index,), (4 * count,), "float32") for index, count in enumerate(counts)]
+        plan = plan_buckets(sizes)
+        self._group = context.global_group()
+        num_bytes = plan[-1].offset + plan[-1].num_bytes
+        handle = self._group.share_memory(num_bytes, name=f"{workload}.views")
+        handle.wait()
+        (memory,) = handle.results()
+        self.tensors: list[torch.Tensor] = []
+        self._buckets = []
+        for bucket in plan:
+            whole = memory.part(bucket.offset, "float32", (bucket.num_bytes // 4,))
+            name = f"{workload}.views.{bucket.items[0]}"
+            self._buckets.append((Buffer(whole.address, whole.dtype, whole.shape), name))
+            for index, offset in zip(bucket.items, bucket.offsets, strict=True):
+                part = memory.part(bucket.offset + offset, "float32", (counts[index],))
+                self.tensors.append(torch.utils.dlpack.from_dlpack(part))
+
+    def run(self) -> None:
+        """Submits all buckets, then waits for all."""
+        handles = [
+            self._group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name=name)
+            for buffer, name in self._buckets
+        ]
+        for handle in handles:
+            handle.wait()
 
 
 def gloo_way(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
@@ -163,6 +201,11 @@ def measure_workload(
     """One row of the table; all ways reduce the same tensors, private to each process."""
     tensors = [torch.empty(count) for count in counts]
     contestants = contestants_of(seat, libraries, tensors, workload)
+    if "horovod" in libraries:
+        views = BucketViews(counts, workload)
+        in_buckets = measure.Contestant("horovod-views", views.run, libraries["horovod"].barrier)
+        measure.check_sum(seat, views.tensors, in_buckets)
+        contestants.insert(1, in_buckets)
     row = measure.summarize(measure.run_rounds(seat, contestants, seconds))
     return {"workload": workload, "tensors": len(counts), "bytes": 4 * sum(counts), **row}
 

@@ -121,7 +121,23 @@ def test_many_tensors_benchmark(tmp_path: Path) -> None:
     assert "Horovod, asynchronous" in output
     (measured,) = json.loads(report.read_text())["runs"]
     assert [row["tensors"] for row in measured["workloads"]] == [500]
-    assert set(measured["workloads"][0]["speedup"]) == {"gloo", "gloo-buckets"}
+    others = {"horovod-views", "gloo", "gloo-buckets"}
+    assert set(measured["workloads"][0]["speedup"]) == others
+
+
+def test_training_step_benchmark(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    output = run(
+        BENCHMARKS / "training_step.py",
+        *("--np", 2, 1, "--rounds", 1, "--seconds-per-workload", 0.05, "--batch", 2),
+        *("--mlp-width", 16, "--cnn-width", 2, "--image", 8, "--libraries", "horovod"),
+        *("--json", report),
+    )
+    assert "Horovod without gradient buckets" in output
+    two, alone = json.loads(report.read_text())["runs"]
+    assert [row["workload"] for row in two["workloads"]] == ["MLP", "CNN"]
+    assert set(two["workloads"][0]["speedup"]) == {"horovod", "private"}
+    assert set(alone["workloads"][0]["speedup"]) == {"horovod"}
 
 
 def test_timeline_benchmark() -> None:

@@ -294,12 +294,9 @@ def DistributedOptimizer(
         process_set: the ranks that take part.
         weight: of this rank's gradients in the average, such as the number of samples in its
             batches: a number of at least 0, or what returns it, called once per step. A rank of
-            weight 0 may have any gradients. None on all ranks gives them equal weights. See also
-            :meth:`ReducingOptimizer.set_weight`.
-        gradient_buckets: False leaves gradients where autograd puts them. Otherwise, if all ranks
-            are on one host and the process set is that of all ranks, ``p.grad`` of dense parameters
-            on the CPU lies in memory that all ranks see, from the third step on, and is reduced
-            there. None as HOROVOD_GRADIENT_BUCKETS says. The same on all ranks.
+            weight 0 may have any gradients. None on all ranks weighs them alike. See also set_weight.
+        gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see; the
+            same on all ranks. None as HOROVOD_GRADIENT_BUCKETS says.
 
     Raises:
         UsageError: the arguments are wrong.
