@@ -125,6 +125,19 @@ def test_many_tensors_benchmark(tmp_path: Path) -> None:
     assert set(measured["workloads"][0]["speedup"]) == others
 
 
+def test_shared_memory_benchmark(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    output = run(
+        BENCHMARKS / "shared_memory.py",
+        *("--np", 2, "--min-bytes", 4096, "--max-bytes", 1 << 20),
+        *("--seconds-per-size", 0.05, "--json", report),
+    )
+    assert "C loop, in shared memory" in output
+    (measured,) = json.loads(report.read_text())["runs"]
+    assert [row["bytes"] for row in measured["sizes"]] == [4096 * 4**i for i in range(5)]
+    assert all(row["speedup"]["shared"] > 0 for row in measured["sizes"])
+
+
 def test_training_step_benchmark(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     output = run(

@@ -294,7 +294,7 @@ def DistributedOptimizer(
         process_set: the ranks that take part.
         weight: of this rank's gradients in the average, such as the number of samples in its
             batches: a number of at least 0, or what returns it, called once per step. A rank of
-            weight 0 may have any gradients. None on all ranks weighs them alike. See also set_weight.
+            weight 0 may have any gradients. None on all ranks: all alike. See also set_weight.
         gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see; the
             same on all ranks. None as HOROVOD_GRADIENT_BUCKETS says.
 
