@@ -10,6 +10,8 @@ from thread_ranks import ThreadRanks
 from torch_training import F64, assert_close, assert_ranks_agree, batch, loss_of, make_model, sgd
 
 import horovod.torch as hvd
+from horovod._native import private_array
+from horovod.errors import ShutDownError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,3 +188,34 @@ def test_other_process_sets_and_compressions_have_no_buckets() -> None:
             assert ranks.engines[rank].statistics()["direct_batches"] == 0
 
         ranks.run(body)
+
+
+def test_an_error_of_a_bucket_tells_its_parameters() -> None:
+    with ThreadRanks(2) as ranks:
+
+        def body(rank: int) -> None:
+            model = make_model(0, F64)
+            optimizer = wrapped(model)
+            for step in range(3):
+                optimizer.zero_grad()
+                loss_of(model, *batch(rank, step, F64)).backward()
+                optimizer.step()
+            if rank == 1:
+                ranks.engines[rank].close("it has had enough")
+                return
+            loss_of(model, *batch(rank, 3, F64)).backward()
+            names = "3.bias, 3.weight, 2.bias, 2.weight and 2 more failed: rank 1"
+            with pytest.raises(ShutDownError, match=names):
+                optimizer.step()
+
+        ranks.run(body)
+
+
+def test_parts_of_an_array_lie_within_it() -> None:
+    array = private_array(64)
+    part = array.part(16, "float64", (2, 3))
+    assert part.address == array.address + 16
+    assert part.shape == (2, 3)
+    for offset, shape in ((16, (7,)), (65, (0,)), (4, (1,)), (0, (-1,))):
+        with pytest.raises(UsageError, match="has no part of float64"):
+            array.part(offset, "float64", shape)
