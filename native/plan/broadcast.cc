@@ -33,8 +33,8 @@ TreePlace chain_place(int place, int size) {
 // What the lanes of a plan have in common.
 struct Cast {
   const Groups& groups;
-  int root;          // set rank
-  int home;          // the root's group
+  int root = 0;      // set rank
+  int home = 0;      // the root's group
   TreePlace places;  // of this rank's group among the groups; counted from the root's on
 
   [[nodiscard]] int carrier(int group, int64_t turn) const {
@@ -45,7 +45,7 @@ struct Cast {
 
 // The ranks that this one sends to on its host, and the one that it receives from if it is not the carrier.
 struct HostPlace {
-  int parent;
+  int parent = 0;
   std::vector<int> children;
 };
 

@@ -12,7 +12,7 @@ namespace {
 // all the time, up and down trees now this and now that link is idle, and where everybody sends to everybody they
 // collide.
 constexpr double kTreeEfficiency = 0.8;
-constexpr double kCrowdEfficiency = 0.6;
+constexpr double kCrowdEfficiency = 0.75;
 // An algorithm has to be this much better than one that loads the links more evenly.
 constexpr double kWorthIt = 0.98;
 // Longer vectors do not fit the channels between ranks, which these two algorithms rely on.

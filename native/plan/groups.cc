@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -49,8 +50,8 @@ Groups groups_for(const PlanContext& context, Grouping grouping) {
   groups.ranks.resize(static_cast<size_t>(context.size));
   std::iota(groups.ranks.begin(), groups.ranks.end(), 0);
   if (grouping != Grouping::kAll && !context.hosts.empty()) {
-    std::stable_sort(groups.ranks.begin(), groups.ranks.end(),
-                     [&](int a, int b) { return host_of(context, a) < host_of(context, b); });
+    std::sort(groups.ranks.begin(), groups.ranks.end(),
+              [&](int a, int b) { return std::pair(host_of(context, a), a) < std::pair(host_of(context, b), b); });
   }
   for (int at = 0; at < context.size; ++at) {
     const int rank = groups.ranks[static_cast<size_t>(at)];
