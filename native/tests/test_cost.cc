@@ -70,8 +70,8 @@ TEST("cost: more bytes never take less time, and an empty vector takes none") {
     for (const Algorithm algorithm : kAlgorithms) {
       double last = estimate_allreduce(algorithm, topology, 0, kFrame, constants);
       CHECK_EQ(last, 0.0);
-      for (double bytes = 1; bytes < 4e9; bytes *= 1.37) {
-        const double seconds = estimate_allreduce(algorithm, topology, static_cast<int64_t>(bytes), kFrame, constants);
+      for (int64_t bytes = 1; bytes < 4'000'000'000; bytes += bytes / 3 + 1) {
+        const double seconds = estimate_allreduce(algorithm, topology, bytes, kFrame, constants);
         if (!(seconds >= last && seconds > 0)) {
           report(__FILE__, __LINE__,
                  "algorithm " + std::to_string(static_cast<int>(algorithm)) + " of " + std::to_string(hosts.size()) +
