@@ -175,7 +175,7 @@ def run_job(args: argparse.Namespace, way: str, num_ranks: int) -> dict[str, flo
 
 def run_ways(args: argparse.Namespace, num_ranks: int) -> dict[str, Any]:
     """The rounds of one number of ranks."""
-    ways = [way for way in WAYS if num_ranks > 1 or way in ("alone", "horovod")]
+    ways = [way for way in args.ways if num_ranks > 1 or way in ("alone", "horovod")]
     if "gloo" not in args.libraries and "ddp" in ways:
         ways.remove("ddp")
     load_average = os.getloadavg()[0]
@@ -228,6 +228,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--cnn-width", type=int, default=64)
     parser.add_argument("--image", type=int, default=32, help="pixels along an edge")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # given to the ranks
     measure.add_common_arguments(parser, "workload", 5.0)
     parser.set_defaults(np=[2, 1], libraries=["horovod", "gloo"])

@@ -138,19 +138,19 @@ def test_shared_memory_benchmark(tmp_path: Path) -> None:
     assert all(row["speedup"]["shared"] > 0 for row in measured["sizes"])
 
 
-def test_training_step_benchmark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_training_step_benchmark(num_ranks: int, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     output = run(
         BENCHMARKS / "training_step.py",
-        *("--np", 2, 1, "--rounds", 1, "--seconds-per-workload", 0.05, "--batch", 2),
-        *("--mlp-width", 16, "--cnn-width", 2, "--image", 8, "--libraries", "horovod"),
+        *("--np", num_ranks, "--rounds", 1, "--seconds-per-workload", 0.05, "--batch", 2),
+        *("--mlp-width", 16, "--cnn-width", 2, "--image", 8, "--ways", "alone", "horovod"),
         *("--json", report),
     )
-    assert "Horovod without gradient buckets" in output
-    two, alone = json.loads(report.read_text())["runs"]
-    assert [row["workload"] for row in two["workloads"]] == ["MLP", "CNN"]
-    assert set(two["workloads"][0]["speedup"]) == {"horovod", "private"}
-    assert set(alone["workloads"][0]["speedup"]) == {"horovod"}
+    assert "speed of no communication" in output
+    (measured,) = json.loads(report.read_text())["runs"]
+    assert [row["workload"] for row in measured["workloads"]] == ["MLP", "CNN"]
+    assert all(row["speedup"]["horovod"] > 0 for row in measured["workloads"])
 
 
 def test_timeline_benchmark() -> None:
