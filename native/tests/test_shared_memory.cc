@@ -43,7 +43,8 @@ constexpr DType kDTypes[] = {DType::kBool,    DType::kUInt8,    DType::kInt16,  
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 
 TEST("shared memory: results are bit-equal to those of private memory, for every dtype and operation") {
-  for (const int size : {2, 3, 4}) {
+  for (const int size : {3, 2, 4}) {
+    if (kSanitized && size != 3) break;
     World world(size);
     world.run([&](int rank) {
       Engine& engine = world.engine(rank);
@@ -295,7 +296,7 @@ TEST("shared memory: a process that dies in the middle of a reduction is named b
   options.rank_names = {"host-0", "host-1", "host-2"};
   for (const int victim : {0, 1, 2}) {
     Processes ranks(size, Wire::kMemory, options, [&](int, Engine& engine, const Processes::Say& say) {
-      const int64_t count = 4'000'000;
+      const int64_t count = kSanitized ? 400'000 : 4'000'000;
       const OwnedArray memory = share(engine, count * 4);
       std::string outcome = try_sum(engine, memory, count);
       say(engine.statistics().direct_batches == 1 ? outcome : "not direct");
