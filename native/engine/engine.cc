@@ -128,14 +128,14 @@ void Engine::check_submission(Operation& operation, Membership& set) {
 void Engine::wake() {
   if (abandoned_) return;
   const std::lock_guard lock(queue_mutex_);
-  if (!closing_) transport_->doorbell().ring();
+  if (transport_ != nullptr) transport_->doorbell().ring();  // also while closing: the thread may rely on it
 }
 
 bool Engine::wait(Operation& operation, Duration timeout) {
   const TimePoint until = std::chrono::steady_clock::now() + timeout;
   while (!operation.done()) {
-    std::unique_lock lock(drive_mutex_, std::try_to_lock);
-    if (lock.owns_lock() && !closed_) {
+    std::unique_lock lock(drive_mutex_, std::defer_lock);
+    if (take_drive(lock, operation) && !closed_) {
       drive(operation, until);
     } else {
       if (lock.owns_lock()) lock.unlock();

@@ -175,8 +175,11 @@ class Engine {
   bool pass();
   bool pass_or_throw();
   void drive(const Operation& operation, TimePoint until);
-  [[nodiscard]] bool spin(uint32_t seen);
+  [[nodiscard]] bool spin(uint32_t seen, bool gives_way_to_callers);
+  [[nodiscard]] bool gives_way() const;
+  [[nodiscard]] bool take_drive(std::unique_lock<std::mutex>& lock, const Operation& operation);
   void sleep(uint32_t seen, Duration limit);
+  [[nodiscard]] bool expects_events();
   [[nodiscard]] bool thread_has_work() const;
   [[nodiscard]] std::optional<Duration> until_next_check() const;
   [[nodiscard]] std::optional<Duration> until_stall_check() const;
@@ -295,7 +298,9 @@ class Engine {
   std::atomic<bool> has_timeline_commands_{false};
   std::atomic<bool> look_for_lost_{false};
   std::atomic<bool> thread_watches_{false};  // the engine's thread is in epoll
+  std::atomic<bool> caller_drives_{false};
   std::atomic<int> num_waiters_{0};
+  std::atomic<int> num_would_drive_{0};  // callers that look for the lock to be free
   struct Counters {
     std::atomic<uint64_t> submitted{0}, announced_by_id{0}, batches{0}, fused_operations{0}, passes{0},
         direct_batches{0};

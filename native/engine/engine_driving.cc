@@ -12,11 +12,20 @@ namespace {
 
 // A waiting caller looks this long for an answer before it sleeps.
 constexpr Duration kSpinTime = std::chrono::microseconds(50);
+// And this long for the engine's thread to let it drive.
+constexpr Duration kTakeOverTime = std::chrono::microseconds(20);
 // A yield to another rank is back sooner than this.
 constexpr Duration kLostCoreTime = std::chrono::microseconds(1500);
 constexpr Duration kSleepAtOncePeriod = std::chrono::milliseconds(200);
+// Peers on other hosts take longer: as long as two that sleep need to wake each other. Else ranks that once began to
+// sleep would go on so.
+constexpr Duration kRemoteSpinTime = std::chrono::microseconds(200);
+constexpr Duration kRemoteLostCoreTime = std::chrono::microseconds(250);
+constexpr Duration kSleepAfterVainSpin = std::chrono::milliseconds(2);
 // How often a caller that drives looks at the connections when the engine's thread cannot.
 constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
+// How long peers on other hosts may have to wait for attention when a caller that drove is done, and nobody drives.
+constexpr Duration kUnwatchedTime = std::chrono::microseconds(500);
 // How often to look whether an answer to "where are you?" is there.
 constexpr Duration kInquiryPeriod = std::chrono::milliseconds(20);
 
@@ -39,9 +48,30 @@ void bind_to_core(int core, const LogSink& log) {
 
 }  // namespace
 
+// A caller that comes while the engine's thread has nothing to execute takes over: else the thread, which spins for
+// the waiting caller, would keep the drive from one short operation to the next, at the cost of two switches for each.
+bool Engine::take_drive(std::unique_lock<std::mutex>& lock, const Operation& operation) {
+  if (lock.try_lock()) return true;
+  num_would_drive_.fetch_add(1);
+  const TimePoint until = std::chrono::steady_clock::now() + kTakeOverTime;
+  bool locked = false;
+  do {
+    for (int i = 0; i < 16 && !locked; ++i) {
+      pause_core();
+      locked = lock.try_lock();
+    }
+    if (!locked) sched_yield();
+  } while (!locked && !operation.done() && std::chrono::steady_clock::now() < until);
+  num_would_drive_.fetch_sub(1);
+  return locked;
+}
+
+bool Engine::gives_way() const { return num_would_drive_.load() > 0 && active_.empty(); }
+
 // Drives the engine from a caller's thread; the engine's own thread sleeps in epoll meanwhile.
 void Engine::drive(const Operation& operation, TimePoint until) {
   const Doorbell& doorbell = transport_->doorbell();
+  caller_drives_.store(true);
   transport_->let_thread_watch(false);
   doorbell.disarm();
   uint32_t seen = doorbell.events();
@@ -50,12 +80,24 @@ void Engine::drive(const Operation& operation, TimePoint until) {
     if (pass() || operation.done()) continue;
     const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) break;
-    if (spin(seen)) continue;
+    if (spin(seen, false)) continue;
     sleep(seen, std::min(left, until_next_check().value_or(left)));
   }
-  transport_->let_thread_watch(true);
+  caller_drives_.store(false);
+  // Most callers come again soon. Until then nothing that a peer says is worth a switch to the engine's thread.
+  if (expects_events()) {
+    transport_->let_thread_watch(true);
+  } else {
+    transport_->wake_thread_in(kUnwatchedTime);
+  }
   // Hand over: the engine's thread goes on if there is work, and is woken by the next event otherwise.
   if (!doorbell.arm(Sleep::kEventFd, seen) || closed_ || thread_has_work()) doorbell.ring();
+}
+
+bool Engine::expects_events() {
+  const bool sent = control_->flush() && transport_->flush();
+  return !sent || failed_ || closed_ || !active_.empty() ||
+         std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) { return !entry.second->pending.empty(); });
 }
 
 // The sleep of a caller that drives: on the futex of the doorbell, or among the sockets.
@@ -85,23 +127,29 @@ bool Engine::thread_has_work() const {
 //
 // A yield that takes long went to somebody who burns the core. Whoever sleeps instead is let in again by a wake-up at
 // once, so for a while this rank does not yield.
-bool Engine::spin(uint32_t seen) {
+//
+// A spin for peers on other hosts that was in vain shows that they are slower, or that this process does not get the
+// cores it wants: for a moment, sleep is as fast.
+bool Engine::spin(uint32_t seen, bool gives_way_to_callers) {
+  const bool remote = !transport_->all_local();
   const int looks = core_for_each_rank_ ? 16 : 1;
   TimePoint now = std::chrono::steady_clock::now();
   if (now < sleep_at_once_until_) return false;
-  const TimePoint until = now + kSpinTime;
+  const TimePoint until = now + (remote ? kRemoteSpinTime : kSpinTime);
   const Doorbell& doorbell = transport_->doorbell();
   do {
     for (int i = 0; i < looks; ++i) {
       if (doorbell.events() != seen) return true;
       pause_core();
     }
-    if (!transport_->all_local() && transport_->notice()) return true;
+    if (remote && transport_->notice()) return true;
+    if (gives_way_to_callers && gives_way()) return false;
     const TimePoint before = std::chrono::steady_clock::now();
     sched_yield();
     now = std::chrono::steady_clock::now();
-    if (now - before > kLostCoreTime) sleep_at_once_until_ = now + kSleepAtOncePeriod;
+    if (now - before > (remote ? kRemoteLostCoreTime : kLostCoreTime)) sleep_at_once_until_ = now + kSleepAtOncePeriod;
   } while (now < until);
+  if (remote) sleep_at_once_until_ = std::max(sleep_at_once_until_, now + kSleepAfterVainSpin);
   return doorbell.events() != seen;
 }
 
@@ -122,17 +170,21 @@ void Engine::run() {
       uint32_t seen = 0;
       do {
         seen = doorbell.events();
-      } while (!closed_ && (pass() || (num_waiters_.load() > 0 && spin(seen))));
+      } while (!closed_ && !gives_way() && (pass() || (num_waiters_.load() > 0 && spin(seen, true))));
       if (closed_) return;
+      transport_->let_thread_watch(true);
       timeout = until_next_check();
       thread_checks_stalls_ = timeout.has_value();
-      armed = doorbell.arm(Sleep::kEventFd, seen);
+      armed = doorbell.arm(Sleep::kEventFd, seen) || gives_way();  // that caller looks for work, or rings
       thread_watches_.store(armed);
     }
     if (!armed) continue;
-    const bool connection_spoke = transport_->wait_epoll(timeout);
+    Transport::Waking waking = transport_->wait_epoll(timeout);
+    while (waking == Transport::Waking::kDoorbell && caller_drives_.load()) {  // it sees that too
+      waking = transport_->wait_epoll(timeout);
+    }
     thread_watches_.store(false);
-    if (connection_spoke) look_for_lost_.store(true);
+    if (waking == Transport::Waking::kConnection) look_for_lost_.store(true);
     transport_->doorbell().wake_caller();  // if one drives, it has to look, or to know that this thread does not
   }
 }

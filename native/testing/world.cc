@@ -1,5 +1,8 @@
 #include "testing/world.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <exception>
@@ -8,8 +11,30 @@
 
 namespace hvd::testing {
 
+ConnectedPair make_tcp_pair() {
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* where = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof(address);
+  if (bind(listener.get(), where, length) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), where, &length) != 0 || connect(client.get(), where, length) != 0) {
+    throw_errno("cannot connect over the loopback device");
+  }
+  Fd server(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!server.valid()) throw_errno("cannot accept over the loopback device");
+  for (const int fd : {client.get(), server.get()}) {
+    const int on = 1;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) != 0) throw_errno("cannot set TCP_NODELAY");
+  }
+  return {std::move(client), std::move(server)};
+}
+
 std::vector<TransportParts> make_transports(int size, Wire wire) {
   if (wire == Wire::kMemory) return make_memory_transports(size);
+  if (wire == Wire::kTcp) return make_socket_transports(size, {}, 3, make_tcp_pair);
   constexpr int kNumHosts = 3;
   std::vector<int> hosts;
   for (int rank = 0; wire == Wire::kHosts && rank < size; ++rank) hosts.push_back(rank % kNumHosts);

@@ -12,7 +12,11 @@ namespace hvd::testing {
 
 // kTinySockets: sockets whose buffers hold a few kilobytes, so that writes come to a halt in the middle of frames.
 // kHosts: ranks 0, 3, 6 ... share a host, and 1, 4, 7 ..., and 2, 5, 8 ...; sockets between hosts.
-enum class Wire : uint8_t { kMemory, kSockets, kTinySockets, kHosts };
+// kTcp: connections over the loopback device, as between hosts.
+enum class Wire : uint8_t { kMemory, kSockets, kTinySockets, kHosts, kTcp };
+
+// A TCP connection of this process with itself.
+[[nodiscard]] ConnectedPair make_tcp_pair();
 
 [[nodiscard]] std::vector<TransportParts> make_transports(int size, Wire wire);
 

@@ -14,14 +14,15 @@ namespace {
 constexpr DType kDTypes[] = {DType::kBool,     DType::kUInt8,   DType::kInt8,   DType::kUInt16, DType::kInt16,
                              DType::kUInt32,   DType::kInt32,   DType::kUInt64, DType::kInt64,  DType::kFloat16,
                              DType::kBFloat16, DType::kFloat32, DType::kFloat64};
-constexpr Wire kWires[] = {Wire::kMemory, Wire::kSockets, Wire::kTinySockets};
+constexpr Wire kWires[] = {Wire::kMemory, Wire::kSockets, Wire::kTinySockets, Wire::kTcp};
 
 // Runs a case in worlds of all sizes over all wires.
 void in_worlds(const std::function<void(int size, int rank, Engine& engine)>& body, const EngineOptions& options = {}) {
   for (const Wire wire : kWires) {
     for (const int size : {1, 2, 3, 4, 5, 8}) {
       if (kSanitized && (size > 3 || (size < 3 && wire != Wire::kMemory))) continue;
-      if (wire == Wire::kTinySockets && size != 3) continue;  // each few kilobytes take two switches of threads
+      if ((wire == Wire::kTinySockets || wire == Wire::kTcp) && size != 3)
+        continue;  // each few kilobytes take two switches of threads
       World world(size, options, wire);
       world.run([&](int rank) { body(size, rank, world.engine(rank)); });
     }

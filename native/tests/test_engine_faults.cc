@@ -63,9 +63,10 @@ void check_lost(Processes& ranks, int size, int victim) {
 }
 
 TEST("faults: a process that dies at work is named by all others, at once") {
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTcp}) {
     for (const int victim : {0, 1, 2}) {
-      for (const int64_t count : {int64_t{10}, int64_t{400'000}}) {
+      for (const int64_t count : {int64_t{10}, int64_t{400'000}, int64_t{4'000'000}}) {
+        if (count > 1'000'000 && (wire != Wire::kTcp || kSanitized)) continue;
         const int size = 3;
         Processes ranks(size, wire, with_names(size),
                         [&](int, Engine& engine, const Processes::Say& say) { work(engine, say, count); });
@@ -148,7 +149,7 @@ TEST("faults: broken connections end all operations on all ranks, and closing is
 }
 
 TEST("faults: a rank that closes is named with its reason, what was finished stays so") {
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTcp}) {
     for (const int leaver : {0, 1}) {
       const int size = 3;
       World world(size, with_names(size), wire);
@@ -173,7 +174,7 @@ TEST("faults: a rank that closes is named with its reason, what was finished sta
 
 // The root is done when its data are on their way. It may go then: the others must still get all of it.
 TEST("faults: a rank that closes early takes nothing from the operations it has done") {
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets, Wire::kTcp}) {
     for (int round = 0; round < (wire == Wire::kTinySockets ? 1 : kSanitized ? 3 : 10); ++round) {
       const int size = 3;
       World world(size, {}, wire);

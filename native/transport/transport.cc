@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
@@ -20,12 +21,6 @@ Fd make_event_fd() {
   Fd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!fd.valid()) throw_errno("cannot make an eventfd");
   return fd;
-}
-
-std::pair<Fd, Fd> make_socket_pair() {
-  std::array<int, 2> fds{};
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) != 0) throw_errno("cannot make a socket pair");
-  return {Fd(fds[0]), Fd(fds[1])};
 }
 
 Fd duplicate(const Fd& fd) {
@@ -78,12 +73,13 @@ void join_local(TransportParts& a, TransportParts& b) {
   b.local_peers.push_back({a.rank, a.local_index, a.segment, duplicate(a.doorbell), std::move(theirs)});
 }
 
-void join_remote(TransportParts& a, TransportParts& b, int num_streams) {
-  auto [control, peer_control] = make_socket_pair();
+void join_remote(TransportParts& a, TransportParts& b, int num_streams,
+                 const std::function<ConnectedPair()>& make_pair) {
+  auto [control, peer_control] = make_pair();
   RemotePeer& mine = a.remote_peers.emplace_back(RemotePeer{b.rank, std::move(control), {}});
   RemotePeer& theirs = b.remote_peers.emplace_back(RemotePeer{a.rank, std::move(peer_control), {}});
   for (int stream = 0; stream < num_streams; ++stream) {
-    auto [data, peer_data] = make_socket_pair();
+    auto [data, peer_data] = make_pair();
     mine.data.push_back(std::move(data));
     theirs.data.push_back(std::move(peer_data));
   }
@@ -108,15 +104,23 @@ Transport::Transport(TransportParts parts)
   watch(event_fd_.get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty
   for (LocalPeer& peer : parts.local_peers) add_local(std::move(peer), parts.local_index);
   for (RemotePeer& peer : parts.remote_peers) add_remote(std::move(peer));
-  if (all_local_) return;
-  thread_epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event event{.events = EPOLLIN, .data = {}};
-  if (!thread_epoll_.valid() || epoll_ctl(thread_epoll_.get(), EPOLL_CTL_ADD, epoll_.get(), &event) != 0) {
-    throw_errno("cannot make an epoll descriptor");
-  }
+  if (!all_local_) make_thread_epoll();
 }
 
 Transport::~Transport() = default;
+
+void Transport::make_thread_epoll() {
+  thread_epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!thread_epoll_.valid() || !timer_.valid()) throw_errno("cannot make an epoll descriptor or a timer");
+  const auto add = [&](const Fd& fd, uint32_t events) {
+    epoll_event event{.events = events, .data = {}};
+    if (epoll_ctl(thread_epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) throw_errno("cannot watch a descriptor");
+  };
+  add(epoll_, EPOLLIN);
+  add(event_fd_, EPOLLIN | EPOLLET);
+  add(timer_, EPOLLIN | EPOLLET);
+}
 
 // `who`: the TcpLink, this object for a peer on this host, nothing for the doorbell.
 void Transport::watch(int fd, uint32_t events, void* who) {
@@ -233,19 +237,26 @@ bool Transport::set_aside() {
   return helped;
 }
 
-bool Transport::wait_epoll(std::optional<Duration> timeout) const {
+Transport::Waking Transport::wait_epoll(std::optional<Duration> timeout) const {
   std::array<epoll_event, 16> events{};
-  const Fd& watched = all_local_ ? epoll_ : thread_epoll_;
-  const int num_events = wait(watched, events, timeout);
-  if (!all_local_) return false;  // whoever drives takes notice
-  return std::any_of(events.begin(), events.begin() + num_events,
-                     [](const epoll_event& event) { return event.data.ptr != nullptr; });
+  const int num_events = wait(all_local_ ? epoll_ : thread_epoll_, events, timeout);
+  if (num_events == 0) return Waking::kTime;
+  const bool connection = all_local_ && std::any_of(events.begin(), events.begin() + num_events,
+                                                    [](const epoll_event& event) { return event.data.ptr != nullptr; });
+  return connection ? Waking::kConnection : Waking::kDoorbell;
 }
 
 void Transport::let_thread_watch(bool watches) {
-  if (all_local_) return;
+  if (all_local_ || watches == thread_watches_) return;
   epoll_event event{.events = watches ? EPOLLIN : 0U, .data = {}};
   if (epoll_ctl(thread_epoll_.get(), EPOLL_CTL_MOD, epoll_.get(), &event) != 0) throw_errno("cannot watch the sockets");
+  thread_watches_ = watches;
+}
+
+void Transport::wake_thread_in(Duration time) const {
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+  const itimerspec when{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_nsec = nanoseconds}};
+  if (!all_local_ && timerfd_settime(timer_.get(), 0, &when, nullptr) != 0) throw_errno("cannot set a timer");
 }
 
 bool Transport::notice(Duration timeout) {
@@ -311,13 +322,21 @@ void Transport::abandon() {
   event_fd_.reset();
   epoll_.reset();
   thread_epoll_.reset();
+  timer_.reset();
+}
+
+ConnectedPair make_socket_pair() {
+  std::array<int, 2> fds{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) != 0) throw_errno("cannot make a socket pair");
+  return {Fd(fds[0]), Fd(fds[1])};
 }
 
 std::vector<TransportParts> make_memory_transports(int size) {
   return make_socket_transports(size, std::vector<int>(static_cast<size_t>(size), 0));
 }
 
-std::vector<TransportParts> make_socket_transports(int size, const std::vector<int>& hosts, int num_streams) {
+std::vector<TransportParts> make_socket_transports(int size, const std::vector<int>& hosts, int num_streams,
+                                                   const std::function<ConnectedPair()>& make_pair) {
   std::vector<TransportParts> all(static_cast<size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     TransportParts& parts = all[static_cast<size_t>(rank)];
@@ -336,7 +355,7 @@ std::vector<TransportParts> make_socket_transports(int size, const std::vector<i
       if (!hosts.empty() && hosts[a] == hosts[b]) {
         join_local(all[a], all[b]);
       } else {
-        join_remote(all[a], all[b], num_streams);
+        join_remote(all[a], all[b], num_streams, make_pair);
       }
     }
   }

@@ -84,11 +84,17 @@ class Transport {
   // Whether data of a peer that said goodbye may still be on their way: goodbyes take another connection.
   [[nodiscard]] bool data_may_follow(int peer) const;
 
+  // Why the engine's thread woke up.
+  enum class Waking : uint8_t { kTime, kDoorbell, kConnection };
   // Sleeps until the doorbell rings, a socket has something, or the time is over. Only for the engine's thread; needs
-  // no lock. The caller has armed the doorbell. Returns whether a connection to a peer on this host said something.
-  bool wait_epoll(std::optional<Duration> timeout) const;
+  // no lock. The caller has armed the doorbell. With remote peers sockets count as the doorbell: who drives takes
+  // notice.
+  [[nodiscard]] Waking wait_epoll(std::optional<Duration> timeout) const;
   // Whether sockets wake the engine's thread out of wait_epoll(): not while a caller drives, who sleeps in notice().
+  // Needs the engine's lock, as the next one.
   void let_thread_watch(bool watches);
+  // Wakes the engine's thread after this time if it does not watch, so that it does again.
+  void wake_thread_in(Duration time) const;
   // Takes notice of what the sockets report, for at most this long; sleeps until then if the caller has armed the
   // doorbell. Returns whether a connection has something to be done. Needs the engine's lock.
   bool notice(Duration timeout = Duration::zero());
@@ -123,6 +129,7 @@ class Transport {
   enum class Ending : uint8_t { kNot, kControl, kData };
 
   void watch(int fd, uint32_t events, void* who);
+  void make_thread_epoll();
   // Ends the writes of all control or all data connections, or does nothing if that was done.
   void end_writes(Ending which);
   [[nodiscard]] bool all_delivered(Ending which) const;
@@ -135,7 +142,10 @@ class Transport {
   Fd event_fd_;
   Doorbell doorbell_;
   Fd epoll_;
-  Fd thread_epoll_;  // with remote peers: watches epoll_
+  // With remote peers the engine's thread sleeps here, and wakes for epoll_ (if it watches), the doorbell or the timer.
+  Fd thread_epoll_;
+  Fd timer_;
+  bool thread_watches_ = true;
   bool liveness_event_ = false;
   Ending ending_ = Ending::kNot;
   std::shared_ptr<BlockPool> blocks_ = std::make_shared<BlockPool>();
@@ -147,9 +157,12 @@ class Transport {
 
 // The parts of `size` ranks that are threads of one process.
 [[nodiscard]] std::vector<TransportParts> make_memory_transports(int size);
+using ConnectedPair = std::pair<Fd, Fd>;
+[[nodiscard]] ConnectedPair make_socket_pair();
 // The parts of `size` ranks in one process that talk over stream sockets; for tests. Ranks with an equal number in
 // `hosts` talk through memory.
-[[nodiscard]] std::vector<TransportParts> make_socket_transports(int size, const std::vector<int>& hosts = {},
-                                                                 int num_streams = 2);
+[[nodiscard]] std::vector<TransportParts> make_socket_transports(
+    int size, const std::vector<int>& hosts = {}, int num_streams = 2,
+    const std::function<ConnectedPair()>& make_pair = make_socket_pair);
 
 }  // namespace hvd

@@ -100,7 +100,7 @@ class Config:
     fusion_threshold_is_set: bool = False
     disable_group_fusion: bool = False
     cache_capacity: int = 1024
-    num_streams: int = 2
+    num_streams: int = 1
     gradient_buckets: bool = True
     allreduce_algorithm: str = "auto"
     autotune: bool = False

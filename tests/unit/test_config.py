@@ -83,6 +83,7 @@ def test_what_reports_tunes_and_checks_is_read() -> None:
             "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
             "HOROVOD_LOG_HIDE_TIME": "1",
             "HOROVOD_THREAD_AFFINITY": "3, 5",
+            "HOROVOD_NUM_STREAMS": "4",
         }
     )
     assert config == Config(
@@ -99,6 +100,7 @@ def test_what_reports_tunes_and_checks_is_read() -> None:
         disable_group_fusion=True,
         log_hide_time=True,
         thread_affinity=(3, 5),
+        num_streams=4,
     )
 
 
@@ -206,6 +208,7 @@ def test_a_rank_without_a_store_is_told_to_use_the_launcher() -> None:
         ("HOROVOD_CHECK_IN_SYNC_STEPS", "-1"),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "0"),
         ("HOROVOD_THREAD_AFFINITY", "0,x"),
+        ("HOROVOD_NUM_STREAMS", "0"),
         ("HOROVOD_THREAD_AFFINITY", "0,-1"),
         ("HOROVOD_CONTROLLER", "carrier-pigeon"),
         ("HOROVOD_CPU_OPERATIONS", "ccl"),

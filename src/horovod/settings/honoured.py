@@ -70,7 +70,7 @@ _SPEED = (
         "TCP connections that carry data between two ranks of different hosts; the same on all "
         "ranks",
         kind=Kind.INTEGER,
-        default=2,
+        default=1,
         flag="--num-streams",
         field="num_streams",
         minimum=1,

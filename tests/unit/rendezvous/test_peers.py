@@ -53,6 +53,7 @@ class Job:
     secret: bytes
     hosts: Sequence[str]
     timeout_s: float = 10.0
+    num_streams: int = 1
 
     def config(self, rank: int) -> Config:
         return Config(
@@ -60,6 +61,7 @@ class Job:
             size=len(self.hosts),
             hostname=self.hosts[rank],
             start_timeout_s=self.timeout_s,
+            num_streams=self.num_streams,
         )
 
     def join(
@@ -139,17 +141,19 @@ def test_liveness_sockets_join_the_right_ranks_and_tell_the_end(
             assert_connected(liveness[here, there], liveness[there, here])
 
 
+@pytest.mark.parametrize("num_streams", [1, 3])
 def test_ranks_of_different_hosts_open_a_control_and_several_data_connections(
-    server: StoreServer, secret: bytes
+    server: StoreServer, secret: bytes, num_streams: int
 ) -> None:
-    with joined(Job(server, secret, ["a", "b", "c", "d"])) as ranks:
+    job = Job(server, secret, ["a", "b", "c", "d"], num_streams=num_streams)
+    with joined(job) as ranks:
         links = {}
         for rank, mine in enumerate(ranks):
             assert mine.port is None
             assert mine.local_peers == ()
             assert [peer[0] for peer in mine.remote_peers] == [r for r in range(4) if r != rank]
             for peer, control, data in mine.remote_peers:
-                assert len(data) == 2
+                assert len(data) == num_streams
                 links[rank, peer] = (control, *data)
         for here, there in links:
             for left, right in zip(links[here, there], links[there, here], strict=True):
@@ -165,6 +169,15 @@ def test_ranks_of_different_hosts_open_a_control_and_several_data_connections(
                     num_probes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
                     assert silence_s + interval_s * num_probes == 15
                 assert not os.get_blocking(left)
+
+
+def test_ranks_must_agree_on_the_number_of_streams(server: StoreServer, secret: bytes) -> None:
+    job = Job(server, secret, ["a", "b"])
+    messages = errors_of(
+        [partial(job.join, 0), partial(job.join, 1, num_streams=2)],
+    )
+    assert any("disagree on HOROVOD_NUM_STREAMS" in message for message in messages)
+    assert all("rank 1" in message for message in messages)
 
 
 def test_a_mixed_job_counts_local_ranks_in_the_order_of_ranks(

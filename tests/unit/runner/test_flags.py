@@ -53,6 +53,7 @@ def test_no_flag_sets_no_variable() -> None:
         ),
         ("--mpi-threads-disable", {"HOROVOD_MPI_THREADS_DISABLE": "1"}),
         ("--num-nccl-streams 2", {"HOROVOD_NUM_NCCL_STREAMS": "2"}),
+        ("--num-streams 4", {"HOROVOD_NUM_STREAMS": "4"}),
         ("--thread-affinity 1", {"HOROVOD_THREAD_AFFINITY": "1"}),
         ("--thread-affinity 0,2", {"HOROVOD_THREAD_AFFINITY": "0,2"}),
         ("--gloo-timeout-seconds 60", {"HOROVOD_GLOO_TIMEOUT_SECONDS": "60"}),
