@@ -15,7 +15,7 @@ constexpr Duration kPatience = std::chrono::seconds(20);
 // Two ranks on two hosts.
 struct Pair {
   explicit Pair(int num_streams, const std::function<ConnectedPair()>& make_pair = make_tcp_pair) {
-    for (TransportParts& parts : make_socket_transports(2, num_streams, make_pair)) {
+    for (TransportParts& parts : make_socket_transports(2, {}, num_streams, make_pair)) {
       ranks.push_back(std::make_unique<Transport>(std::move(parts)));
     }
   }
