@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import measure
 import torch
+from libraries import GlooLibrary, HorovodLibrary
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -145,9 +146,9 @@ def run_rank(args: argparse.Namespace) -> None:
     libraries: dict[str, measure.Library] = {}
     if args.way == "ddp":
         assert isinstance(seat, measure.Seat)
-        libraries["gloo"] = measure.GlooLibrary(seat)
+        libraries["gloo"] = GlooLibrary(seat)
     elif args.way != "alone":
-        libraries["horovod"] = measure.HorovodLibrary(seat)
+        libraries["horovod"] = HorovodLibrary(seat)
     torch.manual_seed(seat.rank)
     times_s = {}
     for name, (model, images) in workloads(args).items():
