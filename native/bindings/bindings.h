@@ -11,6 +11,7 @@
 namespace hvd::bindings {
 
 void bind_buffer(nanobind::module_& module);
+void bind_kernels(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_plan(nanobind::module_& module);
 void register_errors();

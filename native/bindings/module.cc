@@ -8,6 +8,7 @@ NB_MODULE(_native, module) {
   module.doc() = "The native engine of Horovod.";
   module.attr("__version__") = HVD_VERSION;
   hvd::bindings::register_errors();
+  hvd::bindings::bind_kernels(module);
   hvd::bindings::bind_buffer(module);
   hvd::bindings::bind_plan(module);
   hvd::bindings::bind_engine(module);

@@ -159,6 +159,12 @@ class CostConstants:
     @property
     def memory_bytes_per_s(self) -> float: ...
 
+def kernel_isa() -> str:
+    """The instructions that reductions of this process use: avx512, avx2 or base."""
+
+def select_kernel_isa(isa: str) -> bool:
+    """Makes reductions use other instructions, for tests; False if this processor lacks them."""
+
 def estimate_allreduce(
     hosts: Sequence[int],
     num_bytes: int,
