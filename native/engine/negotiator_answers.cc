@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 #include "engine/fuser.h"
 #include "engine/negotiator.h"
@@ -283,13 +285,21 @@ int32_t Negotiator::priority_of(const Entry& entry) {
 
 // Of what is ready, that for which there is room; by priority, and in the order in which it became ready.
 std::vector<Negotiator::Entry*> Negotiator::take_startable(const Room& room) {
-  const auto waits = std::stable_partition(ready_.begin(), ready_.end(), [&](const Entry* entry) {
-    return room.fits(entry->spec.total_bytes(), priority_of(*entry));
-  });
-  std::vector<Entry*> startable(ready_.begin(), waits);
-  ready_.erase(ready_.begin(), waits);
-  std::stable_sort(startable.begin(), startable.end(),
-                   [](const Entry* a, const Entry* b) { return priority_of(*a) > priority_of(*b); });
+  std::vector<std::tuple<int64_t, size_t, Entry*>> order;  // negated priority, place
+  std::deque<Entry*> waiting;
+  for (Entry* entry : std::exchange(ready_, {})) {
+    const int32_t priority = priority_of(*entry);
+    if (room.fits(entry->spec.total_bytes(), priority)) {
+      order.emplace_back(-int64_t{priority}, order.size(), entry);
+    } else {
+      waiting.push_back(entry);
+    }
+  }
+  ready_ = std::move(waiting);
+  std::sort(order.begin(), order.end());
+  std::vector<Entry*> startable;
+  startable.reserve(order.size());
+  for (const auto& [priority, place, entry] : order) startable.push_back(entry);
   return startable;
 }
 

@@ -74,7 +74,11 @@ void TcpLink::commit_from(const FrameHeader& header, std::span<const std::span<c
   FrameHeader copy = header;
   vectors_.clear();
   vectors_.push_back({&copy, sizeof(copy)});
-  for (const auto& part : parts) vectors_.push_back({const_cast<std::byte*>(part.data()), part.size()});
+  for (const auto& part : parts) {
+    // sendmsg() only reads, but its iovec serves readers and writers alike.
+    auto* begin = const_cast<std::byte*>(part.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    vectors_.push_back({begin, part.size()});
+  }
   keep_rest(vectors_, wants_to_write() ? 0 : send_parts(vectors_));
 }
 

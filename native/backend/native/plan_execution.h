@@ -14,6 +14,8 @@ namespace hvd {
 class PlanExecution final : public Execution {
  public:
   PlanExecution(Batch batch, Plan plan, Transport& transport);
+  PlanExecution(const PlanExecution&) = delete;
+  PlanExecution& operator=(const PlanExecution&) = delete;
   ~PlanExecution() override;
 
   bool advance() override;
@@ -22,8 +24,8 @@ class PlanExecution final : public Execution {
 
  private:
   struct ActiveLane {
-    const Lane* lane;
-    size_t step;
+    const Lane* lane = nullptr;
+    size_t step = 0;
     bool expects = false;  // a frame may come to its place in the output
   };
 
