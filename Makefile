@@ -129,12 +129,15 @@ bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo, Open
 	python benchmarks/allreduce.py $(BENCH)
 	python benchmarks/many_tensors.py $(BENCH)
 	python benchmarks/latency.py
+	python benchmarks/shared_memory.py
+	python benchmarks/training_step.py
 	python benchmarks/timeline.py
 
 bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emulated hosts, as root; half an hour
 	python benchmarks/between_hosts.py $(BENCH)
 	python benchmarks/between_hosts.py --rate-mbit 0 --bytes 4 67108864 $(BENCH)
 	python benchmarks/replay.py
+	python benchmarks/simulate.py
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links
 	python -m horovod.settings.document docs/settings.md

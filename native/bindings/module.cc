@@ -7,6 +7,8 @@
 NB_MODULE(_native, module) {
   module.doc() = "The native engine of Horovod.";
   module.attr("__version__") = HVD_VERSION;
+  // Interpreters may end with objects that somebody still holds; users should not read about it.
+  nanobind::set_leak_warnings(false);
   hvd::bindings::register_errors();
   hvd::bindings::bind_kernels(module);
   hvd::bindings::bind_buffer(module);
