@@ -91,7 +91,8 @@ test-native test-asan test-tsan:
 	@cmake --build $(<D) --parallel $(JOBS)
 	$(<D)/native/tests/native_tests $(CASES)
 
-CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF
+# Files are compiled in bundles, which takes half the time.
+CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF -DCMAKE_UNITY_BUILD=ON
 # Compiles in half the time of -O2, and a trace needs no more than line numbers.
 SANITIZED = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1'
 build/native/build.ninja: $(VENV)/demo.stamp

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMostNameBytes = 4096;
 // Scripts that make a new name for each operation must not fill the memory.
-constexpr size_t kMostNames = size_t{64} << 10;
+constexpr size_t kMostNumberedNames = size_t{64} << 10;
 // What one event may add.
 constexpr size_t kMostNewNames = 3;
 // Run, first name, both lengths, dropped events.
@@ -101,7 +101,7 @@ uint32_t TimelineRecorder::number_of(std::string_view name) {
 }
 
 void TimelineRecorder::make_room_for_names() {
-  if (names_.size() + kMostNewNames <= kMostNames) return;
+  if (names_.size() + kMostNewNames <= kMostNumberedNames) return;
   num_dropped_ += recorded_ - drained_;
   drained_ = recorded_;
   forget_names();
@@ -131,7 +131,7 @@ Bytes TimelineRecorder::drain() {
   take_events(chunk);
   if (drained_ == recorded_) {
     // Nothing refers to the names any more, so a table that has grown large can start anew.
-    if (names_.size() > kMostNames / 2) forget_names();
+    if (names_.size() > kMostNumberedNames / 2) forget_names();
     if (!active_) ring_ = {};
   }
   return chunk.encode();

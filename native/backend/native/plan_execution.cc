@@ -11,7 +11,7 @@ namespace {
 // Lanes that run side by side, for each member: enough to keep every rank busy while frames are on their way.
 constexpr size_t kActiveLanesPerMember = 4;
 // Work goes on in pieces that stay in the first-level cache between reducing and passing on.
-constexpr size_t kBlockBytes = size_t{16} << 10;
+constexpr size_t kPieceBytes = size_t{16} << 10;
 // A frame in more runs of memory than this is cheaper to copy.
 constexpr size_t kMostParts = 32;
 
@@ -149,7 +149,7 @@ void PlanExecution::send(const Step& step, const FrameHeader& header) {
 
 // Walks over the elements in blocks that are contiguous in input and output.
 void PlanExecution::compute(const Step& step, int64_t count) {
-  const auto block = static_cast<int64_t>(kBlockBytes / element_bytes_);
+  const auto block = static_cast<int64_t>(kPieceBytes / element_bytes_);
   for (int64_t at = 0; at < count;) {
     int64_t length = std::min(block, count - at);
     Extent own;
@@ -195,7 +195,7 @@ void PlanExecution::compute_block(const Step& step, const Extent& own, std::byte
 
 const std::byte* PlanExecution::prescaled(const std::byte* own, int64_t count) {
   if (batch_.prescale == 1.0) return own;
-  scratch_.resize(kBlockBytes);
+  scratch_.resize(kPieceBytes);
   scale(batch_.dtype, scratch_.data(), own, static_cast<size_t>(count), batch_.prescale);
   return scratch_.data();
 }
