@@ -182,6 +182,9 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
 ) -> Sequence[Any]:
     """Runs :func:`reducescatter` on several tensors as one operation.
 
@@ -191,7 +194,7 @@ def grouped_reducescatter(
     """
     if not tensors:
         return tensors
-    call = call_of(process_set, None)
+    call = call_of(process_set, name, ignore_name_scope)
     reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
     with tf.device(device_dense):
         pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
@@ -335,15 +338,19 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
-def join() -> Any:
-    """Says that this rank has no more data; ends when all ranks have said so.
+def join(process_set: ProcessSet = global_process_set) -> Any:
+    """Says that this rank has no more data; ends when all ranks of the set have said so.
 
-    Until then it takes part in every allreduce with what does not change the result.
+    Until then it takes part in every allreduce with what does not change the result. In a graph,
+    make sure with control dependencies that the rank's other operations come first.
+
+    Args:
+        process_set: the ranks that take part.
 
     Returns:
         The global rank that joined last, int32; the same on all ranks.
     """
-    return calls.join(call_of(global_process_set, None))
+    return calls.join(call_of(process_set, None))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
