@@ -34,12 +34,16 @@ std::vector<Buffer> buffers_of(const HvdBuffer* buffers, int32_t count) {
   return list;
 }
 
+// There is one barrier, and one join, of a process set at a time, so that they have one name.
+bool one_at_a_time(OpKind kind) { return kind == OpKind::kBarrier || kind == OpKind::kJoin; }
+
 std::shared_ptr<Operation> operation_of(const HvdRequest& request) {
   auto operation = std::make_shared<Operation>();
   RequestSpec& spec = operation->spec;
-  const std::string name = request.name == nullptr ? "" : request.name;
   spec.kind = static_cast<OpKind>(request.kind);
-  spec.cacheable = !name.empty();
+  const bool named = request.name != nullptr && !one_at_a_time(spec.kind);
+  const std::string name = named ? request.name : "";
+  spec.cacheable = !name.empty() || one_at_a_time(spec.kind);
   spec.name = std::string(request.prefix) + "." + (name.empty() ? "noname" : name);
   spec.reduce_op = static_cast<ReduceOp>(request.reduce_op);
   spec.prescale = request.prescale;
@@ -66,8 +70,7 @@ int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
   Engine& engine = *reference->engine;
   const std::shared_ptr<Operation> operation = prepared->operation;
   try {
-    const bool one_at_a_time = operation->spec.kind == OpKind::kBarrier || operation->spec.kind == OpKind::kJoin;
-    if (!operation->spec.cacheable && !one_at_a_time) {
+    if (!operation->spec.cacheable) {
       operation->spec.unnamed = engine.next_number(operation->set);
       operation->spec.name += "." + std::to_string(operation->spec.unnamed);
     }

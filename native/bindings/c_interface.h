@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
   int32_t kind;
   const char* prefix;    // the name is <prefix>.<name>
-  const char* name;      // none, or empty: the operations without a name are counted
+  const char* name;      // none, or empty: the operations without a name are counted; not of a barrier or join
   uint32_t process_set;  // the engine's number
   const HvdBuffer* inputs;
   int32_t num_inputs;

@@ -133,7 +133,8 @@ class TensorFlowApi:
 
         def body(*tensors: Any) -> Any:
             again_args, again_kwargs = _packed((args, kwargs), given, places, tensors)
-            return public(*again_args, **again_kwargs)
+            result = public(*again_args, **again_kwargs)
+            return None if isinstance(result, tf.Operation) else result  # a barrier
 
         return tf.function(body, autograph=False)(*(given[i] for i in places))
 

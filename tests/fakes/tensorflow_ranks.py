@@ -221,6 +221,18 @@ def equal_operations_stay_two() -> None:
     assert engine.statistics()["submitted"] - before == 9
 
 
+def iterations_of_a_loop_run_at_once() -> None:
+    @tf.function
+    def loop() -> Any:
+        sums = tf.TensorArray(tf.float32, 100)
+        for i in tf.range(100):
+            sums = sums.write(i, hvd.allreduce(tf.cast(i, tf.float32), op=hvd.Sum, name="turn"))
+        return sums.stack()
+
+    for _ in range(2):
+        np.testing.assert_array_equal(loop(), np.arange(100.0) * hvd.size())
+
+
 def names_reach_the_wire() -> None:
     """A mismatch tells the name: the user's, or that of the node."""
     x = tf.ones(3 + hvd.rank())
@@ -317,6 +329,7 @@ SCENARIOS = (
     compression_halves_floats_only,
     shapes_are_known_in_graphs,
     equal_operations_stay_two,
+    iterations_of_a_loop_run_at_once,
     names_reach_the_wire,
     errors_have_their_classes,
     a_graph_outlives_the_job,

@@ -24,6 +24,9 @@ StatusCode code_of(int error_kind) {
   return kUnknown;
 }
 
+// More iterations of a loop than TensorFlow runs at once, unless it is told to; names are to be few.
+constexpr int64_t kNumLoopNames = 64;
+
 bool reduces_to_known_op(const Attributes& attributes) {
   const auto op = static_cast<ReduceOp>(attributes.reduce_op);
   return attributes.kind != OpKind::kReducescatter || op == ReduceOp::kSum || op == ReduceOp::kAverage;
@@ -153,10 +156,11 @@ void Execution::submit() {
   for (const HeldTensor& input : inputs_) inputs.push_back(input.buffer());
   for (const HeldTensor& output : outputs_) outputs.push_back(output.buffer());
   const std::string prefix = prefix_of(attributes_);
+  const std::string name = name_of_run();
   HvdRequest request = {};
   request.kind = static_cast<int32_t>(attributes_.kind);
   request.prefix = prefix.c_str();
-  request.name = attributes_.name.c_str();
+  request.name = name.c_str();
   request.process_set = members_.engine_id;
   request.inputs = inputs.data();
   request.num_inputs = static_cast<int32_t>(inputs.size());
@@ -231,6 +235,12 @@ void Execution::give_integers(int index, const std::vector<int64_t>& values, boo
   if (!status.ok()) return fail_with(status);
   auto* data = static_cast<int32_t*>(tf.TensorData(output.get()));
   std::transform(values.begin(), values.end(), data, [](int64_t value) { return static_cast<int32_t>(value); });
+}
+
+// Several iterations of a loop may be in flight at once.
+std::string Execution::name_of_run() const {
+  const int64_t iteration = eager_ ? 0 : tf.GetIterId(context_);
+  return attributes_.name + (iteration > 0 ? ".iteration" + std::to_string(iteration % kNumLoopNames) : "");
 }
 
 std::string Execution::who() const {

@@ -36,6 +36,7 @@ class Execution : public std::enable_shared_from_this<Execution> {
   void give_results();
   void give_owned_results();
   void give_integers(int index, const std::vector<int64_t>& values, bool scalar);
+  [[nodiscard]] std::string name_of_run() const;
   [[nodiscard]] std::string who() const;
   void fail(StatusCode code, const std::string& message);
   void fail_with(Status& status);

@@ -47,7 +47,8 @@ class Call:
         }
         if tf.executing_eagerly():
             return {**common, "eager": True, "tensor_name": self.name or ""}
-        return {**common, "name": self.name or _default_name(op_type, tensors)}
+        name = _node_name(op_type, self.name) if self.name else _default_name(op_type, tensors)
+        return {**common, "name": name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,12 @@ def barrier(call: Call) -> Any:
 def join(call: Call) -> Any:
     """Ends when all ranks of the set have joined; the global rank that came last."""
     return ops.horovod_join(**call.attributes("HorovodJoin"))
+
+
+def _node_name(op_type: str, name: str) -> str:
+    """The caller's name as a graph allows it."""
+    allowed = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name)
+    return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"{op_type}_{allowed}"
 
 
 def _default_name(op_type: str, tensors: Sequence[Any]) -> str:
