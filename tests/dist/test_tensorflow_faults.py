@@ -1,0 +1,44 @@
+"""A rank that dies is an error of TensorFlow's on the others, in every mode, and names the rank."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from launcher import launched
+
+pytest.importorskip("tensorflow")
+
+FAULTY_RANK = str(Path(__file__).with_name("tensorflow_faulty_rank.py"))
+# TensorFlow is loaded meanwhile, by two processes at once.
+DEADLINE_S = 120.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "fault"),
+    [
+        ("eager", "kill"),
+        ("function", "kill"),
+        ("session", "kill"),
+        ("eager", "exit_early"),
+        ("function", "raise"),
+    ],
+)
+def test_a_rank_that_dies_is_named(mode: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.DEADLINE_S", DEADLINE_S)
+    words = [sys.executable, FAULTY_RANK, mode, fault]
+    with launched("-np", "2", *words, TF_CPP_MIN_LOG_LEVEL="2") as launcher:
+        launcher.wait()
+    output = "\n".join(launcher.lines["stdout"])
+    planted = re.search(r"\[1\]<stdout>:fault ([\d.]+)", output)
+    error = re.search(r"\[0\]<stdout>:error ([\d.]+) (.*)", output)
+    assert planted, launcher.lines
+    assert error, launcher.lines
+    assert float(error[1]) - float(planted[1]) < 5.0
+    assert error[2].startswith("UnknownError"), error[2]
+    assert re.search(r"rank 1 \(\S+:\d+\)", error[2]), error[2]
+    if fault == "raise":
+        assert re.search(r"raised RuntimeError at \S+: planted", error[2]), error[2]
+    assert launcher.process.returncode != 0
