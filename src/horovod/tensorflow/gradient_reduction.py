@@ -123,6 +123,7 @@ class GradientReducer:
         self._numbered = numbered
         self._prefix: str | None = None
         self._local: set[Hashable] = set()
+        self._local_layers: list[Any] = []
 
     def register_local(self, variable: Any) -> None:
         """Leaves the gradient of a variable out of the reduction.
@@ -132,9 +133,17 @@ class GradientReducer:
         """
         self._local.add(variable_key(variable))
 
+    def register_local_layers(self, layers: Iterable[Any]) -> None:
+        """Leaves the gradients of all weights of Keras layers out, also of layers yet to be built.
+
+        Args:
+            layers: what has ``trainable_weights``.
+        """
+        self._local_layers += layers
+
     def is_local(self, variable: Any) -> bool:
         """Whether the gradient of a variable is left out."""
-        return variable_key(variable) in self._local
+        return variable_key(variable) in self._local_keys()
 
     def reduce(
         self, gradients: Iterable[Any], variables: Iterable[Any], generic_names: bool = False
@@ -162,7 +171,8 @@ class GradientReducer:
         if not process_set.included() or size <= 1:
             return gradients
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        shared = [i for i in places if not self.is_local(variables[i])]
+        local = self._local_keys()
+        shared = [i for i in places if variable_key(variables[i]) not in local]
         reduced = self._reduce_shared(gradients, variables, shared, size, generic_names)
         if self.settings.scale_local_gradients:
             for index in set(places).difference(shared):
@@ -170,6 +180,10 @@ class GradientReducer:
         for index, gradient in zip(shared, reduced, strict=True):
             gradients[index] = gradient
         return gradients
+
+    def _local_keys(self) -> set[Hashable]:
+        weights = [weight for layer in self._local_layers for weight in layer.trainable_weights]
+        return self._local.union(map(variable_key, weights)) if weights else self._local
 
     def _reduce_shared(
         self,
@@ -339,7 +353,7 @@ def _known_shape(variable: Any) -> tuple[int, ...] | None:
 
 def _last_name(variable: Any) -> str:
     """The last part of a variable's name; what precedes it may be numbered by each rank."""
-    if not isinstance(variable, tf.Variable) and tf.is_tensor(variable):
+    if not any(isinstance(v, tf.Variable) for v in (variable, getattr(variable, "value", None))):
         return "grad"
     name = str(variable.name).rpartition("/")[2].partition(":")[0]
     return _NOT_IN_A_NAME.sub("_", name) or "grad"

@@ -180,13 +180,12 @@ def PartialDistributedGradientTape(
         device_sparse=device_sparse,
         scale_local_gradients=scale_local_gradients,
     )
-    for variable in local_variables(local_layers):
-        tape.register_local_source(variable)
+    tape._reducer.register_local_layers(checked_layers(local_layers))
     return tape
 
 
-def local_variables(local_layers: Any) -> list[Any]:
-    """The trainable weights of layers.
+def checked_layers(local_layers: Any) -> list[Any]:
+    """Returns the layers as a list.
 
     Args:
         local_layers: a Keras layer, a list of them, or None.
@@ -194,15 +193,14 @@ def local_variables(local_layers: Any) -> list[Any]:
     Raises:
         UsageError: it is something else.
     """
-    layers = local_layers
-    if layers is None:
-        layers = []
-    elif not isinstance(layers, list | tuple | set):
-        layers = [layers]
+    if local_layers is None:
+        return []
+    several = isinstance(local_layers, list | tuple | set)
+    layers = list(local_layers) if several else [local_layers]
     for layer in layers:
         if not isinstance(layer, tf.keras.layers.Layer):
             raise UsageError(f"local_layers={local_layers!r} is no Keras layer or list of layers")
-    return [weight for layer in layers for weight in layer.trainable_weights]
+    return layers
 
 
 def _wrap(tape: tf.GradientTape, **options: Any) -> ReducingTape:
