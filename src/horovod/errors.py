@@ -25,6 +25,9 @@ from __future__ import annotations
 class HorovodInternalError(RuntimeError):
     """A collective failed: a peer was lost, ranks disagree, or Horovod was shut down."""
 
+    # TensorFlow's AutoGraph only keeps the class of errors that are made just as an Exception is.
+    __init__ = Exception.__init__
+
 
 class MismatchError(HorovodInternalError):
     """Ranks submitted the same name with different dtype, shape, operation or root."""
@@ -69,6 +72,9 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 class UsageError(ValueError):
     """The arguments of a call are wrong; nothing was sent to other ranks."""
+
+    # TensorFlow's AutoGraph only keeps the class of errors that are made just as an Exception is.
+    __init__ = Exception.__init__
 
 
 class DuplicateNameError(UsageError):
