@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "bindings/bindings.h"
+#include "bindings/c_reference.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -217,6 +218,17 @@ nb::list make_world(int size, const EngineOptions& options) {
   return engines;
 }
 
+// For a library that waits with the interpreter's lock not held. The signal is raised again, for the interpreter to
+// handle once the library has returned to it: an exception cannot pass through the library.
+bool interrupted() {
+  if (Py_IsInitialized() == 0) return false;
+  const nb::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() == 0) return false;
+  PyErr_Clear();
+  PyErr_SetInterrupt();
+  return true;
+}
+
 void bind_constants(nb::module_& module) {
   module.attr("ALLREDUCE") = static_cast<int>(OpKind::kAllreduce);
   module.attr("ALLGATHER") = static_cast<int>(OpKind::kAllgather);
@@ -304,6 +316,10 @@ void bind_engine(nb::module_& module) {
            nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
            nb::arg("unnamed") = 0, nb::arg("priority") = 0)
       .def(
+          "next_number", [](const PyEngine& self, uint32_t set) { return self.engine()->next_number(set); },
+          nb::arg("process_set"))
+      .def("c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); })
+      .def(
           "wait_for_position_request",
           [](const PyEngine& self, double timeout_s) {
             Engine& engine = *self.engine();
@@ -338,6 +354,8 @@ void bind_engine(nb::module_& module) {
       .def("statistics", &statistics)
       .def("abandon", &PyEngine::abandon)
       .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine");
+  look_for_signals_with(&interrupted);
+  module.def("c_interface", [] { return reinterpret_cast<uintptr_t>(c_interface()); });
   module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions());
 }
 

@@ -90,6 +90,15 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   }
 }
 
+// Ranks that had joined have not counted what the others did meanwhile, so all count anew after a join.
+uint64_t Engine::next_number(uint32_t set) {
+  if (abandoned_) return 1;  // the lock may be held for ever; submit() refuses
+  const std::lock_guard lock(queue_mutex_);
+  const auto found = memberships_.find(set);
+  if (found == memberships_.end()) return 1;
+  return found->second.num_joins << 32 | ++found->second.num_unnamed;
+}
+
 // With queue_mutex_ held, as the next one.
 Engine::Membership& Engine::membership_of(const Operation& operation) {
   const auto found = memberships_.find(operation.set);
@@ -137,6 +146,9 @@ bool Engine::wait(Operation& operation, Duration timeout) {
     std::unique_lock lock(drive_mutex_, std::defer_lock);
     if (take_drive(lock, operation) && !closed_) {
       drive(operation, until);
+      const auto callbacks = std::exchange(callbacks_, {});
+      lock.unlock();
+      call(callbacks);
     } else {
       if (lock.owns_lock()) lock.unlock();
       wake();

@@ -71,10 +71,14 @@ class Engine {
   // Hands an operation over. `waits_next`: the caller will wait() at once. Throws Error if the operation is not valid.
   void submit(const std::shared_ptr<Operation>& operation, bool waits_next);
 
+  // The number of the next operation of a process set that has no name; the same on ranks that submit in one order.
+  [[nodiscard]] uint64_t next_number(uint32_t set);
+
   // What a caller must do that submitted with `waits_next` and does not wait: lets the engine's thread take over.
   void wake();
 
   // Returns whether the operation is done; waits for it at most for `timeout`, driving the engine if nobody else does.
+  // Calls what other operations want to have called when they are done.
   bool wait(Operation& operation, Duration timeout);
 
   // Whether all ranks are on this host.
@@ -132,6 +136,8 @@ class Engine {
     int set_rank = -1;
     std::unordered_map<std::string, std::string> names_in_flight;  // and the call site of each
     bool closing = false;                                          // its removal has been submitted here
+    uint64_t num_unnamed = 0;                                      // operations since the last join
+    uint64_t num_joins = 0;
   };
   // A question to other ranks where they are, and what to do with the answers.
   struct Inquiry {
@@ -175,6 +181,7 @@ class Engine {
   bool pass();
   bool pass_or_throw();
   void drive(const Operation& operation, TimePoint until);
+  static void call(const std::vector<std::function<void()>>& callbacks);
   [[nodiscard]] bool spin(uint32_t seen, bool gives_way_to_callers);
   [[nodiscard]] bool gives_way() const;
   [[nodiscard]] bool take_drive(std::unique_lock<std::mutex>& lock, const Operation& operation);
@@ -210,6 +217,7 @@ class Engine {
   bool advance_executions();
   void look_for_missing_peers();
   void finish(Operation& operation, const std::optional<Error>& error = std::nullopt);
+  void complete(Operation& operation, const std::optional<Error>& error);
 
   // Timeline and tuning (engine_observation.cc)
   void record_submission(const Operation& operation);
@@ -276,6 +284,7 @@ class Engine {
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
   std::vector<Active> active_;                                               // those that go first in front
+  std::vector<std::function<void()>> callbacks_;                             // of operations that are done now
   std::vector<std::weak_ptr<SharedRegion>> regions_;                         // that somebody uses
   size_t next_region_offset_ = 0;                                            // never used again
   std::vector<std::optional<std::string>> left_peers_;                       // by rank: why it left

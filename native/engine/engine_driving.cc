@@ -75,7 +75,7 @@ void Engine::drive(const Operation& operation, TimePoint until) {
   transport_->let_thread_watch(false);
   doorbell.disarm();
   uint32_t seen = doorbell.events();
-  while (!operation.done() && !closed_) {
+  while (!operation.done() && !closed_ && callbacks_.empty()) {
     seen = doorbell.events();
     if (pass() || operation.done()) continue;
     const Duration left = until - std::chrono::steady_clock::now();
@@ -92,6 +92,11 @@ void Engine::drive(const Operation& operation, TimePoint until) {
   }
   // Hand over: the engine's thread goes on if there is work, and is woken by the next event otherwise.
   if (!doorbell.arm(Sleep::kEventFd, seen) || closed_ || thread_has_work()) doorbell.ring();
+}
+
+// Without a lock, so that a callback may submit.
+void Engine::call(const std::vector<std::function<void()>>& callbacks) {
+  for (const auto& callback : callbacks) callback();
 }
 
 bool Engine::expects_events() {
@@ -163,6 +168,7 @@ void Engine::run() {
   while (true) {
     bool armed = false;
     std::optional<Duration> timeout;
+    std::vector<std::function<void()>> callbacks;
     {
       const std::lock_guard lock(drive_mutex_);
       const Doorbell& doorbell = transport_->doorbell();
@@ -170,14 +176,19 @@ void Engine::run() {
       uint32_t seen = 0;
       do {
         seen = doorbell.events();
-      } while (!closed_ && !gives_way() && (pass() || (num_waiters_.load() > 0 && spin(seen, true))));
-      if (closed_) return;
-      transport_->let_thread_watch(true);
-      timeout = until_next_check();
-      thread_checks_stalls_ = timeout.has_value();
-      armed = doorbell.arm(Sleep::kEventFd, seen) || gives_way();  // that caller looks for work, or rings
-      thread_watches_.store(armed);
+      } while (!closed_ && callbacks_.empty() && !gives_way() &&
+               (pass() || (num_waiters_.load() > 0 && spin(seen, true))));
+      callbacks.swap(callbacks_);
+      if (callbacks.empty()) {
+        if (closed_) return;
+        transport_->let_thread_watch(true);
+        timeout = until_next_check();
+        thread_checks_stalls_ = timeout.has_value();
+        armed = doorbell.arm(Sleep::kEventFd, seen) || gives_way();  // that caller looks for work, or rings
+        thread_watches_.store(armed);
+      }
     }
+    call(callbacks);
     if (!armed) continue;
     Transport::Waking waking = transport_->wait_epoll(timeout);
     while (waking == Transport::Waking::kDoorbell && caller_drives_.load()) {  // it sees that too

@@ -238,11 +238,23 @@ void Engine::finish(Operation& operation, const std::optional<Error>& error) {
   if (!operation.stands_in) {
     const std::lock_guard lock(queue_mutex_);
     const auto set = memberships_.find(operation.set);
-    if (set != memberships_.end()) set->second.names_in_flight.erase(operation.spec.name);
+    if (set != memberships_.end()) {
+      set->second.names_in_flight.erase(operation.spec.name);
+      if (operation.spec.kind == OpKind::kJoin) {
+        ++set->second.num_joins;
+        set->second.num_unnamed = 0;
+      }
+    }
     if (error && operation.spec.kind == OpKind::kRemoveProcessSet) {  // the ranks did not agree: it stays
       memberships_.at(static_cast<uint32_t>(operation.spec.ranks.front())).closing = false;
     }
   }
+  complete(operation, error);
+}
+
+// The callback leaves the operation first: a caller of another thread may destroy the operation as soon as it is done.
+void Engine::complete(Operation& operation, const std::optional<Error>& error) {
+  if (operation.on_done) callbacks_.push_back(std::exchange(operation.on_done, nullptr));
   if (error) {
     operation.fail(*error);
   } else {

@@ -40,7 +40,7 @@ void Engine::fail(const Error& error, bool tell_peers) {
   }
   detach_regions();
   const auto fail_one = [&](Operation& operation) {
-    operation.fail(Error(error.kind(), operation.spec.name + " failed: " + error.what()));
+    complete(operation, Error(error.kind(), operation.spec.name + " failed: " + error.what()));
   };
   for (const Active& active : active_) {
     for (const auto& operation : active.operations) fail_one(*operation);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,9 @@ class Operation {
   int32_t priority = 0;         // what has more goes first
   bool waited_for = false;      // the caller waits from the start
   std::string call_site;        // "file:line" of the user's call
+  // Called once when the operation is done, also if it failed, but not if submit() threw. By whichever thread drives
+  // the engine, which holds no lock then: it may submit, but must not block, nor drop the last reference to the engine.
+  std::function<void()> on_done;
 
   // Written by the engine before it completes the operation, read by the caller afterwards.
   std::vector<OwnedArray> results;

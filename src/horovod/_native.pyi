@@ -311,6 +311,15 @@ class Engine:
     def stop_timeline(self) -> None:
         """On rank 0: returns when all records are in the file; elsewhere nothing."""
 
+    def next_number(self, process_set: int) -> int:
+        """The number of the set's next operation without a name; equal on ranks in equal order.
+
+        A join on all ranks begins to count anew.
+        """
+
+    def c_reference(self) -> int:
+        """The address of a new ``HvdEngine``, see ``native/bindings/c_interface.h``."""
+
     def wait_for_position_request(self, timeout_s: float) -> bool:
         """Waits without the GIL until another rank asks where this one is.
 
@@ -335,6 +344,9 @@ class Engine:
 
     def close(self, reason: str = ...) -> None:
         """Tells the peers, fails what is pending, joins the thread, releases everything. Idempotent."""
+
+def c_interface() -> int:
+    """The address of the ``HvdInterface`` of ``native/bindings/c_interface.h``."""
 
 def make_world(size: int, options: EngineOptions = ...) -> list[Engine]:
     """Engines of ``size`` ranks that are threads of this process, over the memory transport."""

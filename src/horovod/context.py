@@ -37,6 +37,16 @@ class DeclaredSet(Protocol):
         """Finds the set of the same ranks in the running job; KeyError if there is none."""
 
 
+class JobListener(Protocol):
+    """Somebody who has to know what job this process takes part in."""
+
+    def begun(self, config: Config, group: Group) -> None:
+        """A job runs from now on; ``group`` is that of all its ranks."""
+
+    def ended(self) -> None:
+        """The job that has begun is about to end."""
+
+
 @dataclass
 class _Job:
     """An initialised job of this process."""
@@ -54,6 +64,13 @@ class _Context:
         self._job: _Job | None = None
         self._epoch = 0
         self._exit_reason = ""
+        self._listeners: list[JobListener] = []
+
+    def listen(self, listener: JobListener) -> None:
+        with self._lock:
+            self._listeners.append(listener)
+            if self._job is not None:
+                listener.begun(self._job.config, self._job.group)
 
     def init(self, comm: object, process_sets: object) -> None:
         with self._lock:
@@ -71,6 +88,8 @@ class _Context:
             running = start_engine(config, self._epoch)
             group = Group(running.engine, 0, range(config.size))
             self._job = _Job(config, running, group)
+            for listener in self._listeners:
+                listener.begun(config, group)
         try:
             for process_set in declared:
                 process_set.register()
@@ -81,6 +100,9 @@ class _Context:
     def shutdown(self, reason: str = "") -> None:
         with self._lock:
             job, self._job = self._job, None
+            if job is not None:
+                for listener in self._listeners:
+                    listener.ended()
         if job is not None:
             job.running.close(reason or "it called hvd.shutdown()")
 
@@ -258,6 +280,11 @@ def stop_timeline() -> None:
         NotInitializedError: Horovod has not been initialised.
     """
     _context.job().running.engine.stop_timeline()
+
+
+def listen(listener: JobListener) -> None:
+    """Tells a listener of the current job, if there is one, and of all later ones."""
+    _context.listen(listener)
 
 
 def global_group() -> Group:

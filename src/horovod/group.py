@@ -7,7 +7,6 @@ and raises what went wrong.
 
 from __future__ import annotations
 
-import itertools
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -76,9 +75,6 @@ class Group:
         self._id = process_set_id
         self._ranks = tuple(ranks)
         self._rank = self._ranks.index(engine.rank) if engine.rank in self._ranks else None
-        self._unnamed = itertools.count(1)
-        self._num_joins = 0
-        self._join: Handle | None = None
 
     @property
     def process_set_id(self) -> int:
@@ -141,7 +137,7 @@ class Group:
         if self._rank is None:
             raise self._refusal()
         name, prefix = options.get("name"), options.get("prefix", "allreduce")
-        number = self._next_number() if name is None else 0
+        number = self._engine.next_number(self._id) if name is None else 0
         return self._engine.submit(
             _native.ALLREDUCE,
             f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
@@ -251,8 +247,7 @@ class Group:
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
-        self._count_join()
-        self._join = self._submit(
+        return self._submit(
             _native.JOIN,
             "join",
             (),
@@ -260,7 +255,6 @@ class Group:
             options,
             divide_by_initial_world_size=divide_by_initial_world_size,
         )
-        return self._join
 
     def share_memory(self, num_bytes: int, *, name: str, call_site: str = "") -> Handle:
         """Starts to make an array that all ranks of the host see; every rank of the job calls it.
@@ -346,7 +340,7 @@ class Group:
             raise self._refusal()
         name = options.get("name")
         prefix = options.get("prefix", prefix)
-        number = self._next_number() if name is None else 0
+        number = self._engine.next_number(self._id) if name is None else 0
         return self._engine.submit(
             kind,
             f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
@@ -361,20 +355,6 @@ class Group:
             priority=options.get("priority", 0),
             **arguments,
         )
-
-    def _next_number(self) -> int:
-        """The number of an operation without a name, the same on ranks that submit in one order.
-
-        Ranks that had joined have not counted what the others did meanwhile, so all count anew.
-        """
-        self._count_join()
-        return self._num_joins << 32 | next(self._unnamed)
-
-    def _count_join(self) -> None:
-        if self._join is not None and self._join.done():
-            self._join = None
-            self._num_joins += 1
-            self._unnamed = itertools.count(1)
 
     def _refusal(self) -> UsageError:
         return UsageError(

@@ -6,7 +6,7 @@ import itertools
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from horovod import context
 from horovod.errors import MismatchError, UsageError
@@ -15,6 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod.group import Group
+
+
+class ProcessSetListener(Protocol):
+    """Somebody who has to know the process sets of a job."""
+
+    def added(self, world: Group, number: int, group: Group) -> None:
+        """The set has this number from now on; ``world`` is the group of all ranks of its job."""
+
+    def removed(self, world: Group, number: int) -> None:
+        """The set is about to be removed."""
+
+
+_listeners: list[ProcessSetListener] = []
+
+
+def listen(listener: ProcessSetListener) -> None:
+    """Tells a listener of all later changes; see :meth:`ProcessSetTable.tell`."""
+    _listeners.append(listener)
 
 
 class ProcessSetTable:
@@ -33,6 +51,12 @@ class ProcessSetTable:
     def number_of(self, group: Group) -> int | None:
         """The number of a set, None after its removal."""
         return next((n for n, known in list(self._groups.items()) if known is group), None)
+
+    def tell(self, listener: ProcessSetListener, world: Group) -> None:
+        """Tells a listener of all sets that there are."""
+        with self._changes:
+            for number, group in self._groups.items():
+                listener.added(world, number, group)
 
     def find(self, ranks: Sequence[int]) -> Group | None:
         """The set of these ranks in rising order, None if there is none."""
@@ -63,6 +87,8 @@ class ProcessSetTable:
             group = world.add(ranks, call_site=call_site)
             number = self._freed.popleft() if self._freed else next(self._unused)
             self._groups[number] = group
+            for listener in _listeners:
+                listener.added(world, number, group)
             return group
 
     def remove(self, world: Group, group: Group, call_site: str = "") -> bool:
@@ -84,11 +110,15 @@ class ProcessSetTable:
             if number is None:
                 return False
             del self._groups[number]
+            for listener in _listeners:
+                listener.removed(world, number)
             try:
                 world.remove(group, call_site=call_site)
             except MismatchError:
                 # The ranks named different sets, so all of them still exist.
                 self._groups[number] = group
+                for listener in _listeners:
+                    listener.added(world, number, group)
                 raise
             self._freed.append(number)
             return True

@@ -40,6 +40,10 @@ class LoneEngine:
         self.agrees = True
         self.closed = ""
         self._ids = itertools.count(1)
+        self._numbers = itertools.count(1)
+
+    def next_number(self, process_set: int) -> int:
+        return next(self._numbers)
 
     def submit(
         self, kind: int, name: str, inputs: object, outputs: object, **options: Any

@@ -1,0 +1,146 @@
+#include "bindings/c_interface.h"
+
+#include <string>
+#include <utility>
+
+#include "bindings/c_reference.h"
+#include "engine/operation.h"
+
+struct HvdEngine {
+  std::shared_ptr<hvd::Engine> engine;
+};
+
+struct HvdOperation {
+  std::shared_ptr<hvd::Operation> operation;
+  bool waits = false;
+  std::optional<hvd::Error> refusal;
+};
+
+namespace hvd::bindings {
+namespace {
+
+constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
+
+bool (*interrupted)() = nullptr;
+
+std::vector<Buffer> buffers_of(const HvdBuffer* buffers, int32_t count) {
+  std::vector<Buffer> list;
+  list.reserve(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) {
+    const HvdBuffer& buffer = buffers[i];
+    list.push_back({static_cast<std::byte*>(buffer.data), static_cast<DType>(buffer.dtype),
+                    Shape(buffer.shape, buffer.shape + buffer.num_dims)});
+  }
+  return list;
+}
+
+std::shared_ptr<Operation> operation_of(const HvdRequest& request) {
+  auto operation = std::make_shared<Operation>();
+  RequestSpec& spec = operation->spec;
+  const std::string name = request.name == nullptr ? "" : request.name;
+  spec.kind = static_cast<OpKind>(request.kind);
+  spec.cacheable = !name.empty();
+  spec.name = std::string(request.prefix) + "." + (name.empty() ? "noname" : name);
+  spec.reduce_op = static_cast<ReduceOp>(request.reduce_op);
+  spec.prescale = request.prescale;
+  spec.postscale = request.postscale;
+  spec.root = request.root;
+  operation->set = request.process_set;
+  operation->inputs = buffers_of(request.inputs, request.num_inputs);
+  operation->outputs = buffers_of(request.outputs, request.num_outputs);
+  operation->has_splits = request.splits != nullptr;
+  if (operation->has_splits) operation->splits.assign(request.splits, request.splits + request.num_splits);
+  operation->call_site = request.call_site == nullptr ? "" : request.call_site;
+  if (request.done != nullptr) operation->on_done = [done = request.done, context = request.context] { done(context); };
+  return operation;
+}
+
+HvdOperation* prepare(const HvdRequest* request) {
+  auto prepared = std::make_unique<HvdOperation>();
+  prepared->operation = operation_of(*request);
+  prepared->waits = request->waits != 0;
+  return prepared.release();
+}
+
+int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
+  Engine& engine = *reference->engine;
+  const std::shared_ptr<Operation> operation = prepared->operation;
+  try {
+    const bool one_at_a_time = operation->spec.kind == OpKind::kBarrier || operation->spec.kind == OpKind::kJoin;
+    if (!operation->spec.cacheable && !one_at_a_time) {
+      operation->spec.unnamed = engine.next_number(operation->set);
+      operation->spec.name += "." + std::to_string(operation->spec.unnamed);
+    }
+    engine.submit(operation, prepared->waits);
+    return 1;
+  } catch (const Error& error) {
+    prepared->refusal = error;
+  } catch (const std::exception& error) {
+    prepared->refusal = Error(ErrorKind::kInternal, error.what());
+  }
+  return 0;
+}
+
+int32_t wait(HvdEngine* reference, HvdOperation* submitted) {
+  while (!reference->engine->wait(*submitted->operation, kSignalCheckPeriod)) {
+    if (interrupted != nullptr && interrupted()) return 0;
+  }
+  return 1;
+}
+
+const Error* error_of(const HvdOperation* submitted) {
+  if (submitted->refusal) return &*submitted->refusal;
+  const auto& error = submitted->operation->error();
+  return error ? &*error : nullptr;
+}
+
+int32_t error_kind(const HvdOperation* submitted) {
+  const Error* error = error_of(submitted);
+  return error == nullptr ? -1 : static_cast<int32_t>(error->kind());
+}
+
+const char* error_text(const HvdOperation* submitted) {
+  const Error* error = error_of(submitted);
+  return error == nullptr ? nullptr : error->what();
+}
+
+void* take_result(const HvdOperation* submitted, int32_t index, HvdBuffer* result) {
+  const OwnedArray& array = submitted->operation->results.at(static_cast<size_t>(index));
+  *result = {array.data.get(), static_cast<int32_t>(array.dtype), static_cast<int32_t>(array.shape.size()),
+             array.shape.data()};
+  return new std::shared_ptr<std::byte[]>(array.data);
+}
+
+const int64_t* received_splits(const HvdOperation* submitted, int32_t* count) {
+  const std::vector<int64_t>& splits = submitted->operation->received_splits;
+  *count = static_cast<int32_t>(splits.size());
+  return splits.data();
+}
+
+constexpr HvdInterface kInterface = {
+    .version = kHvdInterfaceVersion,
+    .prepare = &prepare,
+    .submit = &submit,
+    .wait = &wait,
+    .error_kind = &error_kind,
+    .error_text = &error_text,
+    .num_results = [](const HvdOperation* submitted) -> int32_t {
+      return static_cast<int32_t>(submitted->operation->results.size());
+    },
+    .take_result = &take_result,
+    .received_splits = &received_splits,
+    .last_joined = [](const HvdOperation* submitted) -> int32_t { return submitted->operation->last_joined; },
+    .release_memory = [](void* reference) { delete static_cast<std::shared_ptr<std::byte[]>*>(reference); },
+    .release_operation = [](HvdOperation* submitted) { delete submitted; },
+    .release_engine = [](HvdEngine* engine) { delete engine; },
+};
+
+}  // namespace
+
+const HvdInterface* c_interface() { return &kInterface; }
+
+HvdEngine* refer_to(std::shared_ptr<Engine> engine) { return new HvdEngine{std::move(engine)}; }
+
+void look_for_signals_with(bool (*look)()) { interrupted = look; }
+
+}  // namespace hvd::bindings

@@ -1,0 +1,77 @@
+// The engine for libraries that are loaded into a framework: plain C, so that they link nothing of ours, and a table of
+// functions, so that they need to find nothing but it. The module _native hands it out.
+//
+// Numbers are those of the native code: OpKind, DType, ReduceOp, ErrorKind.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { kHvdInterfaceVersion = 1 };
+
+typedef struct HvdEngine HvdEngine;  // a reference to an engine
+typedef struct HvdOperation HvdOperation;
+
+// A contiguous array in the memory of the CPU.
+typedef struct {
+  void* data;
+  int32_t dtype;
+  int32_t num_dims;
+  const int64_t* shape;
+} HvdBuffer;
+
+typedef struct {
+  int32_t kind;
+  const char* prefix;    // the name is <prefix>.<name>
+  const char* name;      // none, or empty: the operations without a name are counted
+  uint32_t process_set;  // the engine's number
+  const HvdBuffer* inputs;
+  int32_t num_inputs;
+  const HvdBuffer* outputs;
+  int32_t num_outputs;
+  int32_t reduce_op;
+  double prescale;
+  double postscale;
+  int32_t root;           // global rank
+  const int64_t* splits;  // none if all members get the same number of rows
+  int32_t num_splits;
+  const char* call_site;
+  int32_t waits;  // the caller calls wait() at once
+
+  // Called once when the operation is done, unless submit() refused it; perhaps before submit() returns, and by a
+  // thread that must not be blocked.
+  void (*done)(void* context);
+  void* context;
+} HvdRequest;
+
+typedef struct {
+  uint32_t version;
+
+  // The buffers must stay until the operation is done, what the request points at need not.
+  HvdOperation* (*prepare)(const HvdRequest*);
+  // Returns 1, or 0 if the operation is refused: then it has an error, and `done` is not called. Otherwise `done` may
+  // have released the operation already.
+  int32_t (*submit)(HvdEngine*, HvdOperation*);
+  // Until the operation is done, or a signal came for the interpreter; returns whether it is done.
+  int32_t (*wait)(HvdEngine*, HvdOperation*);
+
+  // Of an operation that is done or was refused. The kind is -1, and the text null, if it succeeded.
+  int32_t (*error_kind)(const HvdOperation*);
+  const char* (*error_text)(const HvdOperation*);
+  int32_t (*num_results)(const HvdOperation*);
+  // Memory that the engine allocated. The caller owns a reference, which release_memory() drops.
+  void* (*take_result)(const HvdOperation*, int32_t index, HvdBuffer* result);
+  const int64_t* (*received_splits)(const HvdOperation*, int32_t* count);
+  int32_t (*last_joined)(const HvdOperation*);
+
+  void (*release_memory)(void* reference);
+  void (*release_operation)(HvdOperation*);
+  void (*release_engine)(HvdEngine*);
+} HvdInterface;
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,206 @@
+"""Collective calls on TensorFlow tensors, without compression: attributes, names, where they run.
+
+Functions take tensors and the public number of a process set; they return what the operation does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from horovod.errors import UsageError
+from horovod.group import ReduceOp
+from horovod.tensorflow.call_sites import call_site
+from horovod.tensorflow.native_ops import ops
+from horovod.train.process_set import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every collective needs.
+
+    Attributes:
+        process_set_id: the public number of the set.
+        name: what the caller named it; None takes a number in eager mode, and in a graph the name
+            of the operation and of its first tensor.
+        ignore_name_scope: whether only the last part of a node's name counts.
+        call_site: ``file:line`` of the caller.
+    """
+
+    process_set_id: int = 0
+    name: str | None = None
+    ignore_name_scope: bool = False
+    call_site: str = ""
+
+    def attributes(self, op_type: str, tensors: Sequence[Any] = ()) -> dict[str, Any]:
+        """The common attributes of the operation, with the name of its node in a graph."""
+        common = {
+            "process_set_id": self.process_set_id,
+            "ignore_name_scope": self.ignore_name_scope,
+            "call_site": self.call_site,
+        }
+        if tf.executing_eagerly():
+            return {**common, "eager": True, "tensor_name": self.name or ""}
+        return {**common, "name": self.name or _default_name(op_type, tensors)}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How values become one: the operation, and factors before and after it."""
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def attributes(self) -> dict[str, Any]:
+        """The factors in full: TensorFlow's numbers would be float32."""
+        return {
+            "reduce_op": int(self.op),
+            "prescale_factor": repr(float(self.prescale)),
+            "postscale_factor": repr(float(self.postscale)),
+        }
+
+
+def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool = False) -> Call:
+    """The call of a public function, whose caller is recorded.
+
+    Raises:
+        UsageError: ``process_set`` is none, or is not registered.
+    """
+    return Call(number_of(process_set), name, ignore_name_scope, call_site())
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """The public number of a process set.
+
+    Raises:
+        UsageError: it is no process set, or is not registered.
+    """
+    if process_set is global_process_set:
+        return 0
+    if not isinstance(process_set, ProcessSet):
+        raise UsageError(f"process_set={process_set!r} is not a hvd.ProcessSet")
+    number = process_set.process_set_id
+    if number is None:
+        process_set.group()  # says what is missing
+        raise UsageError(f"{process_set} is not registered")
+    return number
+
+
+def gradient_call(op: Any) -> Call:
+    """The call of the gradient of an operation, which may be in flight again meanwhile."""
+    name = op.get_attr("tensor_name").decode()
+    return Call(
+        op.get_attr("process_set_id"),
+        f"{name}.gradient" if name and tf.executing_eagerly() else None,
+        op.get_attr("ignore_name_scope"),
+        op.get_attr("call_site").decode(),
+    )
+
+
+def renamed(call: Call, suffix: str) -> Call:
+    """The same call under another name; one without a name stays without."""
+    return call if call.name is None else replace(call, name=f"{call.name}{suffix}")
+
+
+def reduction_of(op: Any) -> Reduction:
+    """The reduction of an operation, from its attributes."""
+    return Reduction(
+        ReduceOp(op.get_attr("reduce_op")),
+        float(op.get_attr("prescale_factor")),
+        float(op.get_attr("postscale_factor")),
+    )
+
+
+def allreduce(call: Call, tensor: Any, reduction: Reduction) -> Any:
+    """Reduces a tensor; any shape, the same on all ranks."""
+    attributes = call.attributes("HorovodAllreduce", (tensor,))
+    return ops.horovod_allreduce(tensor=tensor, **reduction.attributes(), **attributes)
+
+
+def grouped_allreduce(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
+    """Reduces several tensors as one operation."""
+    attributes = call.attributes("HorovodGroupedAllreduce", tensors)
+    return list(
+        ops.horovod_grouped_allreduce(tensors=list(tensors), **reduction.attributes(), **attributes)
+    )
+
+
+def reducescatter(call: Call, tensor: Any, reduction: Reduction) -> Any:
+    """Reduces a tensor and keeps this rank's rows of it."""
+    attributes = call.attributes("HorovodReducescatter", (tensor,))
+    return ops.horovod_reducescatter(tensor=tensor, **reduction.attributes(), **attributes)
+
+
+def grouped_reducescatter(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
+    """Reduces several tensors as one operation and keeps this rank's rows of them."""
+    attributes = call.attributes("HorovodGroupedReducescatter", tensors)
+    return list(
+        ops.horovod_grouped_reducescatter(
+            tensors=list(tensors), **reduction.attributes(), **attributes
+        )
+    )
+
+
+def allgather(call: Call, tensor: Any) -> Any:
+    """Joins the tensors of all ranks along dimension 0."""
+    return ops.horovod_allgather(tensor=tensor, **call.attributes("HorovodAllgather", (tensor,)))
+
+
+def grouped_allgather(call: Call, tensors: Sequence[Any]) -> list[Any]:
+    """Joins several tensors as one operation."""
+    attributes = call.attributes("HorovodGroupedAllgather", tensors)
+    return list(ops.horovod_grouped_allgather(tensors=list(tensors), **attributes))
+
+
+def broadcast(call: Call, tensor: Any, root_rank: int) -> Any:
+    """Copies the root's tensor to all ranks."""
+    attributes = call.attributes("HorovodBroadcast", (tensor,))
+    return ops.horovod_broadcast(tensor=tensor, root_rank=root_rank, **attributes)
+
+
+def grouped_broadcast(call: Call, tensors: Sequence[Any], root_rank: int) -> list[Any]:
+    """Copies several tensors of the root as one operation."""
+    attributes = call.attributes("HorovodGroupedBroadcast", tensors)
+    return list(
+        ops.horovod_grouped_broadcast(tensors=list(tensors), root_rank=root_rank, **attributes)
+    )
+
+
+def alltoall(call: Call, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
+    """Sends rows to each rank; returns the rows received, and how many came from each rank."""
+    attributes = call.attributes("HorovodAlltoall", (tensor,))
+    output, received = ops.horovod_alltoall(
+        tensor=tensor,
+        splits=tf.zeros((0,), tf.int32) if splits is None else splits,
+        equal_splits=splits is None,
+        **attributes,
+    )
+    return output, received
+
+
+def barrier(call: Call) -> Any:
+    """Ends when all ranks of the set have reached it."""
+    return ops.horovod_barrier(**call.attributes("HorovodBarrier"))
+
+
+def join(call: Call) -> Any:
+    """Ends when all ranks of the set have joined; the global rank that came last."""
+    return ops.horovod_join(**call.attributes("HorovodJoin"))
+
+
+def _default_name(op_type: str, tensors: Sequence[Any]) -> str:
+    ends = tensors if len(tensors) < 2 else (tensors[0], tensors[-1])
+    names = [re.sub(r"[^A-Za-z0-9_]", "_", _name_of(tensor)) for tensor in ends]
+    return "_".join([op_type, *filter(None, names)])
+
+
+def _name_of(tensor: Any) -> str:
+    """The name of a tensor of a graph; one that a graph takes from outside has none."""
+    return "" if isinstance(tensor, tf.__internal__.EagerTensor) else str(tensor.name)

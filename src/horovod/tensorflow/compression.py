@@ -1,0 +1,82 @@
+"""Smaller gradients on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Compressor:
+    """What a compression is made of; derive from it to supply your own."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor to reduce and what ``decompress`` needs to know."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Turns the reduced tensor back into the dtype that ``compress`` was given."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns the tensor itself."""
+        return tensor
+
+
+def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, Any]:
+    if not tensor.dtype.is_floating:
+        return tensor, None
+    return tf.cast(tensor, dtype), tensor.dtype
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16; others stay as they are."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor in float16 and its dtype."""
+        return _cast(tensor, tf.float16)
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns the tensor in the dtype ``ctx``."""
+        return tensor if ctx is None else tf.cast(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends floating-point tensors as bfloat16; others stay as they are."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Returns the tensor in bfloat16 and its dtype."""
+        return _cast(tensor, tf.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """Returns the tensor in the dtype ``ctx``."""
+        return tensor if ctx is None else tf.cast(tensor, ctx)
+
+
+class Compression:
+    """The compressions to choose from; any :class:`Compressor` will do."""
+
+    none = NoneCompressor
+    """No compression."""
+
+    fp16 = FP16Compressor
+    """float16 on the wire: range up to 65504, 11 bits of precision."""
+
+    bf16 = BF16Compressor
+    """bfloat16 on the wire: the range of float32, 8 bits of precision."""

@@ -1,0 +1,151 @@
+"""The operations that ``libhorovod_tensorflow.so`` registers with TensorFlow, and the job they use.
+
+The library is written in C++ against TensorFlow's C interface. It looks the current job up when an
+operation runs, so a graph may be built before ``hvd.init()`` and outlive a job.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps
+
+from horovod import _native, context
+from horovod.train import process_set_table
+
+if TYPE_CHECKING:
+    from horovod.config import Config
+    from horovod.group import Group
+
+_LIBRARY = Path(__file__).resolve().parents[1] / "libhorovod_tensorflow.so"
+
+COLLECTIVES = (
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodGroupedAllgather",
+    "HorovodBroadcast",
+    "HorovodGroupedBroadcast",
+    "HorovodAlltoall",
+    "HorovodReducescatter",
+    "HorovodGroupedReducescatter",
+)
+_NUMBERS = (
+    "HorovodRank",
+    "HorovodLocalRank",
+    "HorovodSize",
+    "HorovodLocalSize",
+    "HorovodProcessSetIncluded",
+)
+
+
+def _load() -> tuple[Any, ctypes.CDLL]:
+    """The Python functions of the operations, and the library itself.
+
+    Raises:
+        ImportError: it does not work with this TensorFlow; the message says why.
+    """
+    if not _LIBRARY.exists():
+        raise ImportError(
+            f"{_LIBRARY} is missing: this Horovod was built without its TensorFlow operations. "
+            "Install a wheel, or build with -DHVD_BUILD_BINDINGS=ON (pip install .)"
+        )
+    try:
+        ops = tf.load_op_library(str(_LIBRARY))
+    except tf.errors.OpError as error:
+        raise ImportError(
+            f"horovod.tensorflow cannot load its operations into TensorFlow {tf.__version__}: "
+            f"{error.message}"
+        ) from None
+    library = ctypes.CDLL(str(_LIBRARY))
+    library.horovod_tensorflow_problem.restype = ctypes.c_char_p
+    problem = library.horovod_tensorflow_problem().decode()
+    if problem:
+        raise ImportError(
+            f"horovod.tensorflow does not work with TensorFlow {tf.__version__}: {problem}. "
+            "Install TensorFlow 2.12 or newer"
+        )
+    library.horovod_tensorflow_begin_job.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        *(ctypes.c_int,) * 3,
+    )
+    library.horovod_tensorflow_set_process_set.argtypes = (
+        ctypes.c_int64,
+        ctypes.c_uint32,
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.c_int,
+        ctypes.c_int,
+    )
+    library.horovod_tensorflow_forget_process_set.argtypes = (ctypes.c_int64,)
+    return ops, library
+
+
+def _run_in_any_order() -> None:
+    """Keeps tf.function from running stateful operations in the order of the program.
+
+    Collectives match by name, so they may run at once and in any order; they must run even if their
+    result is not used, as other ranks wait for them. A barrier and a join stay in their order.
+
+    Raises:
+        ImportError: this TensorFlow has no such list.
+    """
+    for name, ops in (
+        ("MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS", COLLECTIVES),
+        ("SKIPPED_ORDER_INSENSITIVE_STATEFUL_OPS", _NUMBERS),
+    ):
+        known = getattr(auto_control_deps, name, None)
+        if known is None:
+            raise ImportError(
+                f"horovod.tensorflow does not work with TensorFlow {tf.__version__}, which would "
+                f"run collectives one after the other: it has no {name}. Report this, and install "
+                "another TensorFlow 2 until then"
+            )
+        setattr(auto_control_deps, name, frozenset(known) | frozenset(ops))
+
+
+class _CurrentJob:
+    """Tells the library of jobs and of their process sets."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._world: Group | None = None
+
+    def begun(self, config: Config, group: Group) -> None:
+        self._world = group
+        self._library.horovod_tensorflow_begin_job(
+            _native.c_interface(),
+            group.engine.c_reference(),
+            config.rank,
+            config.local_rank,
+            config.local_size,
+        )
+        self.added(group, 0, group)
+        process_set_table.table_of(group).tell(self, group)
+
+    def ended(self) -> None:
+        self._world = None
+        self._library.horovod_tensorflow_end_job()
+
+    def added(self, world: Group, number: int, group: Group) -> None:
+        if world is not self._world:
+            return
+        ranks = (ctypes.c_int * group.size)(*group.ranks)
+        set_rank = group.rank if group.is_member else -1
+        self._library.horovod_tensorflow_set_process_set(
+            number, group.process_set_id, ranks, group.size, set_rank
+        )
+
+    def removed(self, world: Group, number: int) -> None:
+        if world is self._world:
+            self._library.horovod_tensorflow_forget_process_set(number)
+
+
+ops, _library = _load()
+_run_in_any_order()
+_current_job = _CurrentJob(_library)
+process_set_table.listen(_current_job)
+context.listen(_current_job)

@@ -1,0 +1,53 @@
+"""Numbers of the job as operations: graphs read them when they run, not when they are built."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from horovod.tensorflow.native_ops import ops
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks in a process set, int32.
+
+    Args:
+        process_set_id: the number of the set.
+        name: of the operation.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when it runs and there is no such set.
+        tf.errors.FailedPreconditionError: when it runs and Horovod is not initialised.
+    """
+    return ops.horovod_size(process_set_id=process_set_id, name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Whether this rank belongs to a process set: 1 or 0, int32.
+
+    -1 if Horovod is not initialised, -3 if there is no such set.
+    """
+    return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of ranks on this host, int32; FailedPreconditionError without a job."""
+    return ops.horovod_local_size(name=name)
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This process among all processes of the job, int32; FailedPreconditionError without one."""
+    return ops.horovod_rank(name=name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This process among those of its host, int32; FailedPreconditionError without a job."""
+    return ops.horovod_local_rank(name=name)
+
+
+def set_rank_op(process_set_id: int) -> tf.Tensor:
+    """This process's place in a process set, int32; InvalidArgumentError if it is not in it."""
+    return ops.horovod_rank(process_set_id=process_set_id)
+
+
+for _name in ("Size", "ProcessSetIncluded", "LocalSize", "Rank", "LocalRank"):
+    tf.no_gradient(f"Horovod{_name}")

@@ -1,0 +1,68 @@
+"""Reductions of ``tf.IndexedSlices``: rows with their indices, as embeddings have gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from horovod.group import ReduceOp
+from horovod.tensorflow import calls, rank_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horovod.tensorflow.calls import Call, Reduction
+
+
+def check_reduction(reduction: Reduction) -> None:
+    """Refuses what gathering cannot do.
+
+    Raises:
+        NotImplementedError: the reduction is neither Sum nor Average, or has a factor.
+    """
+    if reduction.op is ReduceOp.ADASUM:
+        raise NotImplementedError(
+            "Adasum of tf.IndexedSlices is not supported; reduce dense gradients, with "
+            "sparse_as_dense=True or tf.convert_to_tensor"
+        )
+    if reduction.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise NotImplementedError(
+            f"{reduction.op.name} of tf.IndexedSlices is not supported, only Average and Sum are; "
+            "use tf.convert_to_tensor for a dense tensor"
+        )
+    if reduction.prescale != 1.0 or reduction.postscale != 1.0:
+        raise NotImplementedError(
+            "prescale_factor and postscale_factor of tf.IndexedSlices are not supported; scale "
+            "the values before or after"
+        )
+
+
+def allreduce(call: Call, slices: tf.IndexedSlices, reduction: Reduction) -> tf.IndexedSlices:
+    """Gathers values and indices of all ranks; duplicate indices stay, which means their sum."""
+    (reduced,) = grouped_allreduce(call, [slices], reduction)
+    return reduced
+
+
+def grouped_allreduce(
+    call: Call, slices: Sequence[tf.IndexedSlices], reduction: Reduction
+) -> list[tf.IndexedSlices]:
+    """Gathers several at once; values may be of different dtypes."""
+    check_reduction(reduction)
+    values = calls.grouped_allgather(
+        calls.renamed(call, ".values"), [tf.convert_to_tensor(each.values) for each in slices]
+    )
+    indices = calls.grouped_allgather(
+        calls.renamed(call, ".indices"), [tf.convert_to_tensor(each.indices) for each in slices]
+    )
+    if reduction.op is ReduceOp.AVERAGE:
+        values = [_divided(call, each) for each in values]
+    return [
+        tf.IndexedSlices(value, index, dense_shape=each.dense_shape)
+        for value, index, each in zip(values, indices, slices, strict=True)
+    ]
+
+
+def _divided(call: Call, values: Any) -> Any:
+    size = tf.cast(rank_ops.size_op(call.process_set_id), values.dtype)
+    return values / size if values.dtype.is_floating else values // size
