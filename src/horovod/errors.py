@@ -25,9 +25,6 @@ from __future__ import annotations
 class HorovodInternalError(RuntimeError):
     """A collective failed: a peer was lost, ranks disagree, or Horovod was shut down."""
 
-    # TensorFlow's AutoGraph only keeps the class of errors that are made just as an Exception is.
-    __init__ = Exception.__init__
-
 
 class MismatchError(HorovodInternalError):
     """Ranks submitted the same name with different dtype, shape, operation or root."""
@@ -72,9 +69,6 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 class UsageError(ValueError):
     """The arguments of a call are wrong; nothing was sent to other ranks."""
-
-    # TensorFlow's AutoGraph only keeps the class of errors that are made just as an Exception is.
-    __init__ = Exception.__init__
 
 
 class DuplicateNameError(UsageError):
@@ -141,3 +135,8 @@ class HorovodVersionMismatchError(ImportError):
         self.name = name
         self.version = version
         self.installed_version = installed_version
+
+
+# TensorFlow's AutoGraph keeps the class of an error only if it is made just as an Exception is.
+HorovodInternalError.__init__ = Exception.__init__  # type: ignore[method-assign]
+UsageError.__init__ = Exception.__init__  # type: ignore[method-assign]

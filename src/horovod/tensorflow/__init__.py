@@ -35,6 +35,7 @@ from horovod.tensorflow.ops import (
     join,
     reducescatter,
 )
+from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.rank_ops import (
     local_rank_op,
     local_size_op,
@@ -42,6 +43,12 @@ from horovod.tensorflow.rank_ops import (
     rank_op,
     size_op,
 )
+from horovod.tensorflow.state import (
+    BroadcastGlobalVariablesHook,
+    broadcast_global_variables,
+    broadcast_variables,
+)
+from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.train.capabilities import (
     ccl_built,
     cuda_built,
@@ -65,10 +72,14 @@ from horovod.train.reduce_op import Adasum, Average, Max, Min, Product, Sum
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HorovodInternalError",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "ReplicasDivergedError",
@@ -80,6 +91,8 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_variables",
     "ccl_built",
     "cross_rank",
     "cross_size",

@@ -208,7 +208,7 @@ class GradientReducer:
             scope="" if prefix or generic_names else f"{self.settings.name}_Allreduce",
             names=tuple(names),
             shapes=tuple(_known_shape(variables[i]) for i in places),
-            members=_members(self.settings.groups, keys, [tf.as_dtype(g.dtype) for g in mine]),
+            members=_members(self.settings.groups, keys),
         )
         if tf.executing_eagerly():
             # As one function, so that all are in flight at once.
@@ -305,11 +305,9 @@ def _divided(gradient: Any, divisor: int) -> Any:
 
 
 def _members(
-    groups: int | tuple[tuple[Hashable, ...], ...] | None,
-    keys: Sequence[Hashable],
-    dtypes: Sequence[Any],
+    groups: int | tuple[tuple[Hashable, ...], ...] | None, keys: Sequence[Hashable]
 ) -> tuple[tuple[int, ...], ...]:
-    """The places that are reduced together; each group holds one dtype."""
+    """The places that are reduced together."""
     everything = range(len(keys))
     if groups is None:
         return tuple((i,) for i in everything)
@@ -320,11 +318,7 @@ def _members(
         parts = [[place_of[key] for key in group if key in place_of] for group in groups]
         grouped = {i for part in parts for i in part}
         parts += [[i] for i in everything if i not in grouped]
-    return tuple(
-        tuple(i for i in part if dtypes[i] == dtype)
-        for part in parts
-        for dtype in dict.fromkeys(dtypes[i] for i in part)
-    )
+    return tuple(tuple(part) for part in parts if part)
 
 
 def _checked_groups(groups: Groups) -> int | tuple[tuple[Hashable, ...], ...] | None:

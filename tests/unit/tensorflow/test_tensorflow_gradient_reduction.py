@@ -110,14 +110,6 @@ def test_groups_of_variables_and_the_others_alone(two_ranks: RecordingOps) -> No
     ]
 
 
-def test_a_group_of_two_dtypes_travels_as_two(two_ranks: RecordingOps) -> None:
-    reducer = GradientReducer(make_settings("Tape", groups=1))
-    mixed = [tf.constant([1.0]), tf.constant([2.0], tf.float64), tf.constant([3.0])]
-    reduced = reducer.reduce(mixed, variables(*"abc"))
-    assert [g.dtype for g in reduced] == [g.dtype for g in mixed]
-    assert two_ranks.groups == [2, 1]
-
-
 def test_the_average_is_divided_before_and_after(two_ranks: RecordingOps) -> None:
     reducer = GradientReducer(make_settings("Tape", gradient_predivide_factor=4.0))
     sparse = tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([1]), tf.constant([2, 1]))
