@@ -19,6 +19,8 @@ pytest.importorskip("sklearn")
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "pytorch"
+KERAS_EXAMPLES = ROOT / "examples" / "keras"
+TENSORFLOW_EXAMPLES = ROOT / "examples" / "tensorflow"
 BENCHMARKS = ROOT / "benchmarks"
 SOURCE = str(Path(horovod.__file__).resolve().parent.parent)
 DEADLINE_S = 120.0
@@ -69,6 +71,37 @@ def test_digits_learns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [["--model", "vgg"], ["--model", "mlp", "--fp16-allreduce"]])
 def test_synthetic_benchmark(options: list[str]) -> None:
     output = run_on_two_ranks(EXAMPLES / "synthetic_benchmark.py", "--smoke", *options)
+    total = re.findall(r"total img/s on 2 rank\(s\): ([\d.]+) \+- ([\d.]+)", output)
+    assert len(total) == 1, "one rank speaks for all"
+    assert float(total[0][0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "checkpoint"),
+    [
+        (TENSORFLOW_EXAMPLES / "digits_tape.py", "digits.weights.h5"),
+        (KERAS_EXAMPLES / "digits_fit.py", "digits.keras"),
+    ],
+    ids=["tape", "fit"],
+)
+def test_digits_in_tensorflow_learns(program: Path, checkpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / checkpoint
+    output = run_on_two_ranks(program, "--checkpoint", path)
+    assert len(accuracies(output)) == 1, "one rank speaks for all"
+    assert accuracies(output)[0] >= 97.0
+    assert path.stat().st_size > 0
+
+
+def test_digits_in_keras_without_launcher(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "digits.keras"
+    output = run(KERAS_EXAMPLES / "digits_fit.py", "--smoke", "--checkpoint", checkpoint)
+    assert len(accuracies(output)) == 1
+
+
+@pytest.mark.parametrize("model", ["InceptionV3", "ResNet101", "VGG16"])
+def test_synthetic_benchmark_of_keras(model: str) -> None:
+    options = ("--smoke", "--model", model, "--fp16-allreduce")
+    output = run_on_two_ranks(KERAS_EXAMPLES / "synthetic_benchmark.py", *options)
     total = re.findall(r"total img/s on 2 rank\(s\): ([\d.]+) \+- ([\d.]+)", output)
     assert len(total) == 1, "one rank speaks for all"
     assert float(total[0][0]) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import horovod._keras
 import horovod.keras as hvd
 import horovod.tensorflow.keras as tf_hvd
 from horovod import context
@@ -227,3 +229,9 @@ def test_the_interfaces_are_complete() -> None:
         missing = [name for name in interface.__all__ if not hasattr(interface, name)]
         assert missing == []
         assert interface.size() == 1
+
+
+def test_keras_on_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ImportError, match="Keras runs on jax: set KERAS_BACKEND=tensorflow"):
+        importlib.reload(horovod._keras)
