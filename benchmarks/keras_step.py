@@ -29,7 +29,7 @@ WAYS = {
     "keras-alone": "Keras, no communication",
     "keras": "Keras with Horovod",
 }
-FRAMEWORKS = {"torch": "torch-alone", "torch-private": "torch-alone", "keras": "keras-alone"}
+COMPARED_WITH = {"torch": "torch-alone", "torch-private": "torch-alone", "keras": "keras-alone"}
 TORCH_WAYS = {"torch-alone": "alone", "torch": "horovod", "torch-private": "private"}
 
 
@@ -79,9 +79,8 @@ def run_rank(args: argparse.Namespace) -> None:
     is_keras = args.way.startswith("keras")
     if is_keras:
         compute_with_one_thread()
-    libraries: dict[str, Any] = {}
-    if not args.way.endswith("-alone"):
-        libraries["horovod"] = measure.LIBRARIES["horovod"](seat)
+    has_horovod = not args.way.endswith("-alone")
+    libraries = measure.open_libraries(["horovod"] if has_horovod else [], seat)
     make_step = keras_step if is_keras else torch_step
     times_s = {
         str(width): training_step.measure_step(
@@ -89,8 +88,7 @@ def run_rank(args: argparse.Namespace) -> None:
         )
         for width in args.widths
     }
-    seat.exchange("finished")
-    measure.close_libraries(libraries)
+    measure.close_libraries(seat, libraries)
     if seat.rank == 0:
         args.result.write_text(json.dumps(times_s))
 
@@ -101,9 +99,8 @@ def run_ways(args: argparse.Namespace, num_ranks: int) -> dict[str, Any]:
     times_s: dict[str, dict[str, list[float]]] = {}
     for index in range(args.rounds):
         # Nobody always comes first, or always after the same one.
-        shift = index % len(WAYS)
-        ways = list(WAYS)
-        for way in (*ways[shift:], *ways[:shift]):
+        shift = index % len(args.ways)
+        for way in (*args.ways[shift:], *args.ways[:shift]):
             arguments = [*sys.argv[1:], "--way", way]
             of_way = measure.run_ranks(__file__, arguments, num_ranks, False)
             for width, time_s in of_way.items():
@@ -113,15 +110,23 @@ def run_ways(args: argparse.Namespace, num_ranks: int) -> dict[str, Any]:
         {
             "width": int(width),
             "parameters": sum(p.numel() for p in training_step.mlp(int(width)).parameters()),
-            "added_us": {way: added_us(of[way], of[FRAMEWORKS[way]]) for way in FRAMEWORKS},
-            **measure.summarize(measure.Rounds(args.rounds, dict.fromkeys(WAYS, 1), of)),
+            "added_us": {
+                way: median_difference_us(of[way], of[alone])
+                for way, alone in COMPARED_WITH.items()
+                if {way, alone} <= set(of)
+            },
+            **measure.summarize(
+                measure.Rounds(
+                    args.rounds, dict.fromkeys(args.ways, 1), {way: of[way] for way in args.ways}
+                )
+            ),
         }
         for width, of in times_s.items()
     ]
     return {"np": num_ranks, "load_average": load_average, "batch": args.batch, "workloads": rows}
 
 
-def added_us(times_s: list[float], alone_s: list[float]) -> float:
+def median_difference_us(times_s: list[float], alone_s: list[float]) -> float:
     """What a way adds to a step: the median over the rounds."""
     return statistics.median(
         1e6 * (time_s - base_s) for time_s, base_s in zip(times_s, alone_s, strict=True)
@@ -133,9 +138,10 @@ def show_run(run: dict[str, Any]) -> str:
     rows = []
     for row in run["workloads"]:
         what = f"MLP of width {row['width']} ({row['parameters'] / 1e6:.1f} M)"
-        for name in WAYS:
-            added = f"{row['added_us'][name] / 1e3:+.2f} ms" if name in FRAMEWORKS else ""
-            rows.append([what, WAYS[name], measure.show_times(row["contestants"][name]), added])
+        for name, numbers in row["contestants"].items():
+            added_us = row["added_us"].get(name)
+            added = "" if added_us is None else f"{added_us / 1e3:+.2f} ms"
+            rows.append([what, WAYS[name], measure.show_times(numbers), added])
     title = (
         f"{run['np']} rank(s), batches of {run['batch']}; "
         f"load average before: {run['load_average']:.1f}"
@@ -149,6 +155,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 2048])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # given to the ranks
     measure.add_common_arguments(parser, "workload", 5.0)
     parser.set_defaults(np=[2], libraries=["horovod"])
