@@ -120,3 +120,21 @@ def train_alone(num_ranks: int, recipe: Recipe) -> list[Any]:
             session.run(step_op, dict(zip(fed, totals, strict=True)))
         weights: list[Any] = session.run(v1.trainable_variables())
         return weights
+
+
+def compare_as_version_1(names: list[str]) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Trains by recipes in a process where TensorFlow 2 behaves as TensorFlow 1.
+
+    Variables have no handles then, and branches of graphs are made of other operations.
+
+    Returns:
+        By name the weights of all ranks' sessions, and those of one process.
+    """
+    v1.disable_v2_behavior()
+    hvd.init()
+    found = {}
+    for name in names:
+        recipe = RECIPES[name]
+        found[name] = (train_in_session(recipe)[0], train_alone(hvd.size(), recipe))
+    hvd.shutdown()
+    return found
