@@ -99,6 +99,20 @@ def two_hundred_variables_are_in_flight_at_once() -> None:
 
 
 @case
+def variables_are_broadcast_within_a_set() -> None:
+    outer = hvd.add_process_set([0, 2])
+    variable = tf.Variable([hvd.rank(), 1])
+    if outer.included():
+        hvd.broadcast_variables([variable], root_rank=2, process_set=outer)
+        assert variable.numpy().tolist() == [2, 1]
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="does not belong"):
+            hvd.broadcast_variables([variable], root_rank=2, process_set=outer)
+        assert variable.numpy().tolist() == [1, 1]
+    hvd.remove_process_set(outer)
+
+
+@case
 def global_variables_are_broadcast_in_sessions() -> None:
     for inplace in (False, True):
         with tf.Graph().as_default(), v1.Session() as session:

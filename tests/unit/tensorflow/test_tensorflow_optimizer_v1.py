@@ -121,6 +121,20 @@ def test_variables_of_the_aggregation(session: Any) -> None:
     assert not {variable.name for variable in v1.trainable_variables()} & set(names)
 
 
+def test_two_optimizers_of_one_name_count_for_themselves(session: Any) -> None:
+    variables = [v1.get_variable(name, initializer=[1.0]) for name in ("a", "b")]
+    steps = []
+    for variable in variables:
+        optimizer = hvd.DistributedOptimizer(
+            v1.train.GradientDescentOptimizer(0.5), backward_passes_per_step=2
+        )
+        steps.append(optimizer.minimize(tf.reduce_sum(variable), var_list=[variable]))
+    initialise(session)
+    session.run(steps)
+    session.run(steps[0])
+    assert [value.tolist() for value in session.run(variables)] == [[0.0], [1.0]]
+
+
 def test_sums_for_keras_begin_at_once(session: Any) -> None:
     variable = v1.get_variable("v", initializer=[1.0])
     helper = LocalGradientAggregationHelper(
