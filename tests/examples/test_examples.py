@@ -72,7 +72,7 @@ def test_digits_learns(tmp_path: Path) -> None:
     assert accuracies(output)[0] >= 97.0
 
 
-SESSION = EXAMPLES.parent / "tensorflow" / "digits_session.py"
+SESSION = TENSORFLOW_EXAMPLES / "digits_session.py"
 
 
 @needs_tensorflow
