@@ -135,3 +135,8 @@ class HorovodVersionMismatchError(ImportError):
         self.name = name
         self.version = version
         self.installed_version = installed_version
+
+
+# TensorFlow's AutoGraph keeps the class of an error only if it is made just as an Exception is.
+HorovodInternalError.__init__ = Exception.__init__  # type: ignore[method-assign]
+UsageError.__init__ = Exception.__init__  # type: ignore[method-assign]

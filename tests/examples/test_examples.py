@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -19,10 +20,15 @@ pytest.importorskip("sklearn")
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "pytorch"
+KERAS_EXAMPLES = ROOT / "examples" / "keras"
+TENSORFLOW_EXAMPLES = ROOT / "examples" / "tensorflow"
 BENCHMARKS = ROOT / "benchmarks"
 SOURCE = str(Path(horovod.__file__).resolve().parent.parent)
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 WHY_NO_HOSTS = cluster.why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
 
@@ -66,9 +72,59 @@ def test_digits_learns(tmp_path: Path) -> None:
     assert accuracies(output)[0] >= 97.0
 
 
+SESSION = TENSORFLOW_EXAMPLES / "digits_session.py"
+
+
+@needs_tensorflow
+def test_digits_in_a_session_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "new folder" / "digits"
+    output = run_on_two_ranks(SESSION, "--smoke", "--checkpoint", folder)
+    assert len(accuracies(output)) == 1, "one rank speaks for all"
+    assert (folder / "checkpoint").stat().st_size > 0
+    output = run_on_two_ranks(SESSION, "--epochs", 3, "--checkpoint", folder)
+    assert re.findall(r"epoch +(\d+)", output) == ["3"]
+
+
+@needs_tensorflow
+def test_digits_in_a_session_learns(tmp_path: Path) -> None:
+    output = run_on_two_ranks(SESSION, "--checkpoint", tmp_path)
+    assert accuracies(output)[0] >= 97.0
+
+
 @pytest.mark.parametrize("options", [["--model", "vgg"], ["--model", "mlp", "--fp16-allreduce"]])
 def test_synthetic_benchmark(options: list[str]) -> None:
     output = run_on_two_ranks(EXAMPLES / "synthetic_benchmark.py", "--smoke", *options)
+    total = re.findall(r"total img/s on 2 rank\(s\): ([\d.]+) \+- ([\d.]+)", output)
+    assert len(total) == 1, "one rank speaks for all"
+    assert float(total[0][0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "checkpoint"),
+    [
+        (TENSORFLOW_EXAMPLES / "digits_tape.py", "digits.weights.h5"),
+        (KERAS_EXAMPLES / "digits_fit.py", "digits.keras"),
+    ],
+    ids=["tape", "fit"],
+)
+def test_digits_in_tensorflow_learns(program: Path, checkpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / checkpoint
+    output = run_on_two_ranks(program, "--checkpoint", path)
+    assert len(accuracies(output)) == 1, "one rank speaks for all"
+    assert accuracies(output)[0] >= 97.0
+    assert path.stat().st_size > 0
+
+
+def test_digits_in_keras_without_launcher(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "digits.keras"
+    output = run(KERAS_EXAMPLES / "digits_fit.py", "--smoke", "--checkpoint", checkpoint)
+    assert len(accuracies(output)) == 1
+
+
+@pytest.mark.parametrize("model", ["InceptionV3", "ResNet101", "VGG16"])
+def test_synthetic_benchmark_of_keras(model: str) -> None:
+    options = ("--smoke", "--model", model, "--fp16-allreduce")
+    output = run_on_two_ranks(KERAS_EXAMPLES / "synthetic_benchmark.py", *options)
     total = re.findall(r"total img/s on 2 rank\(s\): ([\d.]+) \+- ([\d.]+)", output)
     assert len(total) == 1, "one rank speaks for all"
     assert float(total[0][0]) > 0
@@ -151,6 +207,20 @@ def test_training_step_benchmark(num_ranks: int, tmp_path: Path) -> None:
     (measured,) = json.loads(report.read_text())["runs"]
     assert [row["workload"] for row in measured["workloads"]] == ["MLP", "CNN"]
     assert all(row["speedup"]["horovod"] > 0 for row in measured["workloads"])
+
+
+@needs_tensorflow
+def test_keras_step_benchmark(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    output = run(
+        BENCHMARKS / "keras_step.py",
+        *("--rounds", 1, "--seconds-per-workload", 0.05, "--batch", 2, "--widths", 16, 24),
+        *("--ways", "keras-alone", "keras", "--json", report),
+    )
+    assert "added by Horovod" in output
+    (measured,) = json.loads(report.read_text())["runs"]
+    assert [row["width"] for row in measured["workloads"]] == [16, 24]
+    assert all(set(row["added_us"]) == {"keras"} for row in measured["workloads"])
 
 
 def test_timeline_benchmark() -> None:

@@ -22,6 +22,8 @@ from horovod.context import (
 )
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from horovod.tensorflow.ops import (
     allgather,
     allreduce,
@@ -35,6 +37,7 @@ from horovod.tensorflow.ops import (
     join,
     reducescatter,
 )
+from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.rank_ops import (
     local_rank_op,
     local_size_op,
@@ -42,6 +45,14 @@ from horovod.tensorflow.rank_ops import (
     rank_op,
     size_op,
 )
+from horovod.tensorflow.state import (
+    BroadcastGlobalVariablesHook,
+    broadcast_global_variables,
+    broadcast_variables,
+)
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+from horovod.tensorflow.sync_check import check_in_sync
+from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.train.capabilities import (
     ccl_built,
     cuda_built,
@@ -65,22 +76,34 @@ from horovod.train.reduce_op import Adasum, Average, Max, Min, Product, Sum
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "ReplicasDivergedError",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
     "ccl_built",
+    "check_in_sync",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,7 @@ from horovod.group import ReduceOp
 from horovod.torch.calls import AllgatherCall, AllreduceCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.train.call_site import call_site
-from horovod.train.numbering import NameNumbers
+from horovod.train.numbering import LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
 if TYPE_CHECKING:
@@ -198,29 +196,7 @@ def _forward_over_ranks(module: SyncBatchNorm, group: Group, batch: torch.Tensor
     return output
 
 
-class _LayerNames:
-    """Names layers in the order in which the script makes them, alike on all ranks.
-
-    Ranks that are not in a process set do not make its layers, so each set counts for itself.
-    Layers made before ``hvd.init()`` belong to no job yet and have names of their own.
-    """
-
-    def __init__(self) -> None:
-        self._in_jobs = NameNumbers()
-        self._before_init: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def next_name(self, process_set: ProcessSet) -> str:
-        """The name of a new layer."""
-        key = str(process_set.ranks)
-        if context.is_initialized():
-            return f"sync_batch_norm.{self._in_jobs.number_for((key,), context.global_group())}"
-        with self._lock:
-            self._before_init[key] += 1
-            return f"sync_batch_norm.before_init.{self._before_init[key]}"
-
-
-_names = _LayerNames()
+_names = LayerNames("sync_batch_norm")
 
 
 @dataclass(frozen=True)

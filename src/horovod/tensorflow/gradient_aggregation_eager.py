@@ -1,0 +1,150 @@
+"""Adds up gradients over several passes and reduces their sum, in eager mode and tf.function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from horovod.errors import UsageError
+from horovod.tensorflow.gradient_reduction import as_dense, variable_key
+from horovod.train.gradients import check_passes
+from horovod.train.process_set import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+
+class LocalGradientAggregationHelperEager:
+    """Communicates in every n-th pass only.
+
+    Args:
+        backward_passes_per_step: n, at least 1.
+        allreduce_func: reduces (gradients, variables), called with the sums.
+        sparse_as_dense: add ``tf.IndexedSlices`` up as dense tensors; they are refused otherwise.
+        average_aggregated_gradients: divide the reduced sums by n.
+        process_set: the ranks that take part.
+        scale_local_gradients: for ``allreduce_func``, which does it.
+
+    Attributes:
+        counter: of the passes since the last reduction; a ``tf.Variable``.
+
+    Raises:
+        UsageError: n is below 1.
+    """
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+        sparse_as_dense: bool = False,
+        average_aggregated_gradients: bool = False,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        self.backward_passes_per_step = check_passes(backward_passes_per_step)
+        self.sparse_as_dense = sparse_as_dense
+        self.average_aggregated_gradients = average_aggregated_gradients
+        self.process_set = process_set
+        self.scale_local_gradients = scale_local_gradients
+        self._allreduce = allreduce_func
+        self._sums: dict[Hashable, Any] = {}
+        with tf.init_scope():
+            self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="passes")
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes the sums of the gradients of some variables, which are zero."""
+        # Outside of the graph that is being traced: it may be traced again.
+        with tf.init_scope():
+            for variable in variables:
+                key = variable_key(variable)
+                if key not in self._sums:
+                    zeros = tf.zeros(variable.shape, variable.dtype)
+                    self._sums[key] = tf.Variable(zeros, trainable=False, name="sum")
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Adds gradients to the sums, and counts the pass.
+
+        Args:
+            grads: of this pass; a missing one stays None.
+            vars: to which they belong.
+
+        Returns:
+            In the n-th pass the reduced sums, otherwise the sums of this rank so far.
+
+        Raises:
+            UsageError: a gradient is sparse, and ``sparse_as_dense`` is False.
+        """
+        places = [i for i, gradient in enumerate(grads) if gradient is not None]
+        gradients = [self._dense(grads[i], vars[i]) for i in places]
+        variables = [vars[i] for i in places]
+        self.build(variables)
+        sums = [self._sums[variable_key(variable)] for variable in variables]
+        # TensorFlow keeps the order of what reads and writes a variable, also in a tf.function.
+        for total, gradient in zip(sums, gradients, strict=True):
+            total.assign_add(tf.cast(gradient, total.dtype))
+        is_last = tf.equal(self.counter.assign_add(1), self.backward_passes_per_step)
+        reached = _choose(
+            is_last, lambda: self._reduce(sums, variables), lambda: [s.read_value() for s in sums]
+        )
+        result: list[Any] = [None] * len(grads)
+        for index, value in zip(places, reached, strict=True):
+            result[index] = value
+        return result
+
+    def apply_gradients(
+        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Takes the step if this pass was the n-th, otherwise only counts the iteration.
+
+        Args:
+            apply_grads_closure: takes the step; nothing that it returns is used.
+            optimizer: its ``iterations`` are raised if the step is not taken.
+            *args: unused, for the interface of the helper for graphs.
+            **kwargs: a variable ``global_step`` is raised like the iterations.
+
+        Returns:
+            What ``tf.cond`` makes of it; something to depend on in a graph.
+        """
+        counters = [getattr(optimizer, "iterations", None), kwargs.get("global_step")]
+
+        def step() -> Any:
+            apply_grads_closure()
+            return tf.constant(True)
+
+        def skip() -> Any:
+            for counter in counters:
+                if counter is not None:
+                    counter.assign_add(1)
+            return tf.constant(False)
+
+        # The counter went back to zero when the sums were reduced.
+        return _choose(tf.equal(self.counter, 0), step, skip)
+
+    def _reduce(self, sums: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        reduced = list(self._allreduce([s.read_value() for s in sums], variables))
+        if self.average_aggregated_gradients:
+            passes = self.backward_passes_per_step
+            reduced = [gradient / tf.cast(passes, gradient.dtype) for gradient in reduced]
+        # Not multiplied by zero, which would keep infinities.
+        for total in sums:
+            total.assign(tf.zeros(total.shape, total.dtype))
+        self.counter.assign(0)
+        return reduced
+
+    def _dense(self, gradient: Any, variable: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self.sparse_as_dense:
+            raise UsageError(
+                f"the gradient of {getattr(variable, 'name', 'a variable')} is sparse; with "
+                "backward_passes_per_step > 1 gradients can only be added up with "
+                "sparse_as_dense=True"
+            )
+        return as_dense(gradient, tuple(variable.shape))
+
+
+def _choose(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    if tf.executing_eagerly():
+        return then() if bool(condition) else otherwise()
+    return tf.cond(condition, then, otherwise)

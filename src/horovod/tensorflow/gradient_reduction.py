@@ -1,0 +1,353 @@
+"""Reduces lists of gradients: what tapes, optimizers and local aggregation have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import warnings
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from horovod.errors import UsageError
+from horovod.tensorflow import ops
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.xla import refuse_xla
+from horovod.train.gradients import split_list
+from horovod.train.numbering import NameNumbers
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import Average, resolve_reduce_op
+
+if TYPE_CHECKING:
+    from horovod.group import ReduceOp
+
+Groups: TypeAlias = int | Sequence[Sequence[Any]] | None
+"""How many groups, or lists of variables whose gradients are reduced together."""
+
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]")
+
+_numbers = NameNumbers()
+
+
+@dataclass(frozen=True)
+class ReductionSettings:
+    """How gradients are reduced.
+
+    Attributes:
+        name: what the operations are called after.
+        op: Average, or another reduction.
+        predivide_factor: divide by this before the sum, and by the rest after it; dense ones only.
+        compression: how gradients travel.
+        sparse_as_dense: whether ``tf.IndexedSlices`` become dense before.
+        groups: how many groups, or the keys of the variables that go together.
+        process_set: the ranks that take part; gradients of the others stay as they are.
+        device_dense, device_sparse: where the operations are placed; anywhere if empty.
+        scale_local_gradients: whether gradients of local variables are divided by the set's size.
+    """
+
+    name: str
+    op: ReduceOp = Average
+    predivide_factor: float = 1.0
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    groups: int | tuple[tuple[Hashable, ...], ...] | None = None
+    process_set: ProcessSet = global_process_set
+    device_dense: str = ""
+    device_sparse: str = ""
+    scale_local_gradients: bool = True
+
+
+def make_settings(
+    name: str,
+    *,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    stacklevel: int = 3,
+    **others: Any,
+) -> ReductionSettings:
+    """Checks the arguments that tapes and optimizers share.
+
+    Args:
+        name: what the operations are called after.
+        op: the reduction.
+        gradient_predivide_factor: see :class:`ReductionSettings`.
+        num_groups: deprecated name of ``groups``.
+        groups: how many groups, or lists of variables.
+        stacklevel: frames from here to the line that a warning points at.
+        **others: further fields of :class:`ReductionSettings`.
+
+    Raises:
+        UsageError: the arguments are wrong.
+    """
+    reduce_op = resolve_reduce_op(op)
+    if gradient_predivide_factor != 1.0 and reduce_op is not Average:
+        raise UsageError("gradient_predivide_factor needs op=Average")
+    if gradient_predivide_factor == 0.0:
+        raise UsageError("gradient_predivide_factor=0 cannot divide")
+    if num_groups != 0:
+        warnings.warn(
+            "num_groups is deprecated; use groups", DeprecationWarning, stacklevel=stacklevel
+        )
+        groups = num_groups if groups is None else groups
+    return ReductionSettings(
+        name, reduce_op, gradient_predivide_factor, groups=_checked_groups(groups), **others
+    )
+
+
+def variable_key(variable: Any) -> Hashable:
+    """What tells a variable apart: the same for a Keras variable and the ``tf.Variable`` in it."""
+    if not isinstance(variable, tf.Variable):
+        held = getattr(variable, "value", None)
+        variable = held if isinstance(held, tf.Variable) else variable
+    key: Hashable = variable.ref()
+    return key
+
+
+class GradientReducer:
+    """Reduces gradients over the ranks of a process set.
+
+    Args:
+        settings: how.
+        numbered: for an owner that lives as long as the training, such as an optimizer: operations
+            are named after the owner and the place of the gradient, ``<name>_Allreduce.3.kernel``,
+            wherever in a graph they stand. Otherwise they are named by their scope in the graph.
+    """
+
+    def __init__(self, settings: ReductionSettings, *, numbered: bool = False) -> None:
+        self.settings = settings
+        self._numbered = numbered
+        self._prefix: str | None = None
+        self._local: set[Hashable] = set()
+        self._local_layers: list[Any] = []
+
+    def register_local(self, variable: Any) -> None:
+        """Leaves the gradient of a variable out of the reduction.
+
+        Args:
+            variable: a ``tf.Variable``, Keras variable, or tensor that a tape watches.
+        """
+        self._local.add(variable_key(variable))
+
+    def register_local_layers(self, layers: Iterable[Any]) -> None:
+        """Leaves the gradients of all weights of Keras layers out, also of layers yet to be built.
+
+        Args:
+            layers: what has ``trainable_weights``.
+        """
+        self._local_layers += layers
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether the gradient of a variable is left out."""
+        return variable_key(variable) in self._local_keys()
+
+    def reduce(
+        self, gradients: Iterable[Any], variables: Iterable[Any], generic_names: bool = False
+    ) -> list[Any]:
+        """Reduces gradients; all ranks of the process set must call.
+
+        Args:
+            gradients: tensors, ``tf.IndexedSlices`` or None, which stays None.
+            variables: to which they belong.
+            generic_names: name the operations ``grad_<place>``, for ranks whose graphs or
+                variables have different names.
+
+        Returns:
+            As many gradients. They are the given ones if this rank does not belong to the set, or
+            is alone in it.
+
+        Raises:
+            UsageError: the process set is not registered, or XLA would have to compile this.
+            NotInitializedError: ``hvd.init()`` was not called.
+        """
+        gradients, variables = list(gradients), list(variables)
+        refuse_xla()
+        process_set = self.settings.process_set
+        size = group_of(process_set).size
+        if not process_set.included() or size <= 1:
+            return gradients
+        places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        local = self._local_keys()
+        shared = [i for i in places if variable_key(variables[i]) not in local]
+        reduced = self._reduce_shared(gradients, variables, shared, size, generic_names)
+        if self.settings.scale_local_gradients:
+            for index in set(places).difference(shared):
+                gradients[index] = _divided(gradients[index], size)
+        for index, gradient in zip(shared, reduced, strict=True):
+            gradients[index] = gradient
+        return gradients
+
+    def _local_keys(self) -> set[Hashable]:
+        weights = [weight for layer in self._local_layers for weight in layer.trainable_weights]
+        return self._local.union(map(variable_key, weights)) if weights else self._local
+
+    def _reduce_shared(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        places: Sequence[int],
+        size: int,
+        generic_names: bool,
+    ) -> list[Any]:
+        if not places:
+            return []
+        mine = [gradients[i] for i in places]
+        keys = [variable_key(variables[i]) for i in places]
+        if generic_names:
+            names = [f"grad_{i}" for i in places]
+        else:
+            names = [f"{i}.{_last_name(variables[i])}" for i in places]
+        prefix = self._numbered_prefix() if self._numbered else ""
+        if prefix:
+            names = [f"{prefix}.{name}" for name in names]
+        plan = _Plan(
+            scope="" if prefix or generic_names else f"{self.settings.name}_Allreduce",
+            names=tuple(names),
+            shapes=tuple(_known_shape(variables[i]) for i in places),
+            members=_members(self.settings.groups, keys),
+        )
+        if tf.executing_eagerly():
+            # As one function, so that all are in flight at once.
+            function = _function(self.settings, plan, size)
+            return list(function(mine))
+        return _reduce(self.settings, plan, mine)
+
+    def _numbered_prefix(self) -> str:
+        # Numbered when it is used first: ranks may make other optimizers that they never use.
+        if self._prefix is None:
+            name = f"{self.settings.name}_Allreduce"
+            number = _numbers.number_for([name], group_of(self.settings.process_set))
+            self._prefix = name if number == 1 else f"{name}_{number}"
+        return self._prefix
+
+
+class _Plan(NamedTuple):
+    """What is known of some gradients before their values are.
+
+    Attributes:
+        scope: the scope of their names in the graph; empty if the names alone travel.
+        names: of their operations.
+        shapes: of their variables, None where unknown.
+        members: their places, in groups that are reduced together.
+    """
+
+    scope: str
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...] | None, ...]
+    members: tuple[tuple[int, ...], ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _function(settings: ReductionSettings, plan: _Plan, size: int) -> Any:
+    """Reduces in a graph; ``size`` is here because the graph may hold it."""
+    return tf.function(
+        functools.partial(_reduce, settings, plan), autograph=False, reduce_retracing=True
+    )
+
+
+def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) -> list[Any]:
+    reduced = list(gradients)
+    if settings.sparse_as_dense:
+        reduced = [as_dense(g, shape) for g, shape in zip(reduced, plan.shapes, strict=True)]
+    with tf.name_scope(plan.scope) if plan.scope else contextlib.nullcontext():
+        for members in plan.members:
+            names = [plan.names[i] for i in members]
+            results = _reduce_together(settings, [reduced[i] for i in members], names, plan.scope)
+            for index, result in zip(members, results, strict=True):
+                reduced[index] = result
+    return reduced
+
+
+def _reduce_together(
+    settings: ReductionSettings, gradients: list[Any], names: list[str], scope: str
+) -> list[Any]:
+    factor = settings.predivide_factor
+    # Sparse gradients cannot be scaled on their way, and the average is the same without.
+    scales = any(isinstance(g, tf.IndexedSlices) for g in gradients) or factor == 1.0
+    options: dict[str, Any] = {
+        "device_dense": settings.device_dense,
+        "device_sparse": settings.device_sparse,
+        "compression": settings.compression,
+        "op": settings.op,
+        "prescale_factor": 1.0 if scales else 1.0 / factor,
+        "postscale_factor": 1.0 if scales else factor,
+        "process_set": settings.process_set,
+        "ignore_name_scope": not scope,
+    }
+    if len(gradients) == 1:
+        return [ops.allreduce(gradients[0], name=names[0], **options)]
+    name = f"{names[0]}.and.{len(names) - 1}"
+    return list(ops.grouped_allreduce(gradients, name=name, **options))
+
+
+def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Returns a gradient as a tensor; rows of ``tf.IndexedSlices`` with the same index are added.
+
+    Args:
+        gradient: a tensor or ``tf.IndexedSlices``.
+        shape: of the variable, None if unknown.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    num_rows = gradient.dense_shape[0] if shape is None else shape[0]
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, num_rows)
+
+
+def _divided(gradient: Any, divisor: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(divisor, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(divisor, gradient.dtype)
+
+
+def _members(
+    groups: int | tuple[tuple[Hashable, ...], ...] | None, keys: Sequence[Hashable]
+) -> tuple[tuple[int, ...], ...]:
+    """The places that are reduced together."""
+    everything = range(len(keys))
+    if groups is None:
+        return tuple((i,) for i in everything)
+    if isinstance(groups, int):
+        parts = split_list(everything, groups)
+    else:
+        place_of = {key: i for i, key in enumerate(keys)}
+        parts = [[place_of[key] for key in group if key in place_of] for group in groups]
+        grouped = {i for part in parts for i in part}
+        parts += [[i] for i in everything if i not in grouped]
+    return tuple(tuple(part) for part in parts if part)
+
+
+def _checked_groups(groups: Groups) -> int | tuple[tuple[Hashable, ...], ...] | None:
+    if groups is None:
+        return None
+    if isinstance(groups, int):
+        if groups < 1:
+            raise UsageError(f"groups={groups} must be at least 1, or a list of lists of variables")
+        return groups
+    try:
+        keyed = tuple(tuple(variable_key(variable) for variable in group) for group in groups)
+    except (TypeError, AttributeError):
+        raise UsageError(
+            f"groups={groups!r} is neither a number nor a list of lists of variables"
+        ) from None
+    listed = [key for group in keyed for key in group]
+    if len(set(listed)) != len(listed):
+        raise UsageError("groups: a variable is there twice")
+    return keyed
+
+
+def _known_shape(variable: Any) -> tuple[int, ...] | None:
+    shape = tf.TensorShape(variable.shape)
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
+
+
+def _last_name(variable: Any) -> str:
+    """The last part of a variable's name; what precedes it may be numbered by each rank."""
+    if not any(isinstance(v, tf.Variable) for v in (variable, getattr(variable, "value", None))):
+        return "grad"
+    name = str(variable.name).rpartition("/")[2].partition(":")[0]
+    return _NOT_IN_A_NAME.sub("_", name) or "grad"

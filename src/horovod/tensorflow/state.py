@@ -1,0 +1,163 @@
+"""Starting all ranks from the same values of variables: eagerly, in graphs, by a session hook."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from horovod.errors import UsageError
+from horovod.tensorflow.ops import broadcast, broadcast_
+from horovod.train.process_set import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Overwrites variables on all ranks with the values of the root; all are in flight at once.
+
+    Args:
+        variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialised, of the
+            same shapes and dtypes on all ranks. Outside of a tf.compat.v1 graph they are matched by
+            their place, since automatic names may differ between ranks; in one by their names.
+        root_rank: the global rank whose values count.
+        process_set: the ranks that take part.
+        inplace: send the variables of each device as one operation.
+
+    Returns:
+        In a graph an operation to run; eagerly None, and all is done.
+
+    Raises:
+        UsageError: something is no variable, or has no value that could be sent.
+        tf.errors.FailedPreconditionError: the ranks disagree about a variable; in a graph, when the
+            operation runs.
+        tf.errors.UnknownError: the job failed; in a graph, when the operation runs.
+
+    Example:
+        >>> hvd.broadcast_variables(model.variables, root_rank=0)
+    """
+    targets = [tensorflow_variable(variable) for variable in variables]
+
+    def overwrite() -> None:
+        assign(targets, root_rank, process_set)
+
+    assign = _assign_in_place if inplace else _assign
+    if not tf.executing_eagerly():
+        updates = assign(targets, root_rank, process_set)
+        return tf.group(*updates, name="broadcast_variables")
+    # Operations run one by one eagerly, but all at once in a graph.
+    tf.function(overwrite, autograph=False)()
+    return None
+
+
+def broadcast_global_variables(root_rank: int) -> tf.Operation:
+    """An operation that overwrites all global variables of the default graph with the root's.
+
+    Args:
+        root_rank: the rank whose values count.
+
+    Raises:
+        RuntimeError: TensorFlow executes eagerly, where no list of global variables exists.
+
+    Example:
+        >>> session.run(tf.compat.v1.global_variables_initializer())
+        >>> session.run(hvd.broadcast_global_variables(0))
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables works in graphs of tf.compat.v1 only, as there are no "
+            "global variables in eager mode; use hvd.broadcast_variables(model.variables, "
+            "root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Gives all ranks the global variables of the root when a session begins.
+
+    All ranks must use it. A checkpoint that only the root restores is so spread to all.
+
+    Args:
+        root_rank: the rank whose values count.
+        device: where the broadcasts are placed; empty leaves it to TensorFlow.
+
+    Example:
+        >>> hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+        >>> with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+        ...     session.run(train_op)
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self._root_rank = root_rank
+        self._device = device
+        self._broadcast: tf.Operation | None = None
+
+    def begin(self) -> None:
+        """Adds the broadcasts to the default graph, before it becomes read-only."""
+        graph = tf.compat.v1.get_default_graph()
+        if self._broadcast is None or self._broadcast.graph is not graph:
+            with tf.device(self._device):
+                self._broadcast = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Runs the broadcasts, after initialisation or restoring of a checkpoint."""
+        session.run(self._broadcast)
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """The variable of TensorFlow behind what Keras or TensorFlow call a variable.
+
+    Raises:
+        UsageError: it is something else, or a dtype that no collective carries.
+    """
+    # A keras.Variable holds one; Keras itself need not be imported to know.
+    found = variable if isinstance(variable, tf.Variable) else getattr(variable, "value", None)
+    if not isinstance(found, tf.Variable):
+        raise UsageError(f"{variable!r} is a {type(variable).__name__}, not a variable")
+    if found.dtype.base_dtype in (tf.string, tf.resource, tf.variant):
+        raise UsageError(
+            f"the variable {found.name!r} is of dtype {found.dtype.base_dtype.name}, which cannot "
+            "be sent; leave it out"
+        )
+    return found
+
+
+def _assign(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> list[Any]:
+    results = []
+    for index, variable in enumerate(variables):
+        sent = broadcast(
+            variable.read_value(), root_rank, _name_of(variable, index), process_set=process_set
+        )
+        results.append(variable.assign(sent))
+    return results
+
+
+def _assign_in_place(
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet
+) -> list[Any]:
+    """One operation for each device and kind of variable, as these cannot be mixed."""
+    alike: dict[tuple[str, bool], list[Any]] = defaultdict(list)
+    for variable in variables:
+        is_resource = variable.dtype.base_dtype == variable.dtype
+        alike[variable.device, is_resource].append(variable)
+    results = []
+    for index, members in enumerate(alike.values()):
+        name = f"broadcast_variables.inplace.{index}"
+        results += broadcast_(members, root_rank, name, process_set=process_set)
+    return results
+
+
+def _name_of(variable: Any, index: int) -> str:
+    """What the ranks agree on: where variables have names of the user's choice, their names."""
+    graph = tf.compat.v1.get_default_graph()
+    if getattr(graph, "building_function", False):
+        return f"broadcast_variables.{index}"
+    return f"broadcast_variables/{variable.op.name.replace('/', '.')}"

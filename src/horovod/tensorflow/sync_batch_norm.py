@@ -1,0 +1,142 @@
+"""Batch normalisation whose statistics are those of the batches of all ranks together."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import keras
+import tensorflow as tf
+
+from horovod.errors import HorovodVersionMismatchError, UsageError
+from horovod.tensorflow.ops import allgather, allreduce
+from horovod.train.numbering import LayerNames
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import Sum
+
+_names = LayerNames("sync_batch_norm")
+
+
+@keras.saving.register_keras_serializable(package="horovod")
+class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Batch normalisation over the batches of all ranks; takes the place of BatchNormalization.
+
+    In training mean and variance are those of all ranks' batches together, which may differ in size
+    and may be empty on some ranks. The forward pass sends one small message, the backward pass
+    another. In inference, on a single rank, and on ranks outside of the process set it is ordinary
+    batch normalisation.
+
+    Gradients of gamma and beta are those of this rank's batch; the optimizer reduces them. The
+    gradient of the input is that of the sum of all ranks' losses. If batches differ in size, let
+    each rank divide the sum of its losses by the same number.
+
+    All ranks must make their layers, and run them, in the same order.
+
+    Args:
+        fused: must be False, as fused kernels know nothing of other ranks.
+        process_set: the ranks whose batches are normalised together. A saved layer forgets it.
+        kwargs: those of keras.layers.BatchNormalization.
+
+    Raises:
+        UsageError: ``fused`` is True or None.
+        HorovodVersionMismatchError: Keras is older than version 3.
+
+    Example:
+        >>> model = keras.Sequential([keras.layers.Dense(16), hvd.SyncBatchNormalization()])
+    """
+
+    def __init__(
+        self,
+        fused: bool = False,
+        *,
+        process_set: ProcessSet = global_process_set,
+        **kwargs: Any,
+    ) -> None:
+        if fused or fused is None:
+            raise UsageError(
+                f"SyncBatchNormalization(fused={fused}): there is no fused kernel that normalises "
+                "over ranks; leave it out"
+            )
+        if int(keras.__version__.partition(".")[0]) < 3:
+            raise HorovodVersionMismatchError("keras", "3", keras.__version__)
+        super().__init__(**kwargs)
+        self.process_set = process_set
+        # XLA cannot hold operations of other ranks; Keras asks for this before it compiles.
+        self.supports_jit = False
+        self._layer_name = _names.next_name(process_set)
+        self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """Mean and variance of each channel over all ranks; Keras asks for them in training."""
+        group = group_of(self.process_set)
+        if group.size == 1 or not group.is_member:
+            moments: tuple[Any, Any] = super()._moments(inputs, mask)
+            return moments
+        own = _local_moments(tf.convert_to_tensor(inputs), mask, self._reduction_axes)
+        return _merge_over_ranks(*own, self._next_name(), self.process_set)
+
+    def _next_name(self) -> str:
+        """Of this call; a layer may be called several times in one graph."""
+        if tf.executing_eagerly():
+            return self._layer_name
+        graph = tf.compat.v1.get_default_graph()
+        call = self._calls[graph] = self._calls.get(graph, 0) + 1
+        return f"{self._layer_name}.call.{call}"
+
+
+def _local_moments(
+    inputs: tf.Tensor, mask: Any, axes: list[int]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """How many values each channel has on this rank, their mean and their variance; 0 if none."""
+    present = tf.fill(tf.shape(inputs), True)
+    if mask is not None:
+        # As Keras has it: the mask lacks the last dimension.
+        present = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+    weights = tf.cast(present, inputs.dtype)
+    count = tf.reduce_sum(weights, axes, keepdims=True)
+
+    def mean_of(values: tf.Tensor) -> tf.Tensor:
+        chosen = tf.where(present, values, tf.zeros_like(values))
+        return tf.math.divide_no_nan(tf.reduce_sum(chosen, axes, keepdims=True), count)
+
+    mean = mean_of(inputs)
+    var = mean_of(tf.square(inputs - mean))
+    return tf.squeeze(count, axes), tf.squeeze(mean, axes), tf.squeeze(var, axes)
+
+
+def _merge_over_ranks(
+    count: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, name: str, process_set: ProcessSet
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of all ranks' values together, without losing digits.
+
+    Sums of squares would lose them where the mean is much larger than the deviation.
+    """
+    dtype = mean.dtype
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def merge(mean: tf.Tensor, var: tf.Tensor) -> Any:
+        own = tf.cast(tf.stack([count, mean, var]), tf.float64)
+        rows = allgather(own[tf.newaxis], name, ignore_name_scope=True, process_set=process_set)
+        counts, means, variances = tf.unstack(rows, axis=1)
+        total = tf.reduce_sum(counts, axis=0)
+        shares = tf.math.divide_no_nan(counts, total)
+        all_mean = tf.reduce_sum(shares * means, axis=0)
+        all_var = tf.reduce_sum(shares * (variances + tf.square(means - all_mean)), axis=0)
+
+        def gradient(of_mean: tf.Tensor, of_var: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # The losses of all ranks depend on this rank's values.
+            sums = allreduce(
+                tf.cast(tf.stack([of_mean, of_var]), tf.float64),
+                op=Sum,
+                name=f"{name}.gradient",
+                ignore_name_scope=True,
+                process_set=process_set,
+            )
+            share = tf.math.divide_no_nan(own[0], total)
+            own_mean = share * (sums[0] + 2.0 * (own[1] - all_mean) * sums[1])
+            return tf.cast(own_mean, dtype), tf.cast(share * sums[1], dtype)
+
+        return (tf.cast(all_mean, dtype), tf.cast(all_var, dtype)), gradient
+
+    merged: tuple[tf.Tensor, tf.Tensor] = merge(mean, var)
+    return merged

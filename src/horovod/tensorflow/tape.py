@@ -1,0 +1,224 @@
+"""A gradient tape whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from horovod.errors import UsageError
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_reduction import GradientReducer, Groups, make_settings
+from horovod.train.process_set import ProcessSet, global_process_set
+from horovod.train.reduce_op import Average
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types
+    """What :func:`DistributedGradientTape` adds to the class of the given tape."""
+
+    _reducer: GradientReducer
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        *,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Computes the gradients of this rank, and reduces them over all.
+
+        Args:
+            target: what to differentiate.
+            sources: by what: variables or watched tensors, in a list or another structure.
+            output_gradients: see ``tf.GradientTape.gradient``.
+            use_generic_names: name the operations ``grad_<place>``, for ranks whose graphs or
+                variables have different names.
+            unconnected_gradients: see ``tf.GradientTape.gradient``.
+
+        Returns:
+            The gradients in the structure of ``sources``. Those of local sources are this rank's,
+            divided by the number of ranks unless ``scale_local_gradients`` is False.
+
+        Raises:
+            UsageError: the process set is not registered, or XLA would have to compile this.
+        """
+        plain = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        flat = _leaves(sources, plain)
+        reduced = self._reducer.reduce(flat, tf.nest.flatten(sources), use_generic_names)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """Leaves the gradient of a source out of the reduction.
+
+        Args:
+            source: a variable or watched tensor, of which each rank has its own.
+        """
+        self._reducer.register_local(source)
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Sequence[Any],
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Like :meth:`gradient`, in two lists of pairs (source, gradient).
+
+        Returns:
+            The pairs of local sources, and those of the others.
+        """
+        gradients = self.gradient(target, sources, output_gradients, use_generic_names)
+        local: list[tuple[Any, Any]] = []
+        shared: list[tuple[Any, Any]] = []
+        for source, gradient in zip(sources, gradients, strict=True):
+            (local if self._reducer.is_local(source) else shared).append((source, gradient))
+        return local, shared
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> ReducingTape:
+    """Makes a tape whose :meth:`~ReducingTape.gradient` is reduced over all ranks.
+
+    Args:
+        gradtape: the tape, after it has recorded or before; use the result instead of it.
+        device_dense: where dense gradients are reduced; anywhere if empty.
+        device_sparse: the same for ``tf.IndexedSlices``.
+        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        sparse_as_dense: reduce ``tf.IndexedSlices`` as dense tensors.
+        op: Average, Sum, Adasum, or another reduction.
+        gradient_predivide_factor: divide by this before the sum, and by the rest after it.
+        num_groups: deprecated name of ``groups``.
+        groups: reduce gradients in groups, each as one operation: a number of groups of
+            consecutive ones, or a list of lists of variables (the others go one by one).
+        process_set: the ranks that take part; on others gradients stay as they are.
+        scale_local_gradients: divide gradients of local sources by the number of ranks.
+
+    Raises:
+        UsageError: the arguments are wrong.
+
+    Example:
+        >>> with tf.GradientTape() as tape:
+        ...     loss = loss_of(model(images), labels)
+        >>> tape = hvd.DistributedGradientTape(tape)
+        >>> gradients = tape.gradient(loss, model.trainable_variables)
+        >>> optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    """
+    return _wrap(
+        gradtape,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> ReducingTape:
+    """Like :func:`DistributedGradientTape`, except for some layers of which each rank has its own.
+
+    Args:
+        gradtape: see :func:`DistributedGradientTape`, as for all but the following.
+        device_dense: see there.
+        device_sparse: see there.
+        compression: see there.
+        sparse_as_dense: see there.
+        op: see there.
+        gradient_predivide_factor: see there.
+        num_groups: see there.
+        groups: see there.
+        process_set: see there.
+        local_layers: a Keras layer or a list of them. Their gradients stay on this rank.
+        scale_local_gradients: divide these by the number of ranks, as the average of the others is.
+
+    Raises:
+        UsageError: the arguments are wrong.
+    """
+    tape = _wrap(
+        gradtape,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        scale_local_gradients=scale_local_gradients,
+    )
+    tape._reducer.register_local_layers(checked_layers(local_layers))
+    return tape
+
+
+def checked_layers(local_layers: Any) -> list[Any]:
+    """Returns the layers as a list.
+
+    Args:
+        local_layers: a Keras layer, a list of them, or None.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if local_layers is None:
+        return []
+    several = isinstance(local_layers, list | tuple | set)
+    layers = list(local_layers) if several else [local_layers]
+    for layer in layers:
+        if not isinstance(layer, tf.keras.layers.Layer):
+            raise UsageError(f"local_layers={local_layers!r} is no Keras layer or list of layers")
+    return layers
+
+
+def _wrap(tape: tf.GradientTape, **options: Any) -> ReducingTape:
+    if isinstance(tape, ReducingTape):
+        raise UsageError("the tape is a DistributedGradientTape already")
+    settings = make_settings("DistributedGradientTape", stacklevel=4, **options)
+    plain = type(tape)
+    wrapped_class = type(plain.__name__, (ReducingTape, plain), {"__doc__": plain.__doc__})
+    wrapped: ReducingTape = object.__new__(wrapped_class)
+    # What has been recorded, and how to go on, stays with the tape.
+    wrapped.__dict__.update(vars(tape))
+    wrapped._reducer = GradientReducer(settings)
+    return wrapped
+
+
+def _leaves(structure: Any, values: Any) -> list[Any]:
+    """The values in the order of ``tf.nest.flatten``, which would take sparse ones apart."""
+    if not tf.nest.is_nested(structure):
+        return [values]
+    keys = sorted(structure) if isinstance(structure, dict) else range(len(structure))
+    return [leaf for key in keys for leaf in _leaves(structure[key], values[key])]

@@ -1,0 +1,149 @@
+"""Saved models: loaded by Horovod they go on, and they load where there is no Horovod."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from recording_ops import REDUCED, pretend_two_ranks
+
+import horovod.keras as hvd
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Halving(keras.optimizers.SGD):
+    """An optimizer that Keras does not know."""
+
+
+def trained(optimizer: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer, keras.losses.MeanSquaredError())
+    fit(model)
+    return model
+
+
+def fit(model: keras.Model) -> None:
+    model.fit(np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32), verbose=0)
+
+
+def state_of(model: keras.Model) -> list[np.ndarray]:
+    return [variable.numpy() for variable in [*model.weights, *model.optimizer.variables]]
+
+
+def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray], rtol: float = 0.0) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol)
+
+
+@pytest.fixture(autouse=True)
+def initialised() -> Any:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.mark.parametrize("ending", ["keras", "h5"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_load_model_keeps_class_config_and_state(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"model.{ending}"
+    model = trained(hvd.DistributedOptimizer(keras.optimizers.Adam(0.25, clipnorm=2.0)))
+    model.save(path)
+    loaded = hvd.load_model(path)
+    assert (type(loaded.optimizer).__module__, type(loaded.optimizer).__name__) == (
+        "horovod._keras",
+        "Adam",
+    )
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    if ending == "h5":
+        # Keras itself loads no more than the weights and the iterations from such a file.
+        assert_equal(loaded.get_weights(), model.get_weights())
+        assert int(loaded.optimizer.iterations) == 1
+        return
+    assert_equal(state_of(loaded), state_of(model))
+    fit(model)
+    fit(loaded)
+    assert_equal(state_of(loaded), state_of(model), rtol=1e-6)
+
+
+def test_a_loaded_optimizer_reduces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.keras"
+    trained(keras.optimizers.SGD(1.0)).save(path)
+    pretend_two_ranks(monkeypatch)
+    loaded = hvd.load_model(path)
+    bias = loaded.weights[1]
+    before = bias.numpy().copy()
+    loaded.optimizer.apply([tf.ones(2)], [bias])
+    assert (before - bias.numpy()).tolist() == pytest.approx([REDUCED, REDUCED])
+    assert loaded.jit_compile is False
+
+
+@pytest.mark.parametrize("way", ["custom_optimizers", "custom_objects"])
+def test_optimizers_that_keras_does_not_know(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "model.keras"
+    model = trained(hvd.DistributedOptimizer(Halving(0.5)))
+    model.save(path)
+    known: Any = {"custom_optimizers": [Halving], "custom_objects": {"Halving": Halving}}[way]
+    loaded = hvd.load_model(path, **{way: known})
+    assert isinstance(loaded.optimizer, Halving)
+    assert type(loaded.optimizer).__module__ == "horovod._keras"
+    assert_equal(state_of(loaded), state_of(model))
+
+
+def test_a_loss_scale_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "model.keras"
+    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=4.0)
+    trained(hvd.DistributedOptimizer(scaler)).save(path)
+    loaded = hvd.load_model(path)
+    assert type(loaded.optimizer).__name__ == "LossScaleOptimizer"
+    assert type(loaded.optimizer).__module__ == "horovod._keras"
+    assert type(loaded.optimizer.inner_optimizer) is keras.optimizers.SGD
+
+
+def test_a_model_without_optimizer_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    assert not hvd.load_model(path).compiled
+
+
+def test_there_are_no_legacy_optimizers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no legacy optimizers"):
+        hvd.load_model(tmp_path / "model.keras", legacy_opts=True)
+
+
+WITHOUT_HOROVOD = """
+import sys
+import numpy as np
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "horovod":
+            raise ImportError("there is no horovod")
+
+sys.meta_path.insert(0, Blocker())
+import keras
+model = keras.models.load_model(sys.argv[1])
+assert type(model.optimizer) is keras.optimizers.Adam, type(model.optimizer)
+variables = [*model.weights, *model.optimizer.variables]
+print([v.numpy().ravel().tolist() for v in variables])
+model.fit(np.ones((4, 3)), np.zeros((4, 2)), verbose=0)
+"""
+
+
+def test_a_saved_model_loads_without_horovod(tmp_path: Path) -> None:
+    model = trained(hvd.DistributedOptimizer(keras.optimizers.Adam(0.25)))
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_HOROVOD, path], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == [value.ravel().tolist() for value in state_of(model)]
