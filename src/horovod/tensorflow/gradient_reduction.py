@@ -212,7 +212,8 @@ class GradientReducer:
         )
         if tf.executing_eagerly():
             # As one function, so that all are in flight at once.
-            function = _function(self.settings, plan, size)
+            number = self.settings.process_set.process_set_id
+            function = _function(self.settings, plan, size, number)
             return list(function(mine))
         return _reduce(self.settings, plan, mine)
 
@@ -242,8 +243,8 @@ class _Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _function(settings: ReductionSettings, plan: _Plan, size: int) -> Any:
-    """Reduces in a graph; ``size`` is here because the graph may hold it."""
+def _function(settings: ReductionSettings, plan: _Plan, size: int, number: int | None) -> Any:
+    """Reduces in a graph, which holds the size and the number of the process set."""
     return tf.function(
         functools.partial(_reduce, settings, plan), autograph=False, reduce_retracing=True
     )
