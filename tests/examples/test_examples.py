@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -26,6 +27,9 @@ SOURCE = str(Path(horovod.__file__).resolve().parent.parent)
 # A step of ResNet-101 takes TensorFlow a minute to trace, on two cores for two ranks.
 DEADLINE_S = 300.0
 
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 WHY_NO_HOSTS = cluster.why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
 
@@ -66,6 +70,25 @@ def test_digits_without_launcher(tmp_path: Path) -> None:
 
 def test_digits_learns(tmp_path: Path) -> None:
     output = run_on_two_ranks(EXAMPLES / "digits.py", "--checkpoint", tmp_path / "digits.pt")
+    assert accuracies(output)[0] >= 97.0
+
+
+SESSION = TENSORFLOW_EXAMPLES / "digits_session.py"
+
+
+@needs_tensorflow
+def test_digits_in_a_session_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "new folder" / "digits"
+    output = run_on_two_ranks(SESSION, "--smoke", "--checkpoint", folder)
+    assert len(accuracies(output)) == 1, "one rank speaks for all"
+    assert (folder / "checkpoint").stat().st_size > 0
+    output = run_on_two_ranks(SESSION, "--epochs", 3, "--checkpoint", folder)
+    assert re.findall(r"epoch +(\d+)", output) == ["3"]
+
+
+@needs_tensorflow
+def test_digits_in_a_session_learns(tmp_path: Path) -> None:
+    output = run_on_two_ranks(SESSION, "--checkpoint", tmp_path)
     assert accuracies(output)[0] >= 97.0
 
 
@@ -185,6 +208,20 @@ def test_training_step_benchmark(num_ranks: int, tmp_path: Path) -> None:
     (measured,) = json.loads(report.read_text())["runs"]
     assert [row["workload"] for row in measured["workloads"]] == ["MLP", "CNN"]
     assert all(row["speedup"]["horovod"] > 0 for row in measured["workloads"])
+
+
+@needs_tensorflow
+def test_keras_step_benchmark(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    output = run(
+        BENCHMARKS / "keras_step.py",
+        *("--rounds", 1, "--seconds-per-workload", 0.05, "--batch", 2, "--widths", 16, 24),
+        *("--ways", "keras-alone", "keras", "--json", report),
+    )
+    assert "added by Horovod" in output
+    (measured,) = json.loads(report.read_text())["runs"]
+    assert [row["width"] for row in measured["workloads"]] == [16, 24]
+    assert all(set(row["added_us"]) == {"keras"} for row in measured["workloads"])
 
 
 def test_timeline_benchmark() -> None:

@@ -22,6 +22,8 @@ from horovod.context import (
 )
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from horovod.tensorflow.ops import (
     allgather,
     allreduce,
@@ -48,6 +50,8 @@ from horovod.tensorflow.state import (
     broadcast_global_variables,
     broadcast_variables,
 )
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+from horovod.tensorflow.sync_check import check_in_sync
 from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.train.capabilities import (
     ccl_built,
@@ -77,6 +81,7 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
     "PartialDistributedGradientTape",
@@ -84,16 +89,21 @@ __all__ = [
     "Product",
     "ReplicasDivergedError",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "check_in_sync",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -52,7 +52,10 @@ class DistributedDeltaOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[m
         self._optimizer = optimizer
         self._passes = check_passes(backward_passes_per_step)
         self._process_set = process_set
-        self._options = {"device_dense": device_dense, "device_sparse": device_sparse}
+        self._options: dict[str, Any] = {
+            "device_dense": device_dense,
+            "device_sparse": device_sparse,
+        }
         if compression is not None:
             self._options["compression"] = compression
         self._step_count: Any = None

@@ -145,7 +145,8 @@ class LocalGradientAggregationHelper:
     def _make_variables(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """The counter, and a sum for each gradient."""
         local = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
-        with tf.compat.v1.variable_scope(self._scope, reuse=tf.compat.v1.AUTO_REUSE):
+        # A second optimizer of the same name counts for itself.
+        with tf.compat.v1.variable_scope(None, default_name=self._scope):
             self.counter = tf.compat.v1.get_variable(
                 "aggregation_counter",
                 shape=(),
@@ -228,5 +229,5 @@ def _operations(applied: Any) -> list[Any]:
 
 def _tensors_of(args: Sequence[Any]) -> list[tf.Tensor]:
     pairs = list(args[0]) if args else []
-    grads = [grad for grad, _ in pairs if grad is not None]
-    return [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
+    grads = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad, _ in pairs]
+    return [grad for grad in grads if tf.is_tensor(grad)]

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
-from horovod.errors import UsageError
+from horovod.errors import HorovodVersionMismatchError, UsageError
 from horovod.tensorflow.ops import allgather, allreduce
 from horovod.train.numbering import LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -39,6 +39,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
     Raises:
         UsageError: ``fused`` is True or None.
+        HorovodVersionMismatchError: Keras is older than version 3.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(16), hvd.SyncBatchNormalization()])
@@ -56,6 +57,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
                 f"SyncBatchNormalization(fused={fused}): there is no fused kernel that normalises "
                 "over ranks; leave it out"
             )
+        if int(keras.__version__.partition(".")[0]) < 3:
+            raise HorovodVersionMismatchError("keras", "3", keras.__version__)
         super().__init__(**kwargs)
         self.process_set = process_set
         # XLA cannot hold operations of other ranks; Keras asks for this before it compiles.

@@ -280,8 +280,8 @@ def _error(
     message = (
         f"{len(differences)} tensors are not the same on all ranks; those that differ from the "
         f"majority: {'; '.join(texts)}{more}. Start all ranks from the same state "
-        "(hvd.broadcast_parameters, hvd.broadcast_optimizer_state), and let no rank change them "
-        "alone"
+        "(hvd.broadcast_parameters, hvd.broadcast_optimizer_state; hvd.broadcast_variables), and "
+        "let no rank change them alone"
     )
     return ReplicasDivergedError(message, tuple(names), tuple(outsiders))
 
