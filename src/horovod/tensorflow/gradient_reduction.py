@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from horovod.errors import UsageError
 from horovod.tensorflow import ops
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.xla import refuse_xla
 from horovod.train.gradients import split_list
@@ -145,6 +146,7 @@ class GradientReducer:
         """Whether the gradient of a variable is left out."""
         return variable_key(variable) in self._local_keys()
 
+    @as_written
     def reduce(
         self, gradients: Iterable[Any], variables: Iterable[Any], generic_names: bool = False
     ) -> list[Any]:
