@@ -1,4 +1,4 @@
-"""Trains a small network on handwritten digits in a session of TensorFlow 1, alone or on many ranks.
+"""Trains a small network on handwritten digits in a session of TensorFlow 1, alone or on ranks.
 
     python examples/tensorflow/digits_session.py
     horovodrun -np 2 python examples/tensorflow/digits_session.py

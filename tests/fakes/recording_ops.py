@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ class RecordingOps:
         self.names: list[str] = []
         self.calls: list[dict[str, Any]] = []
         self.groups: list[int] = []
+        self.callers: set[str] = set()
 
     def allreduce(self, tensor: Any, **options: Any) -> Any:
         return self._reduce([tensor], options)[0]
@@ -35,6 +37,7 @@ class RecordingOps:
         self.names.append(scope + options["name"])
         self.calls.append(options)
         self.groups.append(len(tensors))
+        self.callers |= {frame.name for frame in traceback.extract_stack()}
         return [_multiplied(tensor) for tensor in tensors]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import keras
 
 from horovod.errors import UsageError
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reduction import GradientReducer, ReductionSettings
 from horovod.train.gradients import check_passes
@@ -91,6 +92,7 @@ class ReducingOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ke
         """
         self._reducer.register_local(var)
 
+    @as_written
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
         """Reduces the gradients, then updates the variables.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from horovod.errors import UsageError
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.gradient_reduction import as_dense, variable_key
 from horovod.train.gradients import check_passes
 from horovod.train.process_set import ProcessSet, global_process_set
@@ -62,6 +63,7 @@ class LocalGradientAggregationHelperEager:
                     zeros = tf.zeros(variable.shape, variable.dtype)
                     self._sums[key] = tf.Variable(zeros, trainable=False, name="sum")
 
+    @as_written
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Adds gradients to the sums, and counts the pass.
 
@@ -92,6 +94,7 @@ class LocalGradientAggregationHelperEager:
             result[index] = value
         return result
 
+    @as_written
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:

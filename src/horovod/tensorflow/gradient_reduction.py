@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from horovod.errors import UsageError
 from horovod.tensorflow import ops
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.xla import refuse_xla
 from horovod.train.gradients import split_list
@@ -145,6 +146,7 @@ class GradientReducer:
         """Whether the gradient of a variable is left out."""
         return variable_key(variable) in self._local_keys()
 
+    @as_written
     def reduce(
         self, gradients: Iterable[Any], variables: Iterable[Any], generic_names: bool = False
     ) -> list[Any]:
@@ -212,7 +214,8 @@ class GradientReducer:
         )
         if tf.executing_eagerly():
             # As one function, so that all are in flight at once.
-            function = _function(self.settings, plan, size)
+            number = self.settings.process_set.process_set_id
+            function = _function(self.settings, plan, size, number)
             return list(function(mine))
         return _reduce(self.settings, plan, mine)
 
@@ -242,8 +245,8 @@ class _Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _function(settings: ReductionSettings, plan: _Plan, size: int) -> Any:
-    """Reduces in a graph; ``size`` is here because the graph may hold it."""
+def _function(settings: ReductionSettings, plan: _Plan, size: int, number: int | None) -> Any:
+    """Reduces in a graph, which holds the size and the number of the process set."""
     return tf.function(
         functools.partial(_reduce, settings, plan), autograph=False, reduce_retracing=True
     )

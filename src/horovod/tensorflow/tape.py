@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from horovod.errors import UsageError
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import GradientReducer, Groups, make_settings
 from horovod.train.process_set import ProcessSet, global_process_set
@@ -21,6 +22,7 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
 
     _reducer: GradientReducer
 
+    @as_written
     def gradient(
         self,
         target: Any,

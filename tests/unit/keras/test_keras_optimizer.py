@@ -59,6 +59,10 @@ def by_a_function(optimizer: Any, model: keras.Model) -> None:
     tf.function(by_apply_gradients, autograph=False)(optimizer, model)
 
 
+def by_a_function_that_autograph_rewrites(optimizer: Any, model: keras.Model) -> None:
+    tf.function(by_apply_gradients)(optimizer, model)
+
+
 def by_fit(optimizer: Any, model: keras.Model) -> None:
     model.compile(optimizer, lambda _, y: y)
     fit(model)
@@ -74,6 +78,7 @@ WAYS = [
     by_apply_of_a_built_one,
     by_apply_gradients,
     by_a_function,
+    by_a_function_that_autograph_rewrites,
     by_fit,
     by_fit_eagerly,
 ]

@@ -139,6 +139,18 @@ def test_in_a_graph_the_scope_is_part_of_the_name(two_ranks: RecordingOps) -> No
     assert two_ranks.names == ["outer/Tape_Allreduce/0.a"]
 
 
+def test_autograph_rewrites_nothing_of_the_package(two_ranks: RecordingOps) -> None:
+    reducer = GradientReducer(make_settings("Tape"))
+    (variable,) = variables("a")
+
+    @tf.function
+    def step(gradient: Any) -> Any:
+        return reducer.reduce([gradient], [variable])
+
+    assert first_values(step(*gradients(1.0))) == [REDUCED]
+    assert {name for name in two_ranks.callers if name.startswith("tf__")} == {"tf__step"}
+
+
 def test_eager_gradients_share_a_graph(two_ranks: RecordingOps) -> None:
     (variable,) = variables("a")
     for _ in range(3):
