@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from horovod.runner.hosts import Slot
     from horovod.runner.job import Outcome
 
+DEFAULT_CHECK_TIMEOUT_S = 30.0
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -65,6 +67,8 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     if options.check_build:
         return _check_build(options)
+    if options.check:
+        return _check(options, environ)
     if options.num_proc is None:
         raise UsageError("-np is missing: say how many ranks to start")
     if not command:
@@ -92,6 +96,13 @@ def _check_build(options: argparse.Namespace) -> int:
 
     print(build_report())
     return 0
+
+
+def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from horovod.runner.check_hosts import check_hosts
+
+    timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
+    return check_hosts(_hosts(options), environ, timeout_s, sys.stdout)
 
 
 def _settings(

@@ -79,6 +79,12 @@ def _add_job(options: _Options) -> None:
     add(section, "-h", "--help", action="help", help="show this text and exit")
     add(section, "-v", "--version", action="store_true", help="print the version and exit")
     add(section, "-cb", "--check-build", action="store_true", help="print what was found and exit")
+    add(
+        section,
+        "--check",
+        action="store_true",
+        help="examine the hosts of -H and exit; 1 if something is wrong",
+    )
     add(section, "--dry-run", action="store_true", help="print what would run and exit")
     add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
     add(section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="ranks to start")

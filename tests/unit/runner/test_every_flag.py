@@ -179,7 +179,7 @@ ROWS = (
 
 # What launches differently, and is tested by itself.
 OF_THE_LAUNCHER = {
-    *("-h", "--help", "-v", "--version", "-cb", "--check-build", "--dry-run"),
+    *("-h", "--help", "-v", "--version", "-cb", "--check-build", "--check", "--dry-run"),
     *("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile", "--config-file"),
     *("--network-interface", "--network-interfaces", "--output-filename", "--verbose"),
     *("-prefix-timestamp", "--prefix-output-with-timestamp", "--gloo", "--mpi", "--jsrun"),
