@@ -94,7 +94,7 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 def _check_build(options: argparse.Namespace) -> int:
     from horovod.runner.check_build import build_report
 
-    print(build_report())
+    print(build_report(options.verbose))
     return 0
 
 
