@@ -61,6 +61,8 @@ def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None =
 
 
 def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    if words and words[0] == "doctor":
+        return _doctor(words[1:], environ)
     options, command = parse(words)
     if options.version:
         print(horovod.__version__)
@@ -103,6 +105,23 @@ def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
     return check_hosts(_hosts(options), environ, timeout_s, sys.stdout)
+
+
+def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
+    from horovod.runner.doctor import examine_environment, examine_script, report
+
+    if not paths or paths[0].startswith("-"):
+        raise UsageError("doctor: name the scripts to examine, as in 'horovodrun doctor train.py'")
+    remarks = examine_environment(environ)
+    for path in paths:
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the script {path}: {error}") from None
+        remarks += examine_script(text, path)
+    text, code = report(remarks)
+    print(text)
+    return code
 
 
 def _settings(
