@@ -1,4 +1,4 @@
-"""``horovodrun``: starts a command once per rank, on this machine.
+"""``horovodrun``: starts a command once per rank, on this machine and others.
 
 Exit codes: 0 if all ranks ended with 0; that of the rank that failed first; 128 + number if that
 rank was killed by a signal, or the launcher was stopped by one; 126 or 127 if the command cannot be
@@ -23,6 +23,7 @@ from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch, say
 from horovod.runner.options import parse
 from horovod.runner.plan import JobSettings
+from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -96,6 +97,7 @@ def _launch(
             start_timeout_s=options.start_timeout,
             verbose=options.verbose,
             interrupts=interrupts,
+            ssh=SshOptions(options.ssh_port, options.ssh_identity_file or ""),
         )
         return launch(slots, settings, launch_options)
 
