@@ -415,8 +415,6 @@ def test_executable_and_old_names() -> None:
         ({"use_mpi": True}, "mpirun is not supported"),
         ({"min_num_proc": 1}, "elastic training is not supported"),
         ({"host_discovery_script": "x"}, "elastic training is not supported"),
-        ({"ssh_port": 22}, "ssh is not supported"),
-        ({"hosts": "192.0.2.1:1"}, "starts local ranks only"),
         ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slots"),
         ({"hostfile": "/nowhere/f"}, "cannot read the hostfile"),
     ],

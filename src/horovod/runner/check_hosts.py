@@ -13,29 +13,34 @@ from horovod.runner.preflight_report import (
     rows_of,
     verdict,
 )
-from horovod.runner.run_on import start_here
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from horovod.runner.hosts import Host
+    from horovod.runner.run_on import StartModule
 
 
 def check_hosts(
-    hosts: Sequence[Host], environ: Mapping[str, str], timeout_s: float, stdout: TextIO
+    hosts: Sequence[Host],
+    start: StartModule,
+    timeout_s: float,
+    stdout: TextIO,
+    interfaces: Sequence[str] = (),
 ) -> int:
     """Examines the hosts and tells about them.
 
     Args:
         hosts: whom to ask.
-        environ: the variables of the processes that answer.
+        start: creates a process on a host.
         timeout_s: until a host must have answered.
         stdout: takes the report; a terminal gets a table with lines.
+        interfaces: at whose addresses the hosts may reach this machine; empty for any.
 
     Returns:
         The exit code: 1 if there is a fault.
     """
-    findings = examine_hosts(hosts, start_here(environ), timeout_s)
+    findings = examine_hosts(hosts, start, timeout_s, interfaces)
     advice = advice_on_hosts(findings)
     _print_table(rows_of(findings), stdout)
     for line in [*lines_of_advice(advice), verdict(findings, advice)]:

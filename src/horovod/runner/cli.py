@@ -24,6 +24,7 @@ from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch, say
 from horovod.runner.options import parse
 from horovod.runner.plan import JobSettings
+from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -102,9 +103,11 @@ def _check_build(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from horovod.runner.check_hosts import check_hosts
+    from horovod.runner.run_on import starter
 
     timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
-    return check_hosts(_hosts(options), environ, timeout_s, sys.stdout)
+    start = starter(environ, _ssh(options))
+    return check_hosts(_hosts(options), start, timeout_s, sys.stdout, _interfaces(options))
 
 
 def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -177,6 +180,7 @@ def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSet
             start_timeout_s=options.start_timeout,
             verbose=options.verbose,
             interrupts=interrupts,
+            ssh=_ssh(options),
         )
         return launch(slots, settings, launch_options)
 
@@ -202,6 +206,10 @@ def _variables(options: argparse.Namespace, values: Mapping[str, Any]) -> dict[s
             raise UsageError(f"--start-timeout is {options.start_timeout}, but must be at least 1")
         variables["HOROVOD_START_TIMEOUT"] = str(options.start_timeout)
     return variables
+
+
+def _ssh(options: argparse.Namespace) -> SshOptions:
+    return SshOptions(options.ssh_port, options.ssh_identity_file or "")
 
 
 def _interfaces(options: argparse.Namespace) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 One thread, one selector, no polling: the loop sleeps until an agent reports, a signal comes or a
 deadline passes. The phases follow one another; each of them but RUNNING has a deadline:
 
-    STARTING  until every agent said that it runs
+    STARTING  until every agent said that it runs, and all hosts agree on the way to the store
     RUNNING   until all ranks ended, or one failed
     SETTLING  a rank failed; the others get a moment to fail by themselves and say why
     STOPPING  the agents end their ranks (SIGTERM, then SIGKILL)
@@ -20,14 +20,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import horovod
 from horovod.runner.failure import RankExit, first_failure, headline, report
 from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
 from horovod.runner.link import AgentLink
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from horovod.runner.connect_back import ConnectBack, Endpoint, Invitation
     from horovod.runner.output import Output
     from horovod.runner.plan import AgentJob
 
@@ -46,6 +48,21 @@ class Phase(enum.IntEnum):
     SETTLING = 2
     STOPPING = 3
     KILLING = 4
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How the agents of several hosts find the way to the store.
+
+    Attributes:
+        invitation: sent to each of them.
+        ways: collects what they report.
+        on_chosen: called with the endpoint that all of them reached, before the ranks start.
+    """
+
+    invitation: Invitation
+    ways: ConnectBack
+    on_chosen: Callable[[Endpoint], None]
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,8 @@ class Supervisor:
         announce: takes one line when the first failure is known and other ranks still run.
         interrupts: descriptor on which the number of a signal arrives as one byte; None if the
             caller lets exceptions such as KeyboardInterrupt end the job.
+        crossing: how the agents find the way to the store; None if the jobs say it.
+        explain: why an agent that is gone did not stay, in one line.
     """
 
     def __init__(
@@ -87,8 +106,13 @@ class Supervisor:
         log: Callable[[str], None],
         announce: Callable[[str], None],
         interrupts: int | None = None,
+        crossing: Crossing | None = None,
+        explain: Callable[[AgentLink], str] | None = None,
     ) -> None:
         self._jobs = jobs
+        self._crossing = crossing
+        self._explain = explain or _explain
+        self._failed_hosts: dict[str, str] = {}
         self._start_agent = start_agent
         self._output = output
         self._start_timeout_s = start_timeout_s
@@ -136,6 +160,10 @@ class Supervisor:
             link = AgentLink(job, process, self._selector)
             self._links.append(link)
             self._log(f"the agent of {job.hostname} is process {link.pid}")
+            if self._crossing is None:
+                link.send(Kind.JOB, job.to_json())
+            else:
+                link.send(Kind.INVITATION, self._crossing.invitation.to_json())
 
     def _end_after_exception(self) -> None:
         """Ends the job; a second exception, from a second Ctrl-C, makes it quick."""
@@ -171,17 +199,16 @@ class Supervisor:
             link.abandon()
         if not link.open and not link.done:
             link.done = True
-            gone = Outcome(1, f"the agent of {link.hostname} is gone{_because(link)}")
-            self._stop(self._decide() or gone)
+            self._on_lost(link)
 
     def _on_frame(self, link: AgentLink, frame: Frame) -> None:
         match frame.kind:
             case Kind.STDOUT | Kind.STDERR:
                 self._relay(frame)
             case Kind.READY:
-                link.ready = True
-                if self._phase is Phase.STARTING and all(each.ready for each in self._links):
-                    self._enter(Phase.RUNNING, None)
+                self._on_ready(link, frame.payload.decode(errors="replace"))
+            case Kind.REACHED | Kind.TRIED:
+                self._on_way_found(link, frame)
             case Kind.STARTED:
                 pid = frame.payload.decode()
                 self._log(f"rank {frame.rank} on {link.hostname} is process {pid}")
@@ -192,11 +219,77 @@ class Supervisor:
                 self._on_exit(link, frame.rank, int(code), reason)
             case Kind.STOPPING:
                 reason = frame.payload.decode(errors="replace")
-                self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
+                if self._phase is Phase.STARTING:
+                    self._on_bad_host(link, reason)
+                else:
+                    self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
             case Kind.DONE:
                 link.done = True
             case _:
                 raise FrameError(f"not for a launcher: {frame.kind.name}")
+
+    # -- the start
+
+    def _on_ready(self, link: AgentLink, text: str) -> None:
+        _, _, version = text.partition(" ")
+        if version and version != horovod.__version__:
+            self._on_bad_host(
+                link,
+                f"it has Horovod {version}, but this machine has {horovod.__version__}; install "
+                "the same version on all hosts",
+            )
+            return
+        link.ready = True
+        self._check_start()
+
+    def _on_way_found(self, link: AgentLink, frame: Frame) -> None:
+        if self._crossing is None:
+            raise FrameError("an answer to an invitation that was not sent")
+        if frame.kind is Kind.REACHED:
+            self._crossing.ways.reached(link.hostname, int(frame.payload))
+        else:
+            self._crossing.ways.gave_up(link.hostname)
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """Goes on once all hosts have answered; if some failed, names all of these."""
+        if self._phase is not Phase.STARTING:
+            return
+        if any(link.hostname not in self._failed_hosts for link in self._links if not link.ready):
+            return
+        if self._failed_hosts:
+            ways = None if self._crossing is None else self._crossing.ways
+            good = [
+                link.hostname for link in self._links if link.hostname not in self._failed_hosts
+            ]
+            if ways is not None and not all(ways.has_answered(host) for host in good):
+                return  # one of them may fail, too; all are named at once
+            self._stop(Outcome(1, _bad_hosts(self._failed_hosts)))
+        elif self._crossing is None:
+            self._enter(Phase.RUNNING, None)
+        elif (endpoint := self._crossing.ways.choice()) is not None:
+            self._log(f"all hosts reach the store at {endpoint[0]} port {endpoint[1]}")
+            self._crossing.on_chosen(endpoint)
+            for link in self._links:
+                link.send(Kind.JOB, link.job.at(*endpoint).to_json())
+            self._enter(Phase.RUNNING, None)
+        elif failure := self._crossing.ways.failure():
+            self._stop(Outcome(1, failure))
+
+    def _on_bad_host(self, link: AgentLink, reason: str) -> None:
+        self._failed_hosts.setdefault(link.hostname, reason)
+        self._log(f"{link.hostname}: {reason}")
+        self._check_start()
+
+    def _on_lost(self, link: AgentLink) -> None:
+        if self._phase is Phase.STARTING:
+            self._on_bad_host(link, self._explain(link))
+            return
+        lost = Outcome(1, f"the agent of {link.hostname} is gone: {self._explain(link)}")
+        known = self._decide()
+        # That ranks elsewhere complain of lost peers only tells the same from another side.
+        follows = known is None or known.failure is None or known.failure.is_follow_up
+        self._stop(lost if follows else known)
 
     def _relay(self, frame: Frame) -> None:
         stream = "stdout" if frame.kind is Kind.STDOUT else "stderr"
@@ -242,17 +335,7 @@ class Supervisor:
     def _on_deadline(self) -> None:
         match self._phase:
             case Phase.STARTING:
-                late = [link for link in self._links if not link.ready]
-                hosts = ", ".join(link.hostname for link in late)
-                self._stop(
-                    Outcome(
-                        1,
-                        f"no agent came up on {hosts} within {self._start_timeout_s:g} s; raise "
-                        f"--start-timeout if it needs longer{_because(late[0])}",
-                    )
-                )
-                for link in late:
-                    link.abandon()
+                self._on_start_timeout()
             case Phase.SETTLING:
                 self._stop(self._decide())
             case Phase.STOPPING:
@@ -263,6 +346,22 @@ class Supervisor:
                     link.abandon()
             case Phase.RUNNING:
                 self._deadline_s = None
+
+    def _on_start_timeout(self) -> None:
+        limit = f"within {self._start_timeout_s:g} s; raise --start-timeout if it needs longer"
+        late = [
+            link
+            for link in self._links
+            if not link.ready and link.hostname not in self._failed_hosts
+        ]
+        for link in late:
+            self._failed_hosts[link.hostname] = f"no agent came up there {limit}{_because(link)}"
+        if self._failed_hosts:
+            self._stop(Outcome(1, _bad_hosts(self._failed_hosts)))
+        else:
+            self._stop(Outcome(1, f"the hosts did not find a way to this machine {limit}"))
+        for link in late:
+            link.abandon()
 
     def _on_interrupt(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -304,3 +403,15 @@ def _more(ranks: set[int]) -> str:
 def _because(link: AgentLink) -> str:
     lines = link.complaints()
     return "; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else ""
+
+
+def _explain(link: AgentLink) -> str:
+    return f"it ended{_because(link)}"
+
+
+def _bad_hosts(reasons: Mapping[str, str]) -> str:
+    if len(reasons) == 1:
+        ((host, reason),) = reasons.items()
+        return f"cannot start on host {host}: {reason}"
+    lines = "".join(f"\n    {host}: {reason}" for host, reason in reasons.items())
+    return f"cannot start on {len(reasons)} hosts:{lines}"

@@ -29,7 +29,6 @@ _LATER = {
         "--blacklist-cooldown-range": 2,
         "--host-discovery-script": 1,
     },
-    "starting through ssh": {"-p": 1, "--ssh-port": 1, "-i": 1, "--ssh-identity-file": 1},
     "starting through mpirun": {"--mpi-args": 1, "--binding-args": 1},
 }
 
@@ -90,6 +89,8 @@ def _add_job(options: _Options) -> None:
     add(section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="ranks to start")
     add(section, "-H", "--hosts", metavar="HOST:SLOTS,...", help="default: localhost:N")
     add(section, "-hostfile", "--hostfile", metavar="FILE", help="one 'HOST slots=N' per line")
+    add(section, "-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on every host")
+    add(section, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     add(
         section,
         "--network-interfaces",
@@ -97,7 +98,7 @@ def _add_job(options: _Options) -> None:
         dest="network_interfaces",
         action="append",
         metavar="NAME,...",
-        help="interfaces for the traffic of the ranks; default: loopback",
+        help="interfaces for the traffic of the ranks; default: loopback, or what all hosts reach",
     )
     add(
         section,

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
 from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
-from horovod.runner import local
+from horovod.runner import local, ssh
 from horovod.runner.facts import Facts
-from horovod.runner.run_on import HostError, run_on
+from horovod.runner.run_on import HostError, explain_here, run_on
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from horovod.runner.hosts import Host
+    from horovod.runner.run_on import StartModule
 
 _LOOPBACK = "127.0.0.1"
 _PROBE = "horovod.runner.probe"
-# Any port does: nothing is sent.
-_DISCARD_PORT = 9
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,15 @@ class Finding:
 
 
 def examine_hosts(
-    hosts: Sequence[Host],
-    start: Callable[[str, str], subprocess.Popen[bytes]],
-    timeout_s: float,
+    hosts: Sequence[Host], start: StartModule, timeout_s: float, interfaces: Sequence[str] = ()
 ) -> list[Finding]:
     """Asks every host what it is like, and lets neighbours measure the network between them.
 
     Args:
         hosts: whom to ask.
-        start: creates a process on a host, see :func:`horovod.runner.run_on.run_on`.
+        start: creates a process on a host.
         timeout_s: until a host must have answered.
+        interfaces: at whose addresses the hosts may reach this machine; empty for any.
 
     Returns:
         One finding per host, in their order.
@@ -87,51 +83,48 @@ def examine_hosts(
         StartError: the store cannot listen.
     """
     secret = make_secret()
-    address = _address_for([host.name for host in hosts])
-    with StoreServer(secret, address=address) as store, ThreadPoolExecutor(2 * len(hosts)) as pool:
+    names = [host.name for host in hosts]
+    remote = local.other_machines(names)
+    with (
+        _open_store(secret, remote, interfaces) as store,
+        ThreadPoolExecutor(2 * len(hosts)) as pool,
+    ):
         question = {
             "num_hosts": len(hosts),
-            "address": store.address,
-            "port": store.port,
+            "endpoints": store.endpoints,
             "secret": secret.hex(),
             "timeout_s": timeout_s,
         }
         clocks = [pool.submit(_clock_s, store, index, timeout_s) for index in range(len(hosts))]
         answers = [
-            pool.submit(_ask, host.name, {**question, "index": index}, start, timeout_s)
+            pool.submit(
+                _ask, host, host.name in remote, {**question, "index": index}, start, timeout_s
+            )
             for index, host in enumerate(hosts)
         ]
         reports = [answer.result() for answer in answers]
         store.close()  # ends the waits for the clocks of hosts that did not answer
-        names = [host.name for host in hosts]
         return [
             _finding(host, report, clock.result(), names)
             for host, report, clock in zip(hosts, reports, clocks, strict=True)
         ]
 
 
-def _address_for(names: Sequence[str]) -> str:
-    """The address of this machine from which the first other machine would be reached."""
-    for name in names:
-        if not local.is_local(name):
-            with contextlib.suppress(OSError):
-                family, kind, _, _, target = socket.getaddrinfo(
-                    name, _DISCARD_PORT, type=socket.SOCK_DGRAM
-                )[0]
-                with socket.socket(family, kind) as sock:
-                    sock.connect(target)  # sends nothing, but chooses a route
-                    return str(sock.getsockname()[0])
-    return _LOOPBACK
+def _open_store(secret: bytes, remote: Sequence[str], interfaces: Sequence[str]) -> StoreServer:
+    """At loopback, or at all addresses of which some host may know only one."""
+    if not remote:
+        return StoreServer(secret, address=_LOOPBACK)
+    address, *further = local.reachable_addresses(interfaces)
+    return StoreServer(secret, address=address, further_addresses=further)
 
 
 def _ask(
-    host: str,
-    question: Mapping[str, Any],
-    start: Callable[[str, str], subprocess.Popen[bytes]],
-    timeout_s: float,
+    host: Host, is_remote: bool, question: Mapping[str, Any], start: StartModule, timeout_s: float
 ) -> dict[str, Any]:
+    explain = ssh.explain if is_remote else explain_here
+    begin = partial(start, host, is_remote)
     try:
-        return run_on(host, _PROBE, question, start, timeout_s)
+        return run_on(begin, _PROBE, question, timeout_s, explain)
     except HostError as error:
         return {"fault": str(error)}
 

@@ -27,6 +27,8 @@ from horovod.runner.run_on import read_question, write_answer
 
 # For neighbours to appear and to be measured: a host that is gone must not cost the whole timeout.
 _LINKS_S = 10.0
+# For each address of the launcher.
+_ADDRESS_S = 3.0
 
 
 def dialled_by(index: int, num_hosts: int) -> list[int]:
@@ -56,8 +58,7 @@ def main() -> None:
 def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
     index, num_hosts = question["index"], question["num_hosts"]
     secret = bytes.fromhex(question["secret"])
-    address, port = question["address"], question["port"]
-    with StoreClient(address, port, secret, question["timeout_s"]) as store:
+    with _connect(question["endpoints"], secret) as store:
         report["address"] = store.local_address
         store.set(f"clock/{index}", repr(time.time()).encode())
         with Acceptor(store.local_address, index, num_hosts, 0, secret) as acceptor:
@@ -76,6 +77,20 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
                 report["links"][str(target)] = _measure(store, secret, index, target, deadline)
             for thread in threads:
                 thread.join()  # all that it does has a deadline
+
+
+def _connect(endpoints: list[tuple[str, int]], secret: bytes) -> StoreClient:
+    """To the first address of the launcher that can be reached from here."""
+    reasons = []
+    for address, port in endpoints:
+        try:
+            return StoreClient(address, port, secret, _ADDRESS_S)
+        except StartError as error:
+            reasons.append(str(error))
+    raise StartError(
+        f"cannot reach the launcher: {'; '.join(reasons)}; does a firewall let connections to it "
+        "pass? Name the interface of the right network with --network-interfaces"
+    )
 
 
 def _measure(

@@ -18,6 +18,7 @@ from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch
 from horovod.runner.plan import JobSettings
 from horovod.runner.run_task import FUNCTION_KEY, error_key, pack_function, result_key
+from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +34,6 @@ _LATER = {
     "reset_limit": "elastic training",
     "cooldown_range": "elastic training",
     "host_discovery_script": "elastic training",
-    "ssh_port": "starting through ssh",
-    "ssh_identity_file": "starting through ssh",
     "use_mpi": "starting through mpirun",
     "mpi_args": "starting through mpirun",
 }
@@ -85,16 +84,19 @@ def run(
         func: called on each rank; it, its arguments and its result are sent with cloudpickle.
         args, kwargs: arguments, the same on all ranks.
         num_proc: how many ranks to start; ``np`` is its deprecated name.
-        hosts: such as ``localhost:4``; only this machine in this version.
+        hosts: such as ``localhost:4`` or ``worker-0:2,worker-1:2``; other machines are reached
+            through ssh.
         hostfile: file with one ``host slots=N`` per line, in place of ``hosts``.
         start_timeout: seconds until all ranks must have found each other.
         output_filename: folder for the output of each rank, as ``--output-filename``.
         verbose: 1 or more tells each step on stderr.
         network_interfaces: names; ``network_interface`` is its deprecated form with commas.
         executable: the Python that runs the ranks; this one if None.
+        ssh_port: of sshd on all hosts.
+        ssh_identity_file: a private key for ssh.
         use_gloo, disable_cache: accepted for old scripts, without effect.
         min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script,
-            ssh_port, ssh_identity_file, use_mpi, mpi_args, min_np, max_np: not supported in this
+            use_mpi, mpi_args, min_np, max_np: not supported in this
             version.
 
     Returns:
@@ -131,6 +133,7 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         output_filename=given.get("output_filename"),
         start_timeout_s=given.get("start_timeout"),
         verbose=bool(given.get("verbose")),
+        ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
     )
     path = [] if executable else [entry for entry in sys.path if entry]
     payload = pack_function(func, args, dict(given.get("kwargs", {})), path)

@@ -7,34 +7,37 @@ import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from horovod.errors import StartError
-from horovod.runner import local
+from horovod.runner import ssh
 from horovod.runner.environment import python_command, with_horovod_on_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from horovod.runner.hosts import Host
 
 # A login script may write to stdout as well; what stands behind this mark is the answer.
 _MARK = "horovod-answer: "
 MAX_ANSWER_BYTES = 1024 * 1024
+
+StartModule = Callable[[Host, bool, str], "subprocess.Popen[bytes]"]
+"""Creates a process from a host, whether it is another machine, and the name of a module."""
 
 
 class HostError(StartError):
     """A host did not answer; the message says why, without its name."""
 
 
-def start_here(environ: Mapping[str, str]) -> Callable[[str, str], subprocess.Popen[bytes]]:
-    """A starter of modules on the hosts that are this machine.
+def starter(environ: Mapping[str, str], options: ssh.SshOptions) -> StartModule:
+    """Starts modules here, or through ssh.
 
     Args:
-        environ: the variables of the process.
+        environ: the variables of the process, or of ssh.
+        options: how to log in on other hosts.
     """
 
-    def start(host: str, module: str) -> subprocess.Popen[bytes]:
-        if not local.is_local(host):
-            raise HostError("it is not this machine; this version starts on this machine only")
+    def start(host: Host, is_remote: bool, module: str) -> subprocess.Popen[bytes]:
+        if is_remote:
+            return ssh.start(host.name, host.user, options, module, environ)
         return subprocess.Popen(
             python_command(module),
             env=with_horovod_on_path(environ),
@@ -47,28 +50,35 @@ def start_here(environ: Mapping[str, str]) -> Callable[[str, str], subprocess.Po
     return start
 
 
+def explain_here(code: int, lines: Sequence[str]) -> str:
+    """Why a module that ran on this machine gave no answer."""
+    why = f": {lines[-1][:300]}" if lines else ""
+    return f"it ended with code {code} and gave no answer{why}"
+
+
 def run_on(
-    host: str,
+    start: Callable[[str], subprocess.Popen[bytes]],
     module: str,
     payload: Mapping[str, Any],
-    start: Callable[[str, str], subprocess.Popen[bytes]],
     timeout_s: float,
+    explain: Callable[[int, Sequence[str]], str] = explain_here,
 ) -> dict[str, Any]:
     """Asks a module on a host.
 
     Args:
-        host: as the user wrote it.
+        start: creates the process from the name of the module, with pipes and in a session of its
+            own.
         module: calls :func:`read_question` and :func:`write_answer`.
         payload: the question, as JSON; it may hold a secret, since it goes over stdin.
-        start: creates the process from host and module, with pipes and in a session of its own.
         timeout_s: until the answer must be there.
+        explain: says why there is none, from the exit code and the lines on stderr.
 
     Raises:
         HostError: the process cannot be started, ended with an error, did not answer in time, or
             said something else.
     """
     try:
-        process = start(host, module)
+        process = start(module)
     except OSError as error:
         raise HostError(f"cannot start {module}: {error.strerror or error}") from None
     try:
@@ -79,7 +89,11 @@ def run_on(
     except BaseException:
         _kill(process)
         raise
-    return _answer_in(out, err, process.returncode)
+    answer = _answer_in(out)
+    if answer is None:
+        said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
+        raise HostError(explain(process.returncode, said))
+    return answer
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -88,7 +102,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def _answer_in(out: bytes, err: bytes, code: int) -> dict[str, Any]:
+def _answer_in(out: bytes) -> dict[str, Any] | None:
     lines = out[-MAX_ANSWER_BYTES:].decode(errors="replace").splitlines()
     for line in reversed(lines):
         if line.startswith(_MARK):
@@ -96,9 +110,7 @@ def _answer_in(out: bytes, err: bytes, code: int) -> dict[str, Any]:
                 answer = json.loads(line.removeprefix(_MARK))
                 if isinstance(answer, dict):
                     return answer
-    said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
-    why = f": {said[-1][:300]}" if said else ""
-    raise HostError(f"it ended with code {code} and gave no answer{why}")
+    return None
 
 
 def read_question(stdin: Any) -> dict[str, Any]:

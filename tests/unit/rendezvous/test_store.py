@@ -131,6 +131,20 @@ def test_it_listens_only_on_the_given_address(server: StoreServer) -> None:
         socket.create_connection(("127.0.0.2", server.port), timeout=5)
 
 
+def test_it_listens_at_several_addresses_until_one_was_chosen(no_leak: None) -> None:
+    secret = make_secret()
+    with StoreServer(secret, "127.0.0.1", further_addresses=["127.0.0.2"]) as server:
+        (first, second) = server.endpoints
+        with StoreClient(*first, secret) as early, StoreClient(*second, secret) as client:
+            server.narrow(second)
+            assert server.endpoints == (second,)
+            assert (server.address, server.port) == second
+            early.set("a", b"1")
+            assert client.try_get("a") == b"1"
+            with pytest.raises(OSError, match="refused"):
+                connect_tcp(*first, time.monotonic() + 5.0)
+
+
 @pytest.mark.parametrize("address", ["", "0.0.0.0", "::"])
 def test_it_refuses_to_listen_on_all_interfaces(no_leak: None, address: str) -> None:
     with pytest.raises(StartError, match="all interfaces"):

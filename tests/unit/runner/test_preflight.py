@@ -25,7 +25,8 @@ from horovod.runner.preflight_report import (
     verdict,
 )
 from horovod.runner.probe import dialled_by
-from horovod.runner.run_on import HostError, run_on, start_here
+from horovod.runner.run_on import HostError, run_on, starter
+from horovod.runner.ssh import SshOptions
 
 GOOD = Facts(
     hostname="n",
@@ -154,9 +155,11 @@ def test_neighbours_on_a_ring_meet_once(num_hosts: int) -> None:
 
 # -- asking
 
+START = starter(dict(os.environ), SshOptions())
+
 
 def script(text: str) -> Any:
-    def start(host: str, module: str) -> subprocess.Popen[bytes]:
+    def start(module: str) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
         return subprocess.Popen(
             ["sh", "-c", text], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
@@ -167,7 +170,7 @@ def script(text: str) -> Any:
 
 def test_an_answer_among_the_words_of_a_login_script() -> None:
     start = script("read question; echo Welcome!; echo 'horovod-answer: {\"a\": 1}'; echo bye")
-    assert run_on("h", "m", {}, start, 30) == {"a": 1}
+    assert run_on(start, "m", {}, 30) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -181,22 +184,22 @@ def test_an_answer_among_the_words_of_a_login_script() -> None:
 )
 def test_a_host_that_says_something_else(text: str, message: str) -> None:
     with pytest.raises(HostError, match=message):
-        run_on("h", "m", {}, script(text), 30)
+        run_on(script(text), "m", {}, 30)
 
 
 def test_a_host_that_says_nothing_is_given_up_with_all_its_processes() -> None:
     began_s = time.monotonic()
     with pytest.raises(HostError, match=r"no answer within 0.3 s"):
-        run_on("h", "m", {}, script("sleep 1000 & sleep 1000"), 0.3)
+        run_on(script("sleep 1000 & sleep 1000"), "m", {}, 0.3)
     assert time.monotonic() - began_s < 10
 
 
 def test_no_ssh_here() -> None:
-    def start(host: str, module: str) -> subprocess.Popen[bytes]:
+    def start(module: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["/nowhere/ssh"])
 
     with pytest.raises(HostError, match="cannot start m: No such file"):
-        run_on("h", "m", {}, start, 30)
+        run_on(start, "m", {}, 30)
 
 
 def test_this_machine_knows_itself() -> None:
@@ -210,7 +213,7 @@ def test_this_machine_knows_itself() -> None:
 
 def test_emulated_hosts_answer_and_measure_each_other() -> None:
     hosts = [Host("localhost", 1), Host("127.0.0.1", 1), Host("127.0.0.2", 1)]
-    findings = examine_hosts(hosts, start_here(dict(os.environ)), 60)
+    findings = examine_hosts(hosts, START, 60)
     assert [each.host for each in findings] == ["localhost", "127.0.0.1", "127.0.0.2"]
     assert [each.fault for each in findings] == ["", "", ""]
     links = [(link.source, link.target) for each in findings for link in each.links]
@@ -228,9 +231,14 @@ def test_emulated_hosts_answer_and_measure_each_other() -> None:
 
 def test_the_exit_code_tells_of_faults() -> None:
     out = io.StringIO()
-    hosts = [Host("localhost", 1), Host("192.0.2.1", 1)]
-    assert check_hosts(hosts, dict(os.environ), 1, out) == 1
-    assert "fault: 192.0.2.1: it is not this machine" in out.getvalue()
+    there = START
+
+    def start(host: Host, is_remote: bool, module: str) -> subprocess.Popen[bytes]:
+        return script("exit 9")(module) if host.name == "127.0.0.9" else there(host, False, module)
+
+    hosts = [Host("localhost", 1), Host("127.0.0.9", 1)]
+    assert check_hosts(hosts, start, 60, out) == 1
+    assert "fault: 127.0.0.9: it ended with code 9 and gave no answer" in out.getvalue()
     assert out.getvalue().splitlines()[-1].startswith("2 hosts checked, ")
 
 
@@ -242,6 +250,6 @@ def test_a_terminal_gets_a_table_with_lines() -> None:
             return True
 
     out = Terminal()
-    assert check_hosts([Host("localhost", 1)], dict(os.environ), 60, out) == 0
+    assert check_hosts([Host("localhost", 1)], START, 60, out) == 0
     assert "│" in out.getvalue()
     assert out.getvalue().endswith("1 host checked, no fault found\n")
