@@ -12,6 +12,8 @@ import os
 import shutil
 import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from horovod.runner.launch import LaunchOptions, launch, say
 from horovod.runner.options import parse
 from horovod.runner.plan import JobSettings
 from horovod.runner.ssh import SshOptions
+from horovod.runner.startup import StartWatch
 
 if TYPE_CHECKING:
     import argparse
@@ -84,8 +87,9 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         print(describe_job(slots, settings))
         return 0
     outcome = _launch(options, slots, settings)
-    if outcome.message:
-        say(sys.stderr, outcome.message)
+    for text in (outcome.summary, outcome.message):  # the cause comes last, where it is seen
+        if text:
+            say(sys.stderr, text)
     if outcome.exit_code == 128 + signal.SIGPIPE:
         _drop_stdout()
     return outcome.exit_code
@@ -182,7 +186,10 @@ def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSet
             interrupts=interrupts,
             ssh=_ssh(options),
         )
-        return launch(slots, settings, launch_options)
+        watch = StartWatch(
+            [slot.hostname for slot in slots], partial(say, sys.stderr), time.monotonic()
+        )
+        return launch(slots, settings, launch_options, watch.using)
 
 
 def _hosts(options: argparse.Namespace) -> list[Host]:

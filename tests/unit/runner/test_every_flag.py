@@ -195,7 +195,11 @@ class Ranks:
         monkeypatch.setattr("horovod.runner.cli.launch", self.launch)
 
     def launch(
-        self, slots: Sequence[Slot], settings: JobSettings, options: LaunchOptions
+        self,
+        slots: Sequence[Slot],
+        settings: JobSettings,
+        options: LaunchOptions,
+        store_user: object,
     ) -> Outcome:
         self.variables = {**settings.environ, **settings.variables}
         return Outcome(0)
@@ -297,5 +301,5 @@ def test_what_is_to_come_is_refused_and_documented(
 
 def test_the_stand_in_is_called_as_the_launcher_is(ranks: Ranks) -> None:
     """A test of the tests: the arguments are those of the function that was replaced."""
-    real = launching.launch.__code__.co_varnames[:3]
-    assert real == Ranks.launch.__code__.co_varnames[1:4]
+    real = launching.launch.__code__.co_varnames[:4]
+    assert real == Ranks.launch.__code__.co_varnames[1:5]
