@@ -8,7 +8,6 @@ for the others while they connect, so the shortest time is what connecting itsel
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
 import time
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def _phase(name: str, seconds: Mapping[int, float], hostnames: Sequence[str]) ->
     text = f"{name} {seconds[slowest]:.1f} s"
     if len(seconds) == 1:
         return text
-    middle_s = statistics.median(seconds.values())
+    middle_s = sorted(seconds.values())[len(seconds) // 2]
     return f"{text} (rank {slowest} on {hostnames[slowest]} was last; median {middle_s:.1f} s)"
 
 
