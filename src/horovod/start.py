@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod import _native
 from horovod.config import NATIVE_LOG_LEVELS
 from horovod.position import PositionWatch, StackDump
+from horovod.rendezvous.arrival import called_key, connected_key, process_age_s
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.peers import connect_peers
 from horovod.rendezvous.secret import secret_of
@@ -85,7 +87,12 @@ def _connect(config: Config, epoch: int, dump: StackDump) -> tuple[_native.Engin
         config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
     )
     try:
+        if epoch == 1:
+            store.set(called_key(config.rank), b"%.3f" % process_age_s())
+        began_s = time.monotonic()
         peers = connect_peers(config, secret, store, _native.LocalPort, epoch)
+        if epoch == 1:
+            store.set(connected_key(config.rank), b"%.3f" % (time.monotonic() - began_s))
     finally:
         store.close()
     try:

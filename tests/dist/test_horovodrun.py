@@ -141,6 +141,10 @@ def test_the_first_failure_ends_the_job_and_is_named() -> None:
     with launched("-np", "2", "sh", "-c", script) as launcher:
         assert launcher.wait() == 7
         assert launcher.elapsed_s < 10
+    assert re.fullmatch(
+        r"horovodrun: the job ran [\d.]+ s: rank 1 exited with code 7 first; rank 0 was stopped",
+        launcher.lines["stderr"][-3],
+    )
     assert launcher.lines["stderr"][-2:] == [
         "horovodrun: rank 1 on localhost exited with code 7; the last lines of its stderr:",
         "    cause of it",

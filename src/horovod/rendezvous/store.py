@@ -112,11 +112,12 @@ class StoreClient:
         Raises:
             StartError: the store was lost.
         """
+        timeout_s = messages.check_timeout(timeout_s)
         request = {
             "op": "wait",
             "keys": [messages.check_key(key) for key in keys],
             "stop_key": stop_key,
-            "timeout_s": messages.check_timeout(timeout_s),
+            "timeout_s": timeout_s,
         }
         header, values = self._request(request, (), timeout_s)
         found = header.get("keys")

@@ -1,4 +1,4 @@
-"""``horovodrun``: starts a command once per rank, on this machine and others.
+"""``horovodrun``: starts a command once per rank, or tells what would become of it.
 
 Exit codes: 0 if all ranks ended with 0; that of the rank that failed first; 128 + number if that
 rank was killed by a signal, or the launcher was stopped by one; 126 or 127 if the command cannot be
@@ -9,28 +9,35 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod.config import inherited_environment
 from horovod.errors import StartError, UsageError
-from horovod.runner.check_build import build_report
+from horovod.runner.controller import Starter, Surroundings, choose, request_of
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch, say
 from horovod.runner.options import parse
 from horovod.runner.plan import JobSettings
 from horovod.runner.ssh import SshOptions
+from horovod.runner.startup import StartWatch
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
+    from horovod.runner.hosts import Slot
     from horovod.runner.job import Outcome
+
+DEFAULT_CHECK_TIMEOUT_S = 30.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,36 +65,116 @@ def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None =
 
 
 def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    if words and words[0] == "doctor":
+        return _doctor(words[1:], environ)
     options, command = parse(words)
     if options.version:
         print(horovod.__version__)
         return 0
     if options.check_build:
-        print(build_report())
-        return 0
+        return _check_build(options)
+    if options.check:
+        return _check(options, environ)
     if options.num_proc is None:
         raise UsageError("-np is missing: say how many ranks to start")
     if not command:
         raise UsageError("no command was given: write it after the options")
-    outcome = _launch(options, command, environ)
-    if outcome.message:
-        say(sys.stderr, outcome.message)
+    slots = assign(_hosts(options), options.num_proc)
+    settings = _settings(options, command, environ)
+    if options.dry_run:
+        from horovod.runner.dry_run import describe_job
+
+        print(describe_job(slots, settings))
+        return 0
+    outcome = _launch(options, slots, settings)
+    for text in (outcome.summary, outcome.message):  # the cause comes last, where it is seen
+        if text:
+            say(sys.stderr, text)
     if outcome.exit_code == 128 + signal.SIGPIPE:
         _drop_stdout()
     return outcome.exit_code
 
 
-def _launch(
+# What a job does not need is imported only where it is used: a job shall start soon.
+
+
+def _check_build(options: argparse.Namespace) -> int:
+    from horovod.runner.check_build import build_report
+
+    print(build_report(options.verbose))
+    return 0
+
+
+def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from horovod.runner.check_hosts import check_hosts
+    from horovod.runner.run_on import starter
+
+    timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
+    start = starter(environ, _ssh(options))
+    return check_hosts(_hosts(options), start, timeout_s, sys.stdout, _interfaces(options))
+
+
+def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
+    from horovod.runner.doctor import examine_environment, examine_script, report
+
+    if not paths or paths[0].startswith("-"):
+        raise UsageError("doctor: name the scripts to examine, as in 'horovodrun doctor train.py'")
+    remarks = examine_environment(environ)
+    for path in paths:
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the script {path}: {error}") from None
+        remarks += examine_script(text, path)
+    text, code = report(remarks)
+    print(text)
+    return code
+
+
+def _settings(
     options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> Outcome:
-    slots = assign(_hosts(options), options.num_proc)
-    settings = JobSettings(
+) -> JobSettings:
+    """What to run; says who starts it if the user asked for that."""
+    values, controller = vars(options), ""
+    if options.config_file is not None:
+        from horovod.runner.config_file import read_config_file
+
+        config = read_config_file(options.config_file)
+        for line in config.advice:
+            say(sys.stderr, line)
+        given = {name: value for name, value in values.items() if value is not None}
+        values, controller = {**config.values, **given}, config.controller
+    _choose_starter(options, controller, environ)
+    return JobSettings(
         command=tuple(command),
         cwd=_working_directory(),
         environ=environ,
-        variables=_variables(options),
+        variables=_variables(options, values),
         network_interfaces=_interfaces(options),
     )
+
+
+def _choose_starter(
+    options: argparse.Namespace, controller: str, environ: Mapping[str, str]
+) -> None:
+    flags = {name: getattr(options, name) for name in ("gloo", "mpi", "jsrun")}
+    request = request_of(flags, controller)
+    path = environ.get("PATH", os.defpath)
+    found = Surroundings(
+        mpirun=shutil.which("mpirun", path=path) is not None,
+        jsrun=shutil.which("jsrun", path=path) is not None,
+        lsf="LSB_JOBID" in environ,
+    )
+    choice = choose(request, found)
+    if choice.starter is not Starter.AGENTS:
+        raise UsageError(
+            f"starting through {choice.starter.value} is not supported in this version"
+        )
+    if request or options.verbose:
+        say(sys.stderr, choice.line)
+
+
+def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> Outcome:
     with _caught_signals() as interrupts:
         launch_options = LaunchOptions(
             stdout=sys.stdout,
@@ -97,9 +184,12 @@ def _launch(
             start_timeout_s=options.start_timeout,
             verbose=options.verbose,
             interrupts=interrupts,
-            ssh=SshOptions(options.ssh_port, options.ssh_identity_file or ""),
+            ssh=_ssh(options),
         )
-        return launch(slots, settings, launch_options)
+        watch = StartWatch(
+            [slot.hostname for slot in slots], partial(say, sys.stderr), time.monotonic()
+        )
+        return launch(slots, settings, launch_options, watch.using)
 
 
 def _hosts(options: argparse.Namespace) -> list[Host]:
@@ -114,8 +204,8 @@ def _hosts(options: argparse.Namespace) -> list[Host]:
     return parse_hostfile(text, options.hostfile)
 
 
-def _variables(options: argparse.Namespace) -> dict[str, str]:
-    variables = variables_of(vars(options))
+def _variables(options: argparse.Namespace, values: Mapping[str, Any]) -> dict[str, str]:
+    variables = variables_of(values)
     if options.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
     if options.start_timeout is not None:
@@ -123,6 +213,10 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
             raise UsageError(f"--start-timeout is {options.start_timeout}, but must be at least 1")
         variables["HOROVOD_START_TIMEOUT"] = str(options.start_timeout)
     return variables
+
+
+def _ssh(options: argparse.Namespace) -> SshOptions:
+    return SshOptions(options.ssh_port, options.ssh_identity_file or "")
 
 
 def _interfaces(options: argparse.Namespace) -> tuple[str, ...]:

@@ -17,13 +17,14 @@ import os
 import selectors
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import horovod
 from horovod.runner.failure import RankExit, first_failure, headline, report
 from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
 from horovod.runner.link import AgentLink
+from horovod.runner.summary import summarize
 
 if TYPE_CHECKING:
     import subprocess
@@ -73,11 +74,13 @@ class Outcome:
         exit_code: for the launcher: 0, that of the first failure, or 128 + signal.
         message: what to tell the user; empty if all went well.
         failure: the rank that failed first, if it was a rank.
+        summary: one line on what became of all ranks; empty if all went well.
     """
 
     exit_code: int
     message: str = ""
     failure: RankExit | None = None
+    summary: str = ""
 
 
 class Supervisor:
@@ -124,6 +127,8 @@ class Supervisor:
         self._phase = Phase.STARTING
         self._deadline_s: float | None = None
         self._exits: list[RankExit] = []
+        self._stopped: list[int] = []
+        self._began_s = time.monotonic()
         self._running = {rank_job.rank for job in jobs for rank_job in job.ranks}
         self._outcome: Outcome | None = None
         self._silent = False
@@ -148,7 +153,15 @@ class Supervisor:
             for link in self._links:
                 link.close(CLOSE_S)
             self._selector.close()
-        return self._outcome or self._decide() or Outcome(0)
+        outcome = self._outcome or self._decide() or Outcome(0)
+        elapsed_s = time.monotonic() - self._began_s
+        if outcome.exit_code == 0:
+            self._log(f"the job ran {elapsed_s:.1f} s")
+            return outcome
+        if not outcome.message or (outcome.failure is not None and outcome.failure.start_error):
+            return outcome  # nothing ran, or nobody reads
+        told = summarize(outcome.failure, self._exits, self._stopped, self._running, elapsed_s)
+        return replace(outcome, summary=told)
 
     def _start_agents(self) -> None:
         for job in self._jobs:
@@ -319,7 +332,8 @@ class Supervisor:
         ended = RankExit(rank, link.hostname, code, time.monotonic(), tail, start_error)
         self._log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
         if self._phase >= Phase.STOPPING:
-            return  # it ended because it was told to
+            self._stopped.append(rank)  # it ended because it was told to
+            return
         self._exits.append(ended)
         if code != 0 and self._phase < Phase.SETTLING:
             self._enter(Phase.SETTLING, SETTLE_S)

@@ -21,7 +21,7 @@ from horovod.rendezvous.server import StoreServer
 from horovod.runner import local, ssh
 from horovod.runner.connect_back import ConnectBack, Invitation
 from horovod.runner.job import Crossing, Outcome, Supervisor
-from horovod.runner.output import Output
+from horovod.runner.output import Output, streams_to_colour
 from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
 from horovod.runner.ssh import SshOptions
 
@@ -112,6 +112,7 @@ def launch(
             options.stderr,
             directory=options.output_filename,
             timestamps=options.prefix_timestamp,
+            coloured=streams_to_colour(options.stdout, options.stderr, settings.environ),
         )
         stack.callback(output.close)
         secret = make_secret()

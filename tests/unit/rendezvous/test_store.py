@@ -332,6 +332,15 @@ def test_a_waiter_that_leaves_is_forgotten(
     assert client.get("a", 5.0) == b"1"
 
 
+def test_whoever_waits_for_years_disturbs_nobody(server: StoreServer, client: StoreClient) -> None:
+    with ThreadPoolExecutor(2) as ranks:
+        waiting = [ranks.submit(each.get, "a", 1e12) for each in (server, client)]
+        server.set("b", b"1")
+        assert server.get("b", 5.0) == b"1"
+        server.set("a", b"2")
+        assert [future.result(10) for future in waiting] == [b"2", b"2"]
+
+
 def test_closing_the_store_ends_every_wait(no_leak: None, secret: bytes) -> None:
     server = StoreServer(secret)
     with connect(server, secret) as client, ThreadPoolExecutor(2) as ranks:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import horovod
-from horovod.runner import local
+from horovod.runner import check_build, local
 from horovod.runner.check_build import build_report
 from horovod.runner.cli import main
 
@@ -30,24 +33,52 @@ def test_check_build_needs_no_number_of_ranks(capsys: pytest.CaptureFixture[str]
 
 def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
-    text = build_report()
-    for name in ("TensorFlow", "PyTorch", "MXNet", "JAX", "NCCL"):
-        assert f"    [ ] {name}\n" in text
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(check_build, "_library", lambda name, module="": "")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    lines = build_report().splitlines()
+    for name in ("TensorFlow", "Keras", "PyTorch", "MXNet", "JAX", "NCCL", "MPI"):
+        assert f"    [ ] {name}" in lines
+    why = build_report(verbose=True)
+    assert "[ ] PyTorch: no module torch for this Python\n" in why
+    assert "[ ] NCCL: no libnccl.so.2 among" in why
+    assert "[ ] MPI: no mpirun on the path\n" in why
+
+
+def test_check_build_names_versions_and_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SimpleNamespace(origin="/place/__init__.py", submodule_search_locations=None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
-    text = build_report()
-    assert "    [X] PyTorch 1.2\n" in text
-    assert "    [ ] NCCL (found, but not supported in this version)\n" in text
+    monkeypatch.setattr(check_build, "_library", lambda name, module="": f"/lib/lib{name}.so")
+    assert "    [X] PyTorch 1.2\n" in build_report()
+    text = build_report(verbose=True)
+    assert "    [X] PyTorch 1.2: /place/__init__.py\n" in text
+    assert "    [ ] NCCL (found, but not supported in this version): /lib/libnccl.so\n" in text
+    assert f"at {sys.executable}\n" in text
+    assert re.search(r"\[X\] native: \w+ kernels, ", text)
 
 
 def test_check_build_promises_no_framework_without_an_adapter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    spec = SimpleNamespace(origin="/place/__init__.py")
     monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: object() if name == "tensorflow" else None
+        "importlib.util.find_spec", lambda name: spec if name == "tensorflow" else None
     )
-    assert "    [ ] TensorFlow (found, but not supported" in build_report()
+    assert re.search(r"\[ \] TensorFlow\S* ?\S* \(found, but not supported", build_report())
+
+
+def test_check_build_survives_an_engine_that_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_build, "engine_kernels", lambda: ("", "no such symbol"))
+    assert "    [ ] native shared memory: no such symbol\n" in build_report(verbose=True)
+
+
+def test_the_version_of_nccl_is_its_own_word(tmp_path: Path) -> None:
+    broken = tmp_path / "libnccl.so.2"
+    broken.write_text("not a library")
+    assert check_build.nccl_version(str(broken)) == ""
+    assert check_build.nccl_version("libc.so.6") == ""
 
 
 def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:

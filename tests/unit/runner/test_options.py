@@ -71,9 +71,7 @@ def test_flags_of_old_scripts_are_accepted() -> None:
         ("--host-discovery-script s x", "elastic training"),
         ("--blacklist-cooldown-range 1 2 x", "elastic training"),
         ("--ssh-port x y", "invalid int value: 'x'"),
-        ("--mpi x", "mpirun is not supported"),
-        ("--jsrun x", "jsrun is not supported"),
-        ("--config-file=c x", "a config file is not supported"),
+        ("--mpi-args=-x x", "mpirun is not supported"),
     ],
 )
 def test_complaints_have_one_line(line: str, message: str) -> None:
