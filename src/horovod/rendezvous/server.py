@@ -45,7 +45,7 @@ class StoreServer:
     Args:
         secret: of the job, 32 bytes.
         address: the one address of this host where it listens.
-        port: 0 lets the system choose.
+        port: at each address; 0 lets the system choose.
         further_addresses: of this host, where it listens until :meth:`narrow` is called, for hosts
             of which nobody knows yet which address they can reach.
         max_message_bytes: the largest message, and so the largest value, that is accepted.
@@ -70,7 +70,7 @@ class StoreServer:
         check_secret(secret)
         listeners = [listen_tcp(address, port)]
         try:
-            listeners += [listen_tcp(each) for each in further_addresses]
+            listeners += [listen_tcp(each, port) for each in further_addresses]
         except BaseException:
             for listener in listeners:
                 listener.close()

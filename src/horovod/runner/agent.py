@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import horovod
 from horovod.config import inherited_environment
+from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
 from horovod.runner import local, processes
 from horovod.runner.connect_back import Invitation
@@ -135,7 +136,7 @@ class Agent:
         if job.network_interfaces:
             known = local.network_interfaces()
             return [name for name in job.network_interfaces if name in known]
-        return local.interfaces_of(own)
+        return interfaces_of(own)
 
     def _watch_launcher(self, pid: int) -> None:
         """Notices the launcher's death also while a fork of it still holds our stdin open."""

@@ -27,11 +27,12 @@ _SECRET = re.compile(r"_?HOROVOD_SECRET_(?:KEY|FILE)")
 
 def without_own(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that hold on any host of a job."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if not (_OWN.fullmatch(name) or _SECRET.fullmatch(name))
-    }
+    return {name: value for name, value in environ.items() if not _OWN.fullmatch(name)}
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that open a job, this one or another."""
+    return {name: value for name, value in environ.items() if not _SECRET.fullmatch(name)}
 
 
 def only_own(environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from horovod.config import Config
 from horovod.errors import UsageError
+from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
@@ -141,7 +142,7 @@ def _open_store(secret: bytes, settings: JobSettings, remote: Sequence[str]) -> 
     """At loopback, or at all addresses of which some host may know only one."""
     if not remote:
         return StoreServer(secret, address=_LOOPBACK, port=0)
-    address, *further = local.reachable_addresses(settings.network_interfaces)
+    address, *further = reachable_addresses(settings.network_interfaces)
     return StoreServer(secret, address=address, further_addresses=further)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
-
-from horovod.errors import StartError
+from horovod.rendezvous.interfaces import is_loopback, own_addresses
 from horovod.runner.environment import python_command, with_horovod_on_path
 
 if TYPE_CHECKING:
@@ -31,8 +28,8 @@ def is_local(name: str) -> bool:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return False
-    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
-    return any(address in own or _is_loopback(address) for address in found)
+    own = own_addresses()
+    return any(address in own or is_loopback(address) for address in found)
 
 
 def other_machines(names: Sequence[str]) -> list[str]:
@@ -49,47 +46,6 @@ def other_machines(names: Sequence[str]) -> list[str]:
         return [
             name for name, here in zip(names, pool.map(is_local, names), strict=True) if not here
         ]
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def reachable_addresses(interfaces: Sequence[str] = ()) -> list[str]:
-    """The addresses of this machine that other hosts may be able to reach, IPv4 first.
-
-    Args:
-        interfaces: only those of these interfaces, if this machine has one of them that is up.
-
-    Raises:
-        StartError: this machine has no address but loopback.
-    """
-    entries = psutil.net_if_addrs()
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    wanted = up.intersection(interfaces) or up
-    found = [
-        entry.address
-        for family in (socket.AF_INET, socket.AF_INET6)
-        for name in sorted(wanted, key=[*interfaces, *entries].index)
-        for entry in entries.get(name, ())
-        # An address that holds for one link only means another thing on each host.
-        if entry.family == family and "%" not in entry.address and not _is_loopback(entry.address)
-    ]
-    if not found:
-        raise StartError(
-            "this machine has no address that other hosts could reach; its interfaces are "
-            f"{', '.join(entries)}"
-        )
-    return found
-
-
-def interfaces_of(address: str) -> list[str]:
-    """The names of the interfaces that hold an address of this machine."""
-    return [
-        name
-        for name, entries in psutil.net_if_addrs().items()
-        if any(entry.address == address for entry in entries)
-    ]
 
 
 def start_agent(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from horovod.runner.environment import without_own
+from horovod.runner.environment import without_own, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -181,7 +181,7 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
     inherited = {
         # A user who chose an interface for NCCL knows better than the default.
         "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE,
-        **settings.environ,
+        **without_secrets(settings.environ),
         **settings.variables,
     }
     if interfaces:
