@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
+from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
 from horovod.runner import local, ssh
@@ -114,7 +115,7 @@ def _open_store(secret: bytes, remote: Sequence[str], interfaces: Sequence[str])
     """At loopback, or at all addresses of which some host may know only one."""
     if not remote:
         return StoreServer(secret, address=_LOOPBACK)
-    address, *further = local.reachable_addresses(interfaces)
+    address, *further = reachable_addresses(interfaces)
     return StoreServer(secret, address=address, further_addresses=further)
 
 
