@@ -77,6 +77,16 @@ def test_the_ranks_know_their_place_and_get_the_variables_of_the_launcher(hosts:
     ]
 
 
+def test_inside_a_slurm_allocation_no_host_need_be_named(hosts: SshHosts) -> None:
+    env = {"SLURM_JOB_NODELIST": "host[0-1]", "SLURM_TASKS_PER_NODE": "2,1"}
+    code = "import os; print(os.environ['HOROVOD_HOSTNAME'])"
+    job = hosts.horovodrun(*python(code), **env)
+    assert job.process.returncode == 0, job.stderr
+    assert sorted(job.lines["stdout"]) == [
+        f"[{rank}]<stdout>:host{host}" for rank, host in [(0, 0), (1, 0), (2, 1)]
+    ]
+
+
 def test_nothing_secret_is_seen_in_process_lists_and_logs(hosts: SshHosts) -> None:
     code = (
         "import os, time\n"

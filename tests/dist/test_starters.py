@@ -96,6 +96,24 @@ def test_mpich_on_one_host() -> None:
     assert places(run(mpich("-np", "2", *RANK, "none"))) == ONE_HOST
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(OPEN_MPI, marks=needs_open_mpi, id="open-mpi"),
+        pytest.param(MPICH, marks=needs_mpich, id="mpich"),
+    ],
+)
+def test_horovodrun_writes_the_line_of_mpirun(program: str) -> None:
+    words = [sys.executable, "-m", "horovod.runner.cli", "--mpi", "-np", "2", "-H", "localhost:2"]
+    path = f"{Path(program).parent}:{os.environ['PATH']}"
+    text = run([*words, *RANK, "none"], PATH=path, MY_TOKEN="hush")
+    assert [line[line.index("rank ") :] for line in sorted(text.splitlines())] == ONE_HOST
+    shown = run([*words, "--dry-run", *RANK, "none"], PATH=path, MY_TOKEN="hush")
+    assert shown.startswith("mpirun ")
+    assert "MY_TOKEN" in shown
+    assert "hush" not in shown
+
+
 @needs_open_mpi
 @needs_hosts
 def test_open_mpi_trains_the_digits_example_on_two_hosts(tmp_path: Path) -> None:

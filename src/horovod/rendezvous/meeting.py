@@ -67,12 +67,14 @@ class Meeting:
 
     Args:
         config: of this rank, which has no address of a store.
+        member: what those are that meet, for messages: ranks, or nodes that start ranks.
 
     Raises:
         StartError: the ranks did not find each other; the message names ways out.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, member: str = "rank") -> None:
+        self._member = member
         self._cleanup = ExitStack()
         self._deadline = time.monotonic() + config.start_timeout_s
         self._file: JobFile | None = None
@@ -138,7 +140,7 @@ class Meeting:
             except StartError as error:
                 if time.monotonic() + _PAUSE_S >= self._deadline:
                     raise StartError(
-                        f"rank 0 was not met at {host} port {port} (HOROVOD_RENDEZVOUS) within "
+                        f"{self._member} 0 was not met at {host} port {port} within "
                         f"{config.start_timeout_s:g} s: {error}"
                     ) from error
                 time.sleep(_PAUSE_S)  # a port gives no sign when somebody begins to listen
@@ -174,9 +176,10 @@ class Meeting:
             found = store.wait_all(keys, remaining_s(self._deadline))
         missing = [rank for rank, key in enumerate(keys) if key not in found]
         if missing:
+            late = ", ".join(map(str, missing[:16]))
             raise StartError(
-                f"rank {', '.join(map(str, missing[:16]))} of {self._size} never came to the store "
-                f"of rank 0 at {way.endpoint[0]} port {way.endpoint[1]}; look for its errors"
+                f"{self._member} {late} of {self._size} never came to the store of {self._member} "
+                f"0 at {way.endpoint[0]} port {way.endpoint[1]}; look for its errors"
             )
         places: list[Any] = [json.loads(found[key]) for key in keys]
         address, port = next((place for place in places if place is not None), way.endpoint)

@@ -214,6 +214,7 @@ class _Connection:
         self._writer = FrameWriter(admitted.session.send_key)
         self._unsent: deque[memoryview] = deque()
         self._waiter: Waiter | None = None
+        self._will: tuple[str, bytes] | None = None
         loop.register(self._sock, READ, self._ready)
 
     def drop(self) -> None:
@@ -223,6 +224,9 @@ class _Connection:
         self._loop.unregister(self._sock)
         close_quietly(self._sock)
         self._on_drop(self)
+        will, self._will = self._will, None
+        if will is not None:
+            self._table.add(*will)
 
     def _ready(self, events: int) -> None:
         try:
@@ -254,6 +258,10 @@ class _Connection:
         elif operation == "add" and len(values) == 1:
             existing = self._table.add(messages.key_of(header), values[0])
             self._send({}, () if existing is None else (existing,))
+        elif operation == "will" and len(values) <= 1:
+            key = messages.key_of(header)
+            self._will = (key, values[0]) if values else None
+            self._send({}, ())
         elif operation == "wait" and not values:
             self._wait(header)
         elif operation == "delete" and not values:

@@ -125,6 +125,19 @@ class StoreClient:
             raise StartError(f"{self._name} gave an answer that makes no sense")
         return dict(zip(found, values, strict=True))
 
+    def leave_will(self, key: str, value: bytes | None) -> None:
+        """Has the store add a value when this connection ends, however that happens.
+
+        Args:
+            key: of the value; one that is there already is kept.
+            value: replaces an earlier will; None for no will any more.
+
+        Raises:
+            StartError: the value is too large, or the store was lost.
+        """
+        header = {"op": "will", "key": messages.check_key(key)}
+        self._request(header, () if value is None else (value,))
+
     def delete_prefix(self, prefix: str) -> None:
         """Deletes all keys that start with ``prefix``.
 

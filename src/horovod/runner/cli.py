@@ -28,6 +28,7 @@ from horovod.runner.options import parse
 from horovod.runner.plan import JobSettings
 from horovod.runner.ssh import SshOptions
 from horovod.runner.startup import StartWatch
+from horovod.settings.starters import find_starter
 
 if TYPE_CHECKING:
     import argparse
@@ -75,18 +76,37 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _check_build(options)
     if options.check:
         return _check(options, environ)
-    if options.num_proc is None:
-        raise UsageError("-np is missing: say how many ranks to start")
     if not command:
         raise UsageError("no command was given: write it after the options")
-    slots = assign(_hosts(options), options.num_proc)
-    settings = _settings(options, command, environ)
+    if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
+        return _finish(_launch_node(options, command, environ))
+    _refuse_to_multiply(environ)
+    slots = _slots(options, environ)
+    settings, starter = _settings(options, command, environ)
+    if starter is not Starter.AGENTS:
+        return _start_by_mpi(options, slots, settings, starter)
     if options.dry_run:
         from horovod.runner.dry_run import describe_job
 
         print(describe_job(slots, settings))
         return 0
-    outcome = _launch(options, slots, settings)
+    return _finish(_launch(options, slots, settings))
+
+
+def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
+    """horovodrun below srun or mpirun would start a whole job in the place of each rank."""
+    found = find_starter(environ)
+    if found is None or not environ.get(found[1][1], "").isdigit():
+        return
+    starter, (_, size), _ = found
+    if int(environ[size]) > 1:
+        raise UsageError(
+            f"{starter.name} started horovodrun {environ[size]} times ({size}): let it start the "
+            "script itself, which finds its ranks, or give --node-rank"
+        )
+
+
+def _finish(outcome: Outcome) -> int:
     for text in (outcome.summary, outcome.message):  # the cause comes last, where it is seen
         if text:
             say(sys.stderr, text)
@@ -111,7 +131,7 @@ def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
     start = starter(environ, _ssh(options))
-    return check_hosts(_hosts(options), start, timeout_s, sys.stdout, _interfaces(options))
+    return check_hosts(_hosts(options, environ), start, timeout_s, sys.stdout, _interfaces(options))
 
 
 def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -133,8 +153,8 @@ def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _settings(
     options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> JobSettings:
-    """What to run; says who starts it if the user asked for that."""
+) -> tuple[JobSettings, Starter]:
+    """What to run, and who starts it; says that if the user asked for it."""
     values, controller = vars(options), ""
     if options.config_file is not None:
         from horovod.runner.config_file import read_config_file
@@ -144,19 +164,20 @@ def _settings(
             say(sys.stderr, line)
         given = {name: value for name, value in values.items() if value is not None}
         values, controller = {**config.values, **given}, config.controller
-    _choose_starter(options, controller, environ)
-    return JobSettings(
+    starter = _choose_starter(options, controller, environ)
+    settings = JobSettings(
         command=tuple(command),
         cwd=_working_directory(),
         environ=environ,
         variables=_variables(options, values),
         network_interfaces=_interfaces(options),
     )
+    return settings, starter
 
 
 def _choose_starter(
     options: argparse.Namespace, controller: str, environ: Mapping[str, str]
-) -> None:
+) -> Starter:
     flags = {name: getattr(options, name) for name in ("gloo", "mpi", "jsrun")}
     request = request_of(flags, controller)
     path = environ.get("PATH", os.defpath)
@@ -166,37 +187,99 @@ def _choose_starter(
         lsf="LSB_JOBID" in environ,
     )
     choice = choose(request, found)
-    if choice.starter is not Starter.AGENTS:
-        raise UsageError(
-            f"starting through {choice.starter.value} is not supported in this version"
-        )
-    if request or options.verbose:
+    if request or options.verbose or choice.starter is not Starter.AGENTS:
         say(sys.stderr, choice.line)
+    return choice.starter
+
+
+def _start_by_mpi(
+    options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings, starter: Starter
+) -> int:
+    from horovod.runner import by_mpi
+    from horovod.runner.mpirun import MpiJob
+
+    job = MpiJob(
+        slots=slots,
+        command=settings.command,
+        environ=by_mpi.environment(settings),
+        ssh=_ssh(options),
+        network_interfaces=settings.network_interfaces,
+        output_filename=options.output_filename or "",
+        timestamps=options.prefix_timestamp,
+        binding_args=options.binding_args,
+        mpi_args=options.mpi_args,
+        as_root=os.geteuid() == 0,
+    )
+    return by_mpi.start(job, starter, dry_run=options.dry_run, verbose=options.verbose)
+
+
+def _launch_node(
+    options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> Outcome:
+    from horovod.runner.nodes import NodeOptions, launch_node
+
+    if options.node_rank is None or options.num_nodes is None or not options.rendezvous:
+        raise UsageError("--node-rank, --num-nodes and --rendezvous go together: give all three")
+    if options.num_proc is None:
+        raise UsageError("-np is missing: say how many ranks to start on all nodes together")
+    hosts = _hosts(options, {})
+    if len(hosts) > 1:
+        raise UsageError("with --node-rank, -H says the ranks of this host only: -H localhost:N")
+    node = NodeOptions(
+        options.node_rank,
+        options.num_nodes,
+        options.rendezvous,
+        options.num_proc,
+        hosts[0].slots,
+    )
+    settings, starter = _settings(options, command, environ)
+    if starter is not Starter.AGENTS or options.dry_run:
+        raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
+    with _caught_signals() as interrupts:
+        return launch_node(
+            node, settings, _launch_options(options, interrupts), partial(say, sys.stderr)
+        )
+
+
+def _launch_options(options: argparse.Namespace, interrupts: int) -> LaunchOptions:
+    return LaunchOptions(
+        stdout=sys.stdout,
+        stderr=sys.stderr,
+        output_filename=options.output_filename,
+        prefix_timestamp=options.prefix_timestamp,
+        start_timeout_s=options.start_timeout,
+        verbose=options.verbose,
+        interrupts=interrupts,
+        ssh=_ssh(options),
+    )
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> Outcome:
     with _caught_signals() as interrupts:
-        launch_options = LaunchOptions(
-            stdout=sys.stdout,
-            stderr=sys.stderr,
-            output_filename=options.output_filename,
-            prefix_timestamp=options.prefix_timestamp,
-            start_timeout_s=options.start_timeout,
-            verbose=options.verbose,
-            interrupts=interrupts,
-            ssh=_ssh(options),
-        )
+        launch_options = _launch_options(options, interrupts)
         watch = StartWatch(
             [slot.hostname for slot in slots], partial(say, sys.stderr), time.monotonic()
         )
         return launch(slots, settings, launch_options, watch.using)
 
 
-def _hosts(options: argparse.Namespace) -> list[Host]:
+def _slots(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Slot]:
+    hosts = _hosts(options, environ)
+    num_proc = options.num_proc
+    if num_proc is None:
+        if options.hosts is not None or options.hostfile is not None or hosts[0].slots is None:
+            raise UsageError("-np is missing: say how many ranks to start")
+        num_proc = sum(host.slots or 1 for host in hosts)
+    return assign(hosts, num_proc)
+
+
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Host]:
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is None:
-        return [Host("localhost", None)]
+        from horovod.runner.allocation import allocated_hosts
+
+        return allocated_hosts(environ) or [Host("localhost", None)]
     try:
         text = Path(options.hostfile).read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -52,6 +52,19 @@ class Phase(enum.IntEnum):
 
 
 @dataclass(frozen=True)
+class Alarm:
+    """Something elsewhere that ends the job.
+
+    Attributes:
+        descriptor: becomes readable when it happens; nothing is read from it.
+        cause: tells then what happened.
+    """
+
+    descriptor: int
+    cause: Callable[[], Outcome]
+
+
+@dataclass(frozen=True)
 class Crossing:
     """How the agents of several hosts find the way to the store.
 
@@ -95,6 +108,7 @@ class Supervisor:
         announce: takes one line when the first failure is known and other ranks still run.
         interrupts: descriptor on which the number of a signal arrives as one byte; None if the
             caller lets exceptions such as KeyboardInterrupt end the job.
+        alarm: tells when something elsewhere ends the job; None if nothing can.
         crossing: how the agents find the way to the store; None if the jobs say it.
         explain: why an agent that is gone did not stay, in one line.
     """
@@ -109,6 +123,7 @@ class Supervisor:
         log: Callable[[str], None],
         announce: Callable[[str], None],
         interrupts: int | None = None,
+        alarm: Alarm | None = None,
         crossing: Crossing | None = None,
         explain: Callable[[AgentLink], str] | None = None,
     ) -> None:
@@ -122,6 +137,7 @@ class Supervisor:
         self._log = log
         self._announce = announce
         self._interrupts = interrupts
+        self._alarm = alarm
         self._selector = selectors.DefaultSelector()
         self._links: list[AgentLink] = []
         self._phase = Phase.STARTING
@@ -143,6 +159,8 @@ class Supervisor:
             self._enter(Phase.STARTING, self._start_timeout_s)
             if self._interrupts is not None:
                 self._selector.register(self._interrupts, selectors.EVENT_READ)
+            if self._alarm is not None:
+                self._selector.register(self._alarm.descriptor, selectors.EVENT_READ, self._alarm)
             self._start_agents()
             self._loop()
             self._finish_output()
@@ -198,6 +216,9 @@ class Supervisor:
             for key, _ in self._selector.select(timeout_s):
                 if isinstance(key.data, AgentLink):
                     self._serve(key.data, key.fileobj)
+                elif isinstance(key.data, Alarm):
+                    self._selector.unregister(key.fd)
+                    self._stop(key.data.cause())
                 else:
                     self._on_interrupt(os.read(key.fd, 1)[0])
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s:

@@ -29,7 +29,6 @@ _LATER = {
         "--blacklist-cooldown-range": 2,
         "--host-discovery-script": 1,
     },
-    "starting through mpirun": {"--mpi-args": 1, "--binding-args": 1},
 }
 
 _LATER_BY_FLAG = {flag: feature for feature, flags in _LATER.items() for flag in flags}
@@ -91,6 +90,9 @@ def _add_job(options: _Options) -> None:
     add(section, "-hostfile", "--hostfile", metavar="FILE", help="one 'HOST slots=N' per line")
     add(section, "-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on every host")
     add(section, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    add(section, "--num-nodes", type=int, metavar="N", help="hosts on which you start horovodrun")
+    add(section, "--node-rank", type=int, metavar="I", help="this host among them, from 0")
+    add(section, "--rendezvous", metavar="HOST:PORT", help="where node 0 opens the job's store")
     add(
         section,
         "--network-interfaces",
@@ -111,6 +113,10 @@ def _add_job(options: _Options) -> None:
     add(section, "--gloo", action="store_true", help="horovodrun starts the ranks; the default")
     add(section, "--mpi", action="store_true", help="mpirun starts the ranks")
     add(section, "--jsrun", action="store_true", help="jsrun starts the ranks, in a job of LSF")
+    add(
+        section, "--mpi-args", default="", metavar="TEXT", help="further options of mpirun or jsrun"
+    )
+    add(section, "--binding-args", default="", metavar="TEXT", help="its options for binding ranks")
     add(section, "--disable-cache", action="store_true", help=argparse.SUPPRESS)
 
 

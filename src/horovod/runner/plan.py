@@ -131,6 +131,8 @@ def make_plan(
     store: StoreAddress,
     launcher_pid: int = 0,
     remote: Collection[str] = (),
+    *,
+    several_hosts: bool = False,
 ) -> list[AgentJob]:
     """Computes the job of each host.
 
@@ -140,6 +142,7 @@ def make_plan(
         store: where the ranks find each other.
         launcher_pid: see :class:`AgentJob`.
         remote: the hosts that are other machines; they do not get what only holds on this one.
+        several_hosts: whether there are further hosts, of which this plan says nothing.
 
     Returns:
         One job per host, in the order of the hosts.
@@ -147,7 +150,7 @@ def make_plan(
     here = common_environment(settings, store)
     there = common_environment(replace(settings, environ=without_own(settings.environ)), store)
     # Each agent finds out which interface of its host leads to the others.
-    if remote:
+    if remote or several_hosts:
         chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
         for name in ("HOROVOD_GLOO_IFACE",) if chosen else _INTERFACE_NAMES:
             del here[name], there[name]

@@ -64,6 +64,23 @@ def test_add_returns_the_value_that_was_first(client: StoreClient) -> None:
     assert client.add("a", b"2") == b"1"
 
 
+def test_a_will_is_carried_out_when_the_connection_ends(
+    server: StoreServer, secret: bytes, client: StoreClient
+) -> None:
+    with StoreClient(server.address, server.port, secret) as mortal:
+        mortal.leave_will("gone", b"first will")
+        mortal.leave_will("gone", b"last will")
+        assert client.try_get("gone") is None
+    assert client.get("gone", 10.0) == b"last will"
+    with StoreClient(server.address, server.port, secret) as other:
+        other.leave_will("gone too", b"will")
+        other.leave_will("gone too", None)
+    with StoreClient(server.address, server.port, secret) as third:
+        third.leave_will("gone", b"too late")
+    assert client.get("gone", 10.0) == b"last will"
+    assert client.try_get("gone too") is None
+
+
 def test_delete_prefix(server: StoreServer, client: StoreClient) -> None:
     for key in ("x/1", "x/2", "y"):
         client.set(key, b"")

@@ -137,3 +137,25 @@ def test_local_hosts() -> None:
     assert local.is_local("127.0.0.53")
     assert local.is_local("::1")
     assert not local.is_local("192.0.2.1")
+
+
+def test_the_hosts_of_an_allocation_need_not_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
+    assert main(["--dry-run", "x"], slurm) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("3 ranks on 2 hosts")
+    assert "host n1" in text
+    assert main(["-np", "2", "--dry-run", "x"], slurm) == 0
+    assert "2 ranks on 1 host" in capsys.readouterr().out
+    assert main(["-np", "1", "-H", "a:1", "--dry-run", "x"], slurm) == 0
+    assert "host a" in capsys.readouterr().out
+
+
+def test_horovodrun_that_was_started_once_per_rank_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    environ = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_ID": "7"}
+    assert main(["-np", "4", "x"], environ) == 2
+    message = capsys.readouterr().err
+    assert "Slurm started horovodrun 4 times" in message
+    assert "start the script itself" in message

@@ -45,7 +45,7 @@ def test_no_host_is_looked_up_and_nothing_is_started(
 def test_nothing_confidential_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = "\n".join(dry_run("-np 1", capsys, **{name: "hunter2"}))
     assert "hunter2" not in text
-    if "HOROVOD" in name or "NCCL" in name:
+    if name in ("HOROVOD_MY_TOKEN", "NCCL_PASSWORD"):
         assert f"{name}=<not shown>" in text
 
 

@@ -184,6 +184,7 @@ OF_THE_LAUNCHER = {
     *("--network-interface", "--network-interfaces", "--output-filename", "--verbose"),
     *("-prefix-timestamp", "--prefix-output-with-timestamp", "--gloo", "--mpi", "--jsrun"),
     *("--disable-cache", "-p", "--ssh-port", "-i", "--ssh-identity-file"),
+    *("--mpi-args", "--binding-args", "--node-rank", "--num-nodes", "--rendezvous"),
 }
 
 
@@ -284,7 +285,7 @@ def test_every_key_has_a_row() -> None:
 REFUSED = (
     *("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--slots-per-host"),
     *("--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
-    *("--host-discovery-script", "--mpi-args", "--binding-args"),
+    "--host-discovery-script",
 )
 
 

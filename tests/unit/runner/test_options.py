@@ -61,7 +61,7 @@ def test_flags_of_old_scripts_are_accepted() -> None:
         ("--hirarchical-allreduce x", "did you mean --hierarchical-allreduce"),
         ("--qqq x", "unknown option --qqq; see horovodrun --help"),
         ("-nq 2 x", "did you mean -np"),
-        ("--num 2 x", "--num may mean --num-nccl-streams or --num-proc"),
+        ("--num 2 x", "--num may mean --num-nccl-streams or --num-nodes or --num-proc"),
         ("-np", "-np needs a value"),
         ("-np four x", "invalid int value: 'four'"),
         ("--verbose=1 x", "--verbose takes no value"),
@@ -71,7 +71,6 @@ def test_flags_of_old_scripts_are_accepted() -> None:
         ("--host-discovery-script s x", "elastic training"),
         ("--blacklist-cooldown-range 1 2 x", "elastic training"),
         ("--ssh-port x y", "invalid int value: 'x'"),
-        ("--mpi-args=-x x", "mpirun is not supported"),
     ],
 )
 def test_complaints_have_one_line(line: str, message: str) -> None:
