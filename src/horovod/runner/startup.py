@@ -115,11 +115,16 @@ class StartWatch:
             yield
         finally:
             self._ended.set()
-            for rank in range(len(self._hostnames)):  # wakes the thread, wherever it waits
-                for key in (called_key(rank), connected_key(rank)):
-                    if store.try_get(key) is None:
-                        store.set(key, b"nan")
+            with contextlib.suppress(StartError):  # a store that is gone wakes it, too
+                self._wake(store)
             thread.join()
+
+    def _wake(self, store: StoreServer) -> None:
+        """Ends the wait of the thread, whichever rank it waits for."""
+        for rank in range(len(self._hostnames)):
+            for key in (called_key(rank), connected_key(rank)):
+                if store.try_get(key) is None:
+                    store.set(key, b"nan")
 
     def _watch(self, store: StoreServer) -> None:
         ranks = range(len(self._hostnames))
