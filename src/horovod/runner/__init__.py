@@ -11,10 +11,17 @@ or is gone.
     frames    the messages between launcher and agent
     agent     the process that owns the ranks of one host; ranks, outbox and processes serve it
     local     starts an agent on this machine
+    ssh       starts one on another machine; why that failed
+    connect_back  pure: which address of the launcher all hosts reach
+    lifeline  the agent's own connection to the launcher
+    gathering  pure: which hosts are ready or failed, and whether to go on
     link      the launcher's end of one agent
     job       the launcher's loop: relays, decides, stops
     output    prefixes and files of what the ranks print
     launch    store + plan + job
+    nodes     the same command on every host, without ssh
+    allocation  pure: the hosts that Slurm or LSF gave
+    mpirun    pure: the command line of mpirun or jsrun; by_mpi becomes it
     options   the command line
     config_file  the file of ``--config-file``; its schema follows from flags
     controller   pure: who starts the ranks

@@ -20,15 +20,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import horovod
 from horovod.runner.failure import RankExit, first_failure, headline, report
 from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
+from horovod.runner.gathering import Gathering
 from horovod.runner.link import AgentLink
 from horovod.runner.summary import summarize
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from horovod.runner.connect_back import ConnectBack, Endpoint, Invitation
     from horovod.runner.output import Output
@@ -130,7 +130,8 @@ class Supervisor:
         self._jobs = jobs
         self._crossing = crossing
         self._explain = explain or _explain
-        self._failed_hosts: dict[str, str] = {}
+        ways = None if crossing is None else crossing.ways
+        self._gathering = Gathering([job.hostname for job in jobs], ways)
         self._start_agent = start_agent
         self._output = output
         self._start_timeout_s = start_timeout_s
@@ -265,15 +266,8 @@ class Supervisor:
     # -- the start
 
     def _on_ready(self, link: AgentLink, text: str) -> None:
-        _, _, version = text.partition(" ")
-        if version and version != horovod.__version__:
-            self._on_bad_host(
-                link,
-                f"it has Horovod {version}, but this machine has {horovod.__version__}; install "
-                "the same version on all hosts",
-            )
-            return
         link.ready = True
+        self._gathering.on_ready(link.hostname, text.partition(" ")[2])
         self._check_start()
 
     def _on_way_found(self, link: AgentLink, frame: Frame) -> None:
@@ -285,35 +279,27 @@ class Supervisor:
             self._crossing.ways.gave_up(link.hostname)
         self._check_start()
 
-    def _check_start(self) -> None:
-        """Goes on once all hosts have answered; if some failed, names all of these."""
-        if self._phase is not Phase.STARTING:
-            return
-        if any(link.hostname not in self._failed_hosts for link in self._links if not link.ready):
-            return
-        if self._failed_hosts:
-            ways = None if self._crossing is None else self._crossing.ways
-            good = [
-                link.hostname for link in self._links if link.hostname not in self._failed_hosts
-            ]
-            if ways is not None and not all(ways.has_answered(host) for host in good):
-                return  # one of them may fail, too; all are named at once
-            self._stop(Outcome(1, _bad_hosts(self._failed_hosts)))
-        elif self._crossing is None:
-            self._enter(Phase.RUNNING, None)
-        elif (endpoint := self._crossing.ways.choice()) is not None:
-            self._log(f"all hosts reach the store at {endpoint[0]} port {endpoint[1]}")
-            self._crossing.on_chosen(endpoint)
-            for link in self._links:
-                link.send(Kind.JOB, link.job.at(*endpoint).to_json())
-            self._enter(Phase.RUNNING, None)
-        elif failure := self._crossing.ways.failure():
-            self._stop(Outcome(1, failure))
-
     def _on_bad_host(self, link: AgentLink, reason: str) -> None:
-        self._failed_hosts.setdefault(link.hostname, reason)
+        self._gathering.on_failed(link.hostname, reason)
         self._log(f"{link.hostname}: {reason}")
         self._check_start()
+
+    def _check_start(self) -> None:
+        if self._phase is not Phase.STARTING:
+            return
+        decision = self._gathering.decide()
+        if decision.failure:
+            self._stop(Outcome(1, decision.failure))
+        elif decision.go:
+            if self._crossing is not None and decision.endpoint is not None:
+                self._cross(self._crossing, *decision.endpoint)
+            self._enter(Phase.RUNNING, None)
+
+    def _cross(self, crossing: Crossing, address: str, port: int) -> None:
+        self._log(f"all hosts reach the store at {address} port {port}")
+        crossing.on_chosen((address, port))
+        for link in self._links:
+            link.send(Kind.JOB, link.job.at(address, port).to_json())
 
     def _on_lost(self, link: AgentLink) -> None:
         if self._phase is Phase.STARTING:
@@ -383,20 +369,14 @@ class Supervisor:
                 self._deadline_s = None
 
     def _on_start_timeout(self) -> None:
-        limit = f"within {self._start_timeout_s:g} s; raise --start-timeout if it needs longer"
-        late = [
-            link
-            for link in self._links
-            if not link.ready and link.hostname not in self._failed_hosts
-        ]
-        for link in late:
-            self._failed_hosts[link.hostname] = f"no agent came up there {limit}{_because(link)}"
-        if self._failed_hosts:
-            self._stop(Outcome(1, _bad_hosts(self._failed_hosts)))
-        else:
-            self._stop(Outcome(1, f"the hosts did not find a way to this machine {limit}"))
-        for link in late:
-            link.abandon()
+        links = {link.hostname: link for link in self._links}
+        failure = self._gathering.give_up(
+            self._start_timeout_s, lambda host: _because(links[host]) if host in links else ""
+        )
+        self._stop(Outcome(1, failure))
+        for link in self._links:
+            if not link.ready:
+                link.abandon()
 
     def _on_interrupt(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -442,11 +422,3 @@ def _because(link: AgentLink) -> str:
 
 def _explain(link: AgentLink) -> str:
     return f"it ended{_because(link)}"
-
-
-def _bad_hosts(reasons: Mapping[str, str]) -> str:
-    if len(reasons) == 1:
-        ((host, reason),) = reasons.items()
-        return f"cannot start on host {host}: {reason}"
-    lines = "".join(f"\n    {host}: {reason}" for host, reason in reasons.items())
-    return f"cannot start on {len(reasons)} hosts:{lines}"
