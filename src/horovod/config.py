@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
@@ -13,9 +14,10 @@ from horovod.settings import TABLE
 from horovod.settings.advice import advice_on
 from horovod.settings.honoured import LOG_LEVELS, MIB
 from horovod.settings.reader import SettingsReader
+from horovod.settings.starters import Starter, find_starter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["LOG_LEVELS", "MIB", "NATIVE_LOG_LEVELS", "Config", "inherited_environment"]
 
@@ -23,21 +25,13 @@ NATIVE_LOG_LEVELS = {"trace": 0, "debug": 0, "info": 0, "warning": 1, "error": 2
 """By log level, the least of the engine's levels (0 info, 1 warning, 2 error) to be written; 3 is
 above all of them."""
 
-# Where a rank and its size are read from: our launcher's variables, then those of Open MPI and of
-# MPICH and Intel MPI, which start the processes themselves.
-_RANK_NAMES = (
-    ("HOROVOD_RANK", "HOROVOD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
-_LOCAL_RANK_NAMES = (
-    ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
+_SECRET_DIGITS = 64
+
+_RANK_NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE")
+_LOCAL_RANK_NAMES = ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+_CROSS_RANK_NAMES = ("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
 # Algorithms of allreduce whose result does not depend on what travels together.
 _IN_RANK_ORDER = ("auto", "exchange", "direct")
-_CROSS_RANK_NAMES = (("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),)
 
 
 def inherited_environment() -> dict[str, str]:
@@ -54,9 +48,16 @@ class Config:
         local_rank, local_size: among the processes of this host.
         cross_rank, cross_size: among the processes that hold the same local rank.
         hostname: the name of this host as the launcher knows it.
+        is_placed: whether the launcher told all of these.
+        starter: who started this process, if it was not our launcher.
         rendezvous_addr, rendezvous_port: where the job's key-value store listens;
-            an empty address means a job of one rank.
+            an empty address means a job of one rank, or one that still has to meet.
+        meeting_point: host and port at which the user wants rank 0 to open the store; None for
+            nowhere.
+        network_interface: at which this rank listens for those of other hosts; empty for the one
+            that leads to the store.
         secret_file: a file of mode 0600 that holds the job's secret.
+        secret_key: the secret itself as hexadecimal digits; empty if it is in the file.
         elastic: whether the job may change its size while it runs.
         start_timeout_s: seconds to wait for all ranks to appear and connect.
         thread_affinity: the core of the engine's thread by local rank; empty to bind none.
@@ -90,9 +91,14 @@ class Config:
     cross_rank: int = 0
     cross_size: int = 1
     hostname: str = "localhost"
+    is_placed: bool = False
+    starter: Starter | None = None
     rendezvous_addr: str = ""
     rendezvous_port: int = 0
+    meeting_point: tuple[str, int] | None = None
+    network_interface: str = ""
     secret_file: str = ""
+    secret_key: str = field(default="", repr=False)
     elastic: bool = False
     start_timeout_s: float = 30.0
     thread_affinity: tuple[int, ...] = ()
@@ -135,9 +141,9 @@ class Config:
         values: dict[str, Any] = {
             setting.field: reader.value(setting.name) for setting in TABLE.values() if setting.field
         }
-        values["rank"], values["size"] = reader.rank_and_size(_RANK_NAMES)
-        values["local_rank"], values["local_size"] = reader.rank_and_size(_LOCAL_RANK_NAMES)
-        values["cross_rank"], values["cross_size"] = reader.rank_and_size(_CROSS_RANK_NAMES)
+        values.update(_places(reader))
+        values["secret_key"] = _secret_key(reader)
+        values["meeting_point"] = _meeting_point(reader)
         values["hostname"] = values["hostname"] or socket.gethostname()
         values["fusion_threshold_is_set"] = bool(reader.text("HOROVOD_FUSION_THRESHOLD"))
         values["start_timeout_s"] = _start_timeout_s(reader)
@@ -149,11 +155,38 @@ class Config:
             warnings.warn(line, stacklevel=2)
         return config
 
+    def at_hosts(self, hosts: Sequence[int]) -> Config:
+        """The settings with the place of this rank among the hosts, unless the launcher told it.
+
+        Args:
+            hosts: the host of each rank, by number.
+        """
+        if self.is_placed:
+            return self
+        host = hosts[self.rank]
+        mates = [rank for rank, other in enumerate(hosts) if other == host]
+        local_rank = mates.index(self.rank)
+        owners = [each for each in dict.fromkeys(hosts) if hosts.count(each) > local_rank]
+        return replace(
+            self,
+            local_rank=local_rank,
+            local_size=len(mates),
+            cross_rank=owners.index(host),
+            cross_size=len(owners),
+            is_placed=True,
+        )
+
     def _check(self) -> None:
-        if self.size > 1 and not self.rendezvous_addr:
+        if self.size > 1 and not self.rendezvous_addr and not self._can_meet():
             raise StartError(
                 f"rank {self.rank} of {self.size} was not told where the job's store listens "
                 "(HOROVOD_GLOO_RENDEZVOUS_ADDR is missing): start the script with horovodrun"
+            )
+        if self.meeting_point and not (self.secret_key or self.secret_file):
+            raise StartError(
+                "HOROVOD_RENDEZVOUS needs a secret that all ranks share: set HOROVOD_SECRET_KEY to "
+                "what `openssl rand -hex 32` prints, or HOROVOD_SECRET_FILE to a private file of "
+                "32 bytes, the same on all of them"
             )
         if not (self.rendezvous_addr == "" or 0 < self.rendezvous_port < 65536):
             raise StartError(f"HOROVOD_GLOO_RENDEZVOUS_PORT={self.rendezvous_port} is not a port")
@@ -165,6 +198,42 @@ class Config:
             )
         if self.start_timeout_s <= 0:
             raise StartError(f"HOROVOD_START_TIMEOUT={self.start_timeout_s:g} is not above 0")
+
+    def _can_meet(self) -> bool:
+        return self.starter is not None or bool(self.meeting_point)
+
+
+def _places(reader: SettingsReader) -> dict[str, Any]:
+    """Where this process is in the job, from our launcher or from another starter."""
+    values: dict[str, Any] = {"is_placed": bool(reader.text(_CROSS_RANK_NAMES[0]))}
+    rank_names, local_names = _RANK_NAMES, _LOCAL_RANK_NAMES
+    if (found := find_starter(reader.variables)) is not None:
+        values["starter"], rank_names, local_names = found
+        values["is_placed"] = False
+    values["rank"], values["size"] = reader.rank_and_size([rank_names])
+    values["local_rank"], values["local_size"] = reader.rank_and_size([local_names])
+    values["cross_rank"], values["cross_size"] = reader.rank_and_size([_CROSS_RANK_NAMES])
+    return values
+
+
+def _secret_key(reader: SettingsReader) -> str:
+    text = reader.text("HOROVOD_SECRET_KEY")
+    if text and not re.fullmatch(f"[0-9A-Fa-f]{{{_SECRET_DIGITS}}}", text):
+        raise StartError(
+            f"HOROVOD_SECRET_KEY has {len(text)} characters, but must be {_SECRET_DIGITS} "
+            "hexadecimal digits: take what `openssl rand -hex 32` prints"
+        )
+    return text
+
+
+def _meeting_point(reader: SettingsReader) -> tuple[str, int] | None:
+    text = reader.text("HOROVOD_RENDEZVOUS")
+    if not text:
+        return None
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s]+)):(\d{1,5})", text)
+    if match is None or not 0 < int(match[3]) < 65536:
+        raise StartError(f"HOROVOD_RENDEZVOUS={text!r} is not host:port or [IPv6 address]:port")
+    return match[1] or match[2], int(match[3])
 
 
 def _start_timeout_s(reader: SettingsReader) -> float:

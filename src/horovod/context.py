@@ -21,6 +21,8 @@ from horovod.start import RunningEngine, start_engine
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from horovod.rendezvous.meeting import Meeting
+
 
 @runtime_checkable
 class DeclaredSet(Protocol):
@@ -63,6 +65,7 @@ class _Context:
         self._lock = threading.Lock()
         self._job: _Job | None = None
         self._epoch = 0
+        self._meeting: Meeting | None = None
         self._exit_reason = ""
         self._listeners: list[JobListener] = []
 
@@ -85,17 +88,28 @@ class _Context:
                 self._watch_exit()
             # Also after a failure: a retry must not meet what the failed try left in the store.
             self._epoch += 1
-            running = start_engine(config, self._epoch)
+            running = start_engine(self._meet(config), self._epoch)
             group = Group(running.engine, 0, range(config.size))
-            self._job = _Job(config, running, group)
+            self._job = _Job(running.config, running, group)
             for listener in self._listeners:
-                listener.begun(config, group)
+                listener.begun(running.config, group)
         try:
             for process_set in declared:
                 process_set.register()
         except BaseException as error:
             self.shutdown(f"its process sets could not be made: {error}")
             raise
+
+    def _meet(self, config: Config) -> Config:
+        """Finds the other ranks, if no launcher of ours told where they are; once in a process."""
+        if config.size == 1 or config.rendezvous_addr:
+            return config
+        if self._meeting is None:
+            # Here, because a job of our launcher does not need it.
+            from horovod.rendezvous.meeting import Meeting
+
+            self._meeting = Meeting(config)
+        return self._meeting.attend(config)
 
     def shutdown(self, reason: str = "") -> None:
         with self._lock:
@@ -119,6 +133,7 @@ class _Context:
         """In the child of a fork: the job is the parent's, whose end the peers must notice."""
         self._lock = threading.Lock()
         job, self._job = self._job, None
+        self._meeting = None
         if job is not None:
             job.running.abandon()
 
@@ -134,7 +149,12 @@ class _Context:
             previous_hook(kind, value, traceback)
 
         sys.excepthook = note_exception
-        atexit.register(lambda: self.shutdown(self._exit_reason or "its process ended"))
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        self.shutdown(self._exit_reason or "its process ended")
+        if self._meeting is not None:
+            self._meeting.close()
 
 
 def _place(traceback: TracebackType | None) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod import _native
 from horovod.config import NATIVE_LOG_LEVELS
 from horovod.position import PositionWatch, StackDump
+from horovod.rendezvous.arrival import called_key, connected_key, process_age_s
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.peers import connect_peers
-from horovod.rendezvous.secret import read_secret
+from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
@@ -29,9 +31,11 @@ class RunningEngine:
 
     Attributes:
         engine: for submitting operations.
+        config: the settings of this rank, with its place among the hosts.
     """
 
     engine: _native.Engine
+    config: Config
     _dump: StackDump
     _watch: PositionWatch
 
@@ -63,11 +67,11 @@ def start_engine(config: Config, epoch: int) -> RunningEngine:
             options = _options(config, [label], dump, LinkSpeeds())
             engine = _native.Engine(0, 1, options, None, (), ())
         else:
-            engine = _connect(config, epoch, dump)
+            engine, config = _connect(config, epoch, dump)
     except BaseException:
         dump.close()
         raise
-    running = RunningEngine(engine, dump, PositionWatch(engine))
+    running = RunningEngine(engine, config, dump, PositionWatch(engine))
     if config.timeline and config.timeline.upper() != "DYNAMIC":
         try:
             engine.start_timeline(config.timeline, config.timeline_mark_cycles)
@@ -77,17 +81,23 @@ def start_engine(config: Config, epoch: int) -> RunningEngine:
     return running
 
 
-def _connect(config: Config, epoch: int, dump: StackDump) -> _native.Engine:
-    secret = read_secret(config.secret_file)
+def _connect(config: Config, epoch: int, dump: StackDump) -> tuple[_native.Engine, Config]:
+    secret = secret_of(config)
     store = StoreClient(
         config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
     )
     try:
+        if epoch == 1:
+            store.set(called_key(config.rank), b"%.3f" % process_age_s())
+        began_s = time.monotonic()
         peers = connect_peers(config, secret, store, _native.LocalPort, epoch)
+        if epoch == 1:
+            store.set(connected_key(config.rank), b"%.3f" % (time.monotonic() - began_s))
     finally:
         store.close()
     try:
-        return _native.Engine(
+        config = config.at_hosts(peers.hosts)
+        engine = _native.Engine(
             config.rank,
             config.size,
             _options(config, peers.rank_names, dump, peers.speeds),
@@ -96,6 +106,7 @@ def _connect(config: Config, epoch: int, dump: StackDump) -> _native.Engine:
             peers.remote_peers,
             peers.hosts,
         )
+        return engine, config
     except BaseException:
         peers.close()
         raise

@@ -65,9 +65,9 @@ class Launcher:
             assert enough, f"no {count} lines {pattern!r} among {self.lines}"
             return found()
 
-    def wait(self) -> int:
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
         """Waits for the end of the launcher and of its output; returns the exit code."""
-        code = self.process.wait(DEADLINE_S)
+        code = self.process.wait(timeout_s)
         for reader in self._readers:
             reader.join(DEADLINE_S)
             assert not reader.is_alive(), "a process of the job still holds the console"

@@ -51,6 +51,7 @@ def test_everything_the_launcher_sets_is_read() -> None:
         local_size=4,
         cross_rank=1,
         cross_size=2,
+        is_placed=True,
         hostname="node1",
         rendezvous_addr="10.0.0.1",
         rendezvous_port=4711,
@@ -182,7 +183,7 @@ def test_a_rank_outside_of_its_size_is_refused(rank: str, size: str) -> None:
 
 def test_a_rank_without_a_store_is_told_to_use_the_launcher() -> None:
     with pytest.raises(StartError, match=r"rank 1 of 2 .* horovodrun"):
-        Config.from_env({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+        Config.from_env({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(

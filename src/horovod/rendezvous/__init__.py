@@ -3,10 +3,10 @@
 Everything that listens here speaks only to peers that prove to know the job's secret
 (:mod:`~horovod.rendezvous.handshake`). Messages to the store are protected against change,
 replay and injection (:mod:`~horovod.rendezvous.framing`), but they are not encrypted. Nothing is
-pickled.
+pickled. How a rank connects to its peers (:mod:`~horovod.rendezvous.peers`) is not exported here: a
+launcher starts faster without it.
 """
 
-from horovod.rendezvous.peers import Connections, Port, connect_peers
 from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import make_secret, read_secret, write_secret
 from horovod.rendezvous.server import StoreServer
@@ -14,11 +14,8 @@ from horovod.rendezvous.store import StoreClient
 
 __all__ = [
     "HOSTS_KEY",
-    "Connections",
-    "Port",
     "StoreClient",
     "StoreServer",
-    "connect_peers",
     "make_secret",
     "read_secret",
     "write_secret",

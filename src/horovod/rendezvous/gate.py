@@ -113,6 +113,14 @@ class Gate:
             self._paused_until = None
             self._listen()
 
+    def keep(self, wanted: Callable[[Door], bool]) -> None:
+        """Closes the other doors; who is already inside stays. On the loop's thread."""
+        wanted_doors = tuple(door for door in self._doors if wanted(door))
+        for door in set(self._doors).difference(wanted_doors):
+            self._loop.unregister(door.sock)
+            close_quietly(door.sock)
+        self._doors = wanted_doors
+
     def close(self) -> None:
         """Closes the listeners and every unproven connection; after the loop has ended."""
         for door in self._doors:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_KEY_CHARACTERS = 1024
-MAX_TIMEOUT_S = 365 * 86400.0
+MAX_TIMEOUT_S = 20 * 86400.0  # epoll counts milliseconds in 31 bits
 
 _LENGTH = struct.Struct(">I")
 

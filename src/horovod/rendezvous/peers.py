@@ -41,6 +41,8 @@ PortT = TypeVar("PortT", bound=Port)
 # What a connection is for: the rank of the peer, the purpose, and the number of a data connection.
 _Link = tuple[int, str, int]
 
+_LOOPBACK = ("127.0.0.1", "::1")
+
 # How often a rank that waits for late ones asks the store whether one of them has given up.
 _LOOK_AROUND_S = 0.5
 
@@ -111,7 +113,7 @@ def connect_peers(
     deadline = time.monotonic() + config.start_timeout_s
     with ExitStack() as cleanup:
         acceptor = cleanup.enter_context(
-            Acceptor(store.local_address, config.rank, config.size, epoch, secret)
+            Acceptor(_own_address(config, store), config.rank, config.size, epoch, secret)
         )
         info = RankInfo(
             rank=config.rank,
@@ -145,6 +147,16 @@ def connect_peers(
         except BaseException as error:
             roster.report_failure(f"{type(error).__name__}: {error}")
             raise
+
+
+def _own_address(config: Config, store: StoreClient) -> str:
+    """Where the ranks of other hosts reach this one."""
+    if not config.network_interface or store.local_address in _LOOPBACK:
+        return store.local_address
+    # Here, because a job on one host does not need it.
+    from horovod.rendezvous.interfaces import address_of
+
+    return address_of(config.network_interface)
 
 
 def _explain(roster: Roster, config: Config, cause: str) -> StartError:

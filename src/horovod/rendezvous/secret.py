@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
+
+if TYPE_CHECKING:
+    from horovod.config import Config
 
 SECRET_BYTES = 32
 _FILE_NAME = "secret"
@@ -82,6 +86,17 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
         raise StartError(
             f"cannot read the job's secret {os.fspath(path)}: {error.strerror}"
         ) from error
+
+
+def secret_of(config: Config) -> bytes:
+    """The secret that a rank's settings hold, or name the file of.
+
+    Raises:
+        StartError: see :func:`read_secret`.
+    """
+    if config.secret_key:
+        return check_secret(bytes.fromhex(config.secret_key))
+    return read_secret(config.secret_file)
 
 
 def _check_private(status: os.stat_result, what: str, wanted_mode: str) -> None:

@@ -45,7 +45,9 @@ class StoreServer:
     Args:
         secret: of the job, 32 bytes.
         address: the one address of this host where it listens.
-        port: 0 lets the system choose.
+        port: at each address; 0 lets the system choose.
+        further_addresses: of this host, where it listens until :meth:`narrow` is called, for hosts
+            of which nobody knows yet which address they can reach.
         max_message_bytes: the largest message, and so the largest value, that is accepted.
         handshake_timeout_s: seconds that a connection may take to prove itself.
         max_pending: connections that may be unproven at a time.
@@ -60,13 +62,21 @@ class StoreServer:
         address: str = "127.0.0.1",
         port: int = 0,
         *,
+        further_addresses: Sequence[str] = (),
         max_message_bytes: int = GIB,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         max_pending: int = MAX_PENDING,
     ) -> None:
         check_secret(secret)
-        listener = listen_tcp(address, port)
-        self.address, self.port = listener.getsockname()[:2]
+        listeners = [listen_tcp(address, port)]
+        try:
+            listeners += [listen_tcp(each, port) for each in further_addresses]
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        self.endpoints = tuple(_endpoint(listener) for listener in listeners)
+        self.address, self.port = self.endpoints[0]
         self._max_message_bytes = max_message_bytes
         self._table = Table()
         self._connections: set[_Connection] = set()
@@ -74,11 +84,12 @@ class StoreServer:
         try:
             self._loop = EventLoop("horovod-store", self._end)
         except OSError:
-            listener.close()
+            for listener in listeners:
+                listener.close()
             raise
         self._gate = Gate(
             self._loop,
-            [Door(listener, _is_for_store, _prepare)],
+            [Door(listener, _is_for_store, _prepare) for listener in listeners],
             secret,
             self._welcome,
             handshake_timeout_s=handshake_timeout_s,
@@ -120,6 +131,22 @@ class StoreServer:
             future.set_result(self._table.delete_prefix(prefix))
 
         return self._call(delete)
+
+    def narrow(self, endpoint: tuple[str, int]) -> None:
+        """Listens from now on at one endpoint only; connections that were made stay.
+
+        Args:
+            endpoint: address and port, one of ``endpoints``.
+        """
+
+        def keep(future: Future[None]) -> None:
+            self._gate.keep(lambda door: _endpoint(door.sock) == endpoint)
+            future.set_result(None)
+
+        assert endpoint in self.endpoints
+        self._call(keep)
+        self.endpoints = (endpoint,)
+        self.address, self.port = endpoint
 
     def close(self) -> None:
         """Closes every connection and joins the thread. Idempotent."""
@@ -187,6 +214,7 @@ class _Connection:
         self._writer = FrameWriter(admitted.session.send_key)
         self._unsent: deque[memoryview] = deque()
         self._waiter: Waiter | None = None
+        self._will: tuple[str, bytes] | None = None
         loop.register(self._sock, READ, self._ready)
 
     def drop(self) -> None:
@@ -196,6 +224,9 @@ class _Connection:
         self._loop.unregister(self._sock)
         close_quietly(self._sock)
         self._on_drop(self)
+        will, self._will = self._will, None
+        if will is not None:
+            self._table.add(*will)
 
     def _ready(self, events: int) -> None:
         try:
@@ -227,6 +258,10 @@ class _Connection:
         elif operation == "add" and len(values) == 1:
             existing = self._table.add(messages.key_of(header), values[0])
             self._send({}, () if existing is None else (existing,))
+        elif operation == "will" and len(values) <= 1:
+            key = messages.key_of(header)
+            self._will = (key, values[0]) if values else None
+            self._send({}, ())
         elif operation == "wait" and not values:
             self._wait(header)
         elif operation == "delete" and not values:
@@ -273,6 +308,11 @@ class _Connection:
             if not self._unsent[0]:
                 self._unsent.popleft()
         self._loop.modify(self._sock, READ | WRITE if self._unsent else READ, self._ready)
+
+
+def _endpoint(sock: socket.socket) -> tuple[str, int]:
+    address, port = sock.getsockname()[:2]
+    return str(address), int(port)
 
 
 def _is_for_store(hello: Hello) -> bool:

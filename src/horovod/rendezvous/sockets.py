@@ -20,6 +20,7 @@ PEER_SILENCE_S = 15
 network are waited out."""
 
 _NUM_PROBES = 4
+_LOOK_UP_PAUSE_S = 0.5
 
 
 def remaining_s(deadline: float) -> float:
@@ -126,6 +127,28 @@ def listen_tcp(address: str, port: int = 0) -> socket.socket:
     except (OSError, OverflowError) as error:
         close_quietly(sock)
         raise StartError(f"cannot listen on {address} port {port}: {error}") from error
+
+
+def resolve(host: str, deadline: float) -> list[str]:
+    """The addresses that a name stands for, IPv4 first.
+
+    A name that is not known yet is asked for again: that of a pod appears when it runs.
+
+    Raises:
+        StartError: it is not known before the deadline.
+    """
+    while True:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            break
+        except socket.gaierror as error:
+            if time.monotonic() + _LOOK_UP_PAUSE_S >= deadline:
+                raise StartError(
+                    f"the name {host!r} cannot be resolved: {error.strerror}"
+                ) from error
+            time.sleep(_LOOK_UP_PAUSE_S)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def connect_tcp(address: str, port: int, deadline: float) -> socket.socket:

@@ -112,17 +112,31 @@ class StoreClient:
         Raises:
             StartError: the store was lost.
         """
+        timeout_s = messages.check_timeout(timeout_s)
         request = {
             "op": "wait",
             "keys": [messages.check_key(key) for key in keys],
             "stop_key": stop_key,
-            "timeout_s": messages.check_timeout(timeout_s),
+            "timeout_s": timeout_s,
         }
         header, values = self._request(request, (), timeout_s)
         found = header.get("keys")
         if not isinstance(found, list) or len(found) != len(values):
             raise StartError(f"{self._name} gave an answer that makes no sense")
         return dict(zip(found, values, strict=True))
+
+    def leave_will(self, key: str, value: bytes | None) -> None:
+        """Has the store add a value when this connection ends, however that happens.
+
+        Args:
+            key: of the value; one that is there already is kept.
+            value: replaces an earlier will; None for no will any more.
+
+        Raises:
+            StartError: the value is too large, or the store was lost.
+        """
+        header = {"op": "will", "key": messages.check_key(key)}
+        self._request(header, () if value is None else (value,))
 
     def delete_prefix(self, prefix: str) -> None:
         """Deletes all keys that start with ``prefix``.

@@ -22,11 +22,17 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
+import horovod
+from horovod.config import inherited_environment
+from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
-from horovod.runner import processes
+from horovod.runner import local, processes
+from horovod.runner.connect_back import Invitation
+from horovod.runner.environment import only_own
 from horovod.runner.frames import GRACE_S, Decoder, Frame, FrameError, Kind
+from horovod.runner.lifeline import Lifeline
 from horovod.runner.outbox import Outbox
-from horovod.runner.plan import AgentJob
+from horovod.runner.plan import AgentJob, interface_environment, store_of
 from horovod.runner.ranks import Rank, Stream, explain_start_error, start_rank
 
 GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
@@ -52,6 +58,7 @@ class Agent:
         self._streams: list[Stream] = []
         self._paused = False
         self._job_seen = False
+        self._lifeline: Lifeline | None = None
         self._stopping = False
         self._killing_until_s: float | None = None
         self._finished: asyncio.Future[None] = loop.create_future()
@@ -65,7 +72,7 @@ class Agent:
         self._loop.add_signal_handler(signal.SIGCHLD, self._on_child)
         os.set_blocking(_STDIN, False)
         self._loop.add_reader(_STDIN, self._on_stdin)
-        self._outbox.send(Kind.READY, payload=b"%d" % os.getpid())
+        self._outbox.send(Kind.READY, payload=f"{os.getpid()} {horovod.__version__}".encode())
         self._loop.run_until_complete(self._finished)
 
     # -- the launcher
@@ -91,6 +98,9 @@ class Agent:
             if not self._job_seen and not self._stopping:
                 self._job_seen = True
                 self._start(AgentJob.from_json(frame.payload))
+        elif frame.kind is Kind.INVITATION:
+            if self._lifeline is None:
+                self._find_launcher(Invitation.from_json(frame.payload))
         elif frame.kind is Kind.STOP:
             self.stop()
         elif frame.kind is Kind.KILL:
@@ -100,6 +110,33 @@ class Agent:
     def _on_launcher_gone(self) -> None:
         self._loop.remove_reader(_STDIN)
         self.stop()
+
+    def _find_launcher(self, invitation: Invitation) -> None:
+        wanted = invitation.network_interfaces
+        if wanted and not set(wanted).intersection(known := local.network_interfaces()):
+            self.stop(
+                f"there is no network interface {' or '.join(map(repr, wanted))}; there are "
+                f"{', '.join(known)}"
+            )
+            return
+        self._lifeline = Lifeline(
+            self._loop,
+            invitation,
+            on_reached=lambda index: self._outbox.send(Kind.REACHED, payload=b"%d" % index),
+            on_given_up=lambda: self._outbox.send(Kind.TRIED),
+            on_cut=self._on_launcher_gone,
+        )
+
+    def _interfaces(self, job: AgentJob) -> list[str]:
+        """Those that lead to the other hosts; none in a job of one machine."""
+        if self._lifeline is None:
+            return []
+        address, port = store_of(job)
+        own = self._lifeline.keep(address, port)
+        if job.network_interfaces:
+            known = local.network_interfaces()
+            return [name for name in job.network_interfaces if name in known]
+        return interfaces_of(own)
 
     def _watch_launcher(self, pid: int) -> None:
         """Notices the launcher's death also while a fork of it still holds our stdin open."""
@@ -125,10 +162,16 @@ class Agent:
         secret_file = write_secret(self._directory, job.secret)
         if job.launcher_pid:
             self._watch_launcher(job.launcher_pid)
+        common = {
+            **(only_own(inherited_environment()) if job.remote else {}),
+            **job.env,
+            **interface_environment(self._interfaces(job), job.env),
+            "HOROVOD_SECRET_FILE": secret_file,
+        }
         for rank_job in job.ranks:
             if self._stopping:
                 break
-            env = {**job.env, **rank_job.env, "HOROVOD_SECRET_FILE": secret_file}
+            env = {**common, **rank_job.env}
             try:
                 self._watch_rank(start_rank(rank_job.rank, job, env))
             except (OSError, subprocess.SubprocessError, ValueError) as error:

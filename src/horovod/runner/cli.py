@@ -1,4 +1,4 @@
-"""``horovodrun``: starts a command once per rank, on this machine.
+"""``horovodrun``: starts a command once per rank, or tells what would become of it.
 
 Exit codes: 0 if all ranks ended with 0; that of the rank that failed first; 128 + number if that
 rank was killed by a signal, or the launcher was stopped by one; 126 or 127 if the command cannot be
@@ -9,27 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod.config import inherited_environment
 from horovod.errors import StartError, UsageError
-from horovod.runner.check_build import build_report
+from horovod.runner.controller import Starter, Surroundings, choose, request_of
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch, say
 from horovod.runner.options import parse
 from horovod.runner.plan import JobSettings
+from horovod.runner.ssh import SshOptions
+from horovod.runner.startup import StartWatch
+from horovod.settings.starters import find_starter
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
+    from horovod.runner.hosts import Slot
     from horovod.runner.job import Outcome
+
+DEFAULT_CHECK_TIMEOUT_S = 30.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,54 +66,220 @@ def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None =
 
 
 def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    if words and words[0] == "doctor":
+        return _doctor(words[1:], environ)
     options, command = parse(words)
     if options.version:
         print(horovod.__version__)
         return 0
     if options.check_build:
-        print(build_report())
-        return 0
-    if options.num_proc is None:
-        raise UsageError("-np is missing: say how many ranks to start")
+        return _check_build(options)
+    if options.check:
+        return _check(options, environ)
     if not command:
         raise UsageError("no command was given: write it after the options")
-    outcome = _launch(options, command, environ)
-    if outcome.message:
-        say(sys.stderr, outcome.message)
+    if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
+        return _finish(_launch_node(options, command, environ))
+    _refuse_to_multiply(environ)
+    slots = _slots(options, environ)
+    settings, starter = _settings(options, command, environ)
+    if starter is not Starter.AGENTS:
+        return _start_by_mpi(options, slots, settings, starter)
+    if options.dry_run:
+        from horovod.runner.dry_run import describe_job
+
+        print(describe_job(slots, settings))
+        return 0
+    return _finish(_launch(options, slots, settings))
+
+
+def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
+    """horovodrun below srun or mpirun would start a whole job in the place of each rank."""
+    found = find_starter(environ)
+    if found is None or not environ.get(found[1][1], "").isdigit():
+        return
+    starter, (_, size), _ = found
+    if int(environ[size]) > 1:
+        raise UsageError(
+            f"{starter.name} started horovodrun {environ[size]} times ({size}): let it start the "
+            "script itself, which finds its ranks, or give --node-rank"
+        )
+
+
+def _finish(outcome: Outcome) -> int:
+    for text in (outcome.summary, outcome.message):  # the cause comes last, where it is seen
+        if text:
+            say(sys.stderr, text)
     if outcome.exit_code == 128 + signal.SIGPIPE:
         _drop_stdout()
     return outcome.exit_code
 
 
-def _launch(
+# What a job does not need is imported only where it is used: a job shall start soon.
+
+
+def _check_build(options: argparse.Namespace) -> int:
+    from horovod.runner.check_build import build_report
+
+    print(build_report(options.verbose))
+    return 0
+
+
+def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from horovod.runner.check_hosts import check_hosts
+    from horovod.runner.run_on import starter
+
+    timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
+    start = starter(environ, _ssh(options))
+    return check_hosts(_hosts(options, environ), start, timeout_s, sys.stdout, _interfaces(options))
+
+
+def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
+    from horovod.runner.doctor import examine_environment, examine_script, report
+
+    if not paths or paths[0].startswith("-"):
+        raise UsageError("doctor: name the scripts to examine, as in 'horovodrun doctor train.py'")
+    remarks = examine_environment(environ)
+    for path in paths:
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the script {path}: {error}") from None
+        remarks += examine_script(text, path)
+    text, code = report(remarks)
+    print(text)
+    return code
+
+
+def _settings(
     options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> Outcome:
-    slots = assign(_hosts(options), options.num_proc)
+) -> tuple[JobSettings, Starter]:
+    """What to run, and who starts it; says that if the user asked for it."""
+    values, controller = vars(options), ""
+    if options.config_file is not None:
+        from horovod.runner.config_file import read_config_file
+
+        config = read_config_file(options.config_file)
+        for line in config.advice:
+            say(sys.stderr, line)
+        given = {name: value for name, value in values.items() if value is not None}
+        values, controller = {**config.values, **given}, config.controller
+    starter = _choose_starter(options, controller, environ)
     settings = JobSettings(
         command=tuple(command),
         cwd=_working_directory(),
         environ=environ,
-        variables=_variables(options),
+        variables=_variables(options, values),
         network_interfaces=_interfaces(options),
     )
+    return settings, starter
+
+
+def _choose_starter(
+    options: argparse.Namespace, controller: str, environ: Mapping[str, str]
+) -> Starter:
+    flags = {name: getattr(options, name) for name in ("gloo", "mpi", "jsrun")}
+    request = request_of(flags, controller)
+    path = environ.get("PATH", os.defpath)
+    found = Surroundings(
+        mpirun=shutil.which("mpirun", path=path) is not None,
+        jsrun=shutil.which("jsrun", path=path) is not None,
+        lsf="LSB_JOBID" in environ,
+    )
+    choice = choose(request, found)
+    if request or options.verbose or choice.starter is not Starter.AGENTS:
+        say(sys.stderr, choice.line)
+    return choice.starter
+
+
+def _start_by_mpi(
+    options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings, starter: Starter
+) -> int:
+    from horovod.runner import by_mpi
+    from horovod.runner.mpirun import MpiJob
+
+    job = MpiJob(
+        slots=slots,
+        command=settings.command,
+        environ=by_mpi.environment(settings),
+        ssh=_ssh(options),
+        network_interfaces=settings.network_interfaces,
+        output_filename=options.output_filename or "",
+        timestamps=options.prefix_timestamp,
+        binding_args=options.binding_args,
+        mpi_args=options.mpi_args,
+        as_root=os.geteuid() == 0,
+    )
+    return by_mpi.start(job, starter, dry_run=options.dry_run, verbose=options.verbose)
+
+
+def _launch_node(
+    options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> Outcome:
+    from horovod.runner.nodes import NodeOptions, launch_node
+
+    if options.node_rank is None or options.num_nodes is None or not options.rendezvous:
+        raise UsageError("--node-rank, --num-nodes and --rendezvous go together: give all three")
+    if options.num_proc is None:
+        raise UsageError("-np is missing: say how many ranks to start on all nodes together")
+    hosts = _hosts(options, {})
+    if len(hosts) > 1:
+        raise UsageError("with --node-rank, -H says the ranks of this host only: -H localhost:N")
+    node = NodeOptions(
+        options.node_rank,
+        options.num_nodes,
+        options.rendezvous,
+        options.num_proc,
+        hosts[0].slots,
+    )
+    settings, starter = _settings(options, command, environ)
+    if starter is not Starter.AGENTS or options.dry_run:
+        raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
     with _caught_signals() as interrupts:
-        launch_options = LaunchOptions(
-            stdout=sys.stdout,
-            stderr=sys.stderr,
-            output_filename=options.output_filename,
-            prefix_timestamp=options.prefix_timestamp,
-            start_timeout_s=options.start_timeout,
-            verbose=options.verbose,
-            interrupts=interrupts,
+        return launch_node(
+            node, settings, _launch_options(options, interrupts), partial(say, sys.stderr)
         )
-        return launch(slots, settings, launch_options)
 
 
-def _hosts(options: argparse.Namespace) -> list[Host]:
+def _launch_options(options: argparse.Namespace, interrupts: int) -> LaunchOptions:
+    return LaunchOptions(
+        stdout=sys.stdout,
+        stderr=sys.stderr,
+        output_filename=options.output_filename,
+        prefix_timestamp=options.prefix_timestamp,
+        start_timeout_s=options.start_timeout,
+        verbose=options.verbose,
+        interrupts=interrupts,
+        ssh=_ssh(options),
+    )
+
+
+def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> Outcome:
+    with _caught_signals() as interrupts:
+        launch_options = _launch_options(options, interrupts)
+        watch = StartWatch(
+            [slot.hostname for slot in slots], partial(say, sys.stderr), time.monotonic()
+        )
+        return launch(slots, settings, launch_options, watch.using)
+
+
+def _slots(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Slot]:
+    hosts = _hosts(options, environ)
+    num_proc = options.num_proc
+    if num_proc is None:
+        if options.hosts is not None or options.hostfile is not None or hosts[0].slots is None:
+            raise UsageError("-np is missing: say how many ranks to start")
+        num_proc = sum(host.slots or 1 for host in hosts)
+    return assign(hosts, num_proc)
+
+
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Host]:
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is None:
-        return [Host("localhost", None)]
+        from horovod.runner.allocation import allocated_hosts
+
+        return allocated_hosts(environ) or [Host("localhost", None)]
     try:
         text = Path(options.hostfile).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -112,8 +287,8 @@ def _hosts(options: argparse.Namespace) -> list[Host]:
     return parse_hostfile(text, options.hostfile)
 
 
-def _variables(options: argparse.Namespace) -> dict[str, str]:
-    variables = variables_of(vars(options))
+def _variables(options: argparse.Namespace, values: Mapping[str, Any]) -> dict[str, str]:
+    variables = variables_of(values)
     if options.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
     if options.start_timeout is not None:
@@ -121,6 +296,10 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
             raise UsageError(f"--start-timeout is {options.start_timeout}, but must be at least 1")
         variables["HOROVOD_START_TIMEOUT"] = str(options.start_timeout)
     return variables
+
+
+def _ssh(options: argparse.Namespace) -> SshOptions:
+    return SshOptions(options.ssh_port, options.ssh_identity_file or "")
 
 
 def _interfaces(options: argparse.Namespace) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import sys
 from pathlib import Path
@@ -12,6 +13,31 @@ import horovod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+# Variables that hold for one machine and one login. On another host the ranks get what is there.
+_OWN = re.compile(
+    r"BASH_FUNC_.*|OLDPWD|PWD|SHLVL|_|HOSTNAME|HOME|USER|LOGNAME|MAIL|SHELL|TERM|TMPDIR|DISPLAY"
+    r"|XAUTHORITY|WAYLAND_DISPLAY|DBUS_.*|XDG_RUNTIME_DIR|XDG_SESSION_.*|SSH_.*"
+    r"|.*(?:CUDA|HIP|ROCR|ASCEND)_VISIBLE_DEVICES"
+)
+# What opens this job, or another one, is handed over in other ways.
+_SECRET = re.compile(r"_?HOROVOD_SECRET_(?:KEY|FILE)")
+
+
+def without_own(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that hold on any host of a job."""
+    return {name: value for name, value in environ.items() if not _OWN.fullmatch(name)}
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that open a job, this one or another."""
+    return {name: value for name, value in environ.items() if not _SECRET.fullmatch(name)}
+
+
+def only_own(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that hold for this machine and this login only."""
+    return {name: value for name, value in environ.items() if _OWN.fullmatch(name)}
 
 
 def with_horovod_on_path(environ: Mapping[str, str]) -> dict[str, str]:

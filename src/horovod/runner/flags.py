@@ -33,6 +33,8 @@ class Flag:
         negated: a switch whose variable means the opposite of the flag.
         needs: the attribute of another flag without which this one is not passed on.
         choices: the only texts allowed.
+        key: of the config file, as ``section.key``.
+        hidden_key: an older key of the config file; of a switch, it means the opposite.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Flag:
     negated: bool = False
     needs: str = ""
     choices: tuple[str, ...] = ()
+    key: str = ""
+    hidden_key: str = ""
 
     @property
     def attribute(self) -> str:
@@ -76,33 +80,51 @@ FLAGS: tuple[Flag, ...] = (
         "MiB of tensors that may travel in one batch; 0 turns fusion off",
         int,
         scale=MIB,
+        key="params.fusion_threshold_mb",
     ),
-    Flag("cycle-time-ms", "HOROVOD_CYCLE_TIME", _PARAMS, _WITHOUT_EFFECT, float),
+    Flag(
+        "cycle-time-ms",
+        "HOROVOD_CYCLE_TIME",
+        _PARAMS,
+        _WITHOUT_EFFECT,
+        float,
+        key="params.cycle_time_ms",
+    ),
     Flag(
         "cache-capacity",
         "HOROVOD_CACHE_CAPACITY",
         _PARAMS,
         "names whose negotiation is remembered; 0 turns the cache off",
         int,
+        key="params.cache_capacity",
     ),
     _switch(
         "hierarchical-allreduce",
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _PARAMS,
         _WITHOUT_EFFECT,
+        key="params.hierarchical_allreduce",
     ),
     _switch(
         "hierarchical-allgather",
         "HOROVOD_HIERARCHICAL_ALLGATHER",
         _PARAMS,
         _WITHOUT_EFFECT,
+        key="params.hierarchical_allgather",
     ),
-    _switch("torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _PARAMS, _WITHOUT_EFFECT),
+    _switch(
+        "torus-allreduce",
+        "HOROVOD_TORUS_ALLREDUCE",
+        _PARAMS,
+        _WITHOUT_EFFECT,
+        key="params.torus_allreduce",
+    ),
     _switch(
         "autotune",
         "HOROVOD_AUTOTUNE",
         _AUTOTUNE,
         "find the best fusion threshold in the first steps of training",
+        key="autotune.enabled",
     ),
     Flag(
         "autotune-log-file",
@@ -111,6 +133,7 @@ FLAGS: tuple[Flag, ...] = (
         "CSV file for what was tried",
         str,
         needs="autotune",
+        key="autotune.log_file",
     ),
     Flag(
         "autotune-warmup-samples",
@@ -119,6 +142,7 @@ FLAGS: tuple[Flag, ...] = (
         "samples that are thrown away at first",
         int,
         needs="autotune",
+        key="autotune.warmup_samples",
     ),
     Flag(
         "autotune-steps-per-sample",
@@ -127,6 +151,7 @@ FLAGS: tuple[Flag, ...] = (
         "steps in one sample",
         int,
         needs="autotune",
+        key="autotune.steps_per_sample",
     ),
     Flag(
         "autotune-bayes-opt-max-samples",
@@ -135,6 +160,7 @@ FLAGS: tuple[Flag, ...] = (
         "samples after which tuning ends",
         int,
         needs="autotune",
+        key="autotune.bayes_opt_max_samples",
     ),
     Flag(
         "autotune-gaussian-process-noise",
@@ -144,6 +170,7 @@ FLAGS: tuple[Flag, ...] = (
         float,
         maximum=1,
         needs="autotune",
+        key="autotune.gaussian_process_noise",
     ),
     Flag(
         "timeline-filename",
@@ -151,6 +178,7 @@ FLAGS: tuple[Flag, ...] = (
         _TIMELINE,
         "file for what all ranks do when, on the host of rank 0; DYNAMIC waits for start_timeline",
         str,
+        key="timeline.filename",
     ),
     _switch(
         "timeline-mark-cycles",
@@ -158,6 +186,7 @@ FLAGS: tuple[Flag, ...] = (
         _TIMELINE,
         "mark each answer of the coordinator in the timeline",
         needs="timeline_filename",
+        key="timeline.mark_cycles",
     ),
     _switch(
         "stall-check",
@@ -165,6 +194,7 @@ FLAGS: tuple[Flag, ...] = (
         _STALL,
         "report ranks that did not submit a tensor",
         negated=True,
+        key="stall_check.enabled",
     ),
     Flag(
         "stall-check-warning-time-seconds",
@@ -172,6 +202,7 @@ FLAGS: tuple[Flag, ...] = (
         _STALL,
         "seconds until missing ranks are reported",
         int,
+        key="stall_check.warning_time_seconds",
     ),
     Flag(
         "stall-check-shutdown-time-seconds",
@@ -179,22 +210,38 @@ FLAGS: tuple[Flag, ...] = (
         _STALL,
         "seconds until a stalled job ends; 0 means never",
         int,
+        key="stall_check.shutdown_time_seconds",
     ),
-    _switch("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _LIBRARY, _WITHOUT_EFFECT),
+    _switch(
+        "mpi-threads-disable",
+        "HOROVOD_MPI_THREADS_DISABLE",
+        _LIBRARY,
+        _WITHOUT_EFFECT,
+        key="library_options.mpi_threads_disable",
+    ),
     Flag(
         "num-streams",
         "HOROVOD_NUM_STREAMS",
         _LIBRARY,
         "TCP connections for data between two ranks of different hosts",
         int,
+        key="library_options.num_streams",
     ),
-    Flag("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _LIBRARY, _WITHOUT_EFFECT, int),
+    Flag(
+        "num-nccl-streams",
+        "HOROVOD_NUM_NCCL_STREAMS",
+        _LIBRARY,
+        _WITHOUT_EFFECT,
+        int,
+        key="library_options.num_nccl_streams",
+    ),
     Flag(
         "thread-affinity",
         "HOROVOD_THREAD_AFFINITY",
         _LIBRARY,
         "cores for the engines' threads: one id per local rank, comma between",
         str,
+        key="library_options.thread_affinity",
     ),
     Flag(
         "gloo-timeout-seconds",
@@ -202,6 +249,7 @@ FLAGS: tuple[Flag, ...] = (
         _LIBRARY,
         "seconds that connecting to a peer may take",
         int,
+        key="library_options.gloo_timeout_seconds",
     ),
     Flag(
         "log-level",
@@ -210,6 +258,7 @@ FLAGS: tuple[Flag, ...] = (
         "what the ranks report",
         str,
         choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
+        key="logging.level",
     ),
     Flag(
         "log-with-timestamp",
@@ -220,6 +269,8 @@ FLAGS: tuple[Flag, ...] = (
         off="log-without-timestamp",
         aliases=(("no-log-hide-timestamp", "log-hide-timestamp"),),
         negated=True,
+        key="logging.with_timestamp",
+        hidden_key="logging.hide_timestamp",
     ),
 )
 
@@ -250,14 +301,21 @@ def variables_of(values: Mapping[str, Any], flags: tuple[Flag, ...] = FLAGS) -> 
     return variables
 
 
+def bounds_of(flag: Flag) -> str:
+    """The bounds of a number in words.
+
+    Example:
+        >>> bounds_of(FLAGS[0])
+        'at least 0'
+    """
+    if flag.maximum == float("inf"):
+        return f"at least {flag.minimum:g}"
+    return f"between {flag.minimum:g} and {flag.maximum:g}"
+
+
 def _check_bounds(flag: Flag, value: Any) -> None:
     if flag.kind in (int, float) and not flag.minimum <= value <= flag.maximum:
-        bounds = (
-            f"at least {flag.minimum:g}"
-            if flag.maximum == float("inf")
-            else f"between {flag.minimum:g} and {flag.maximum:g}"
-        )
-        raise UsageError(f"--{flag.name} is {value}, but must be {bounds}")
+        raise UsageError(f"--{flag.name} is {value}, but must be {bounds_of(flag)}")
 
 
 def _check_stall_times(values: Mapping[str, Any]) -> None:

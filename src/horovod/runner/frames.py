@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("!BiI")
 GRACE_S = 5.0  # between SIGTERM and SIGKILL, after a STOP frame
 MAX_PAYLOAD_BYTES = 256 * 1024 * 1024
+# How the first frame of an agent, READY, begins. No text of a login script looks like it.
+READY_MARK = _HEADER.pack(16, -1, 0)[:-1]
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. JOB, STOP and KILL go to the agent, the others to the launcher."""
+    """What a frame says. Those below READY go to the agent, the others to the launcher."""
 
     JOB = 1  # payload: AgentJob as JSON
     STOP = 2  # SIGTERM, then SIGKILL after GRACE_S
     KILL = 3  # SIGKILL now
-    READY = 16  # the agent runs; payload: its pid in decimal
+    INVITATION = 4  # find the way to the store; payload: Invitation as JSON
+    READY = 16  # the agent runs; payload: its pid in decimal, a space, its version
     STARTED = 17  # a rank runs; payload: its pid in decimal
     STDOUT = 18  # payload: bytes that a rank wrote
     STDERR = 19
@@ -33,6 +36,8 @@ class Kind(enum.IntEnum):
     NOT_STARTED = 21  # payload: exit code in decimal, a space, the reason
     STOPPING = 22  # the agent ends the ranks on its own; payload: why
     DONE = 23  # no process of the job is left on this host
+    REACHED = 24  # payload: number of an endpoint of the invitation, in decimal
+    TRIED = 25  # every endpoint of the invitation has answered or failed
 
 
 @dataclass(frozen=True)

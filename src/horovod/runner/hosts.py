@@ -7,7 +7,7 @@ host; the *cross rank* counts the hosts that hold a rank with the same local ran
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
@@ -16,22 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HOST = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*))"
+    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*))"
     r"(?::(?P<slots>\d{1,6}))?"
 )
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host and the number of ranks it may hold; None if the user gave no number."""
+    """A host and the number of ranks it may hold.
+
+    Attributes:
+        name: its name or address, as the user wrote it.
+        slots: None if the user gave no number.
+        user: whom to log in as there; empty for the one that ssh takes.
+    """
 
     name: str
     slots: int | None
+    user: str = ""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one rank runs."""
+    """Where one rank runs, and whom to log in as there (empty for the one that ssh takes)."""
 
     rank: int
     size: int
@@ -40,15 +47,17 @@ class Slot:
     cross_rank: int
     cross_size: int
     hostname: str
+    user: str = ""
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Reads a list such as ``a:2,b:4``, ``localhost`` or ``[fe80::1]:2``.
+    """Reads a list such as ``a:2,me@b:4``, ``localhost`` or ``[fe80::1]:2``.
 
     A host that is named more than once gets the sum of its slots.
 
     Args:
-        text: comma-separated ``host``, ``host:slots`` or ``[IPv6 address]:slots``.
+        text: comma-separated ``host``, ``host:slots`` or ``[IPv6 address]:slots``, each of them
+            maybe with ``user@`` in front.
 
     Returns:
         The hosts in the order in which they were first named.
@@ -61,6 +70,9 @@ def parse_hosts(text: str) -> list[Host]:
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Reads lines such as ``worker-0 slots=4``; blank lines and ``#`` comments are skipped.
+
+    ``worker-0:4`` means the same. Without a number of slots, ``max_slots=`` gives it; beside one it
+    says nothing more, because no host ever gets more ranks than it has slots.
 
     Args:
         text: the contents of the file.
@@ -77,9 +89,8 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
         fields = line.split("#", 1)[0].split()
         if not fields:
             continue
-        slots = [field[len("slots=") :] for field in fields[1:] if field.startswith("slots=")]
         try:
-            hosts.append(_parse_host(":".join([fields[0], *slots[:1]])))
+            hosts.append(_parse_line(fields[0], fields[1:]))
         except UsageError as error:
             raise UsageError(f"{path}, line {number}: {error}") from None
     if not hosts:
@@ -87,16 +98,37 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
     return _merge(hosts)
 
 
+def _parse_line(entry: str, fields: Sequence[str]) -> Host:
+    host = _parse_host(entry)
+    numbers: dict[str, int] = {}
+    for field in fields:
+        key, _, value = field.partition("=")
+        key = key.replace("-", "_")
+        if key not in ("slots", "max_slots") or not value.isascii() or not value.isdigit():
+            raise UsageError(
+                f"cannot read {field!r}: write 'host slots=N', with 'max_slots=N' behind it if "
+                "another launcher needs that"
+            )
+        numbers[key] = int(value)
+    if host.slots is not None and "slots" in numbers:
+        raise UsageError(f"{entry!r} has its slots already; 'slots=' says it again")
+    slots = numbers.get("slots", numbers.get("max_slots")) if host.slots is None else host.slots
+    if slots == 0:
+        raise UsageError(f"host {entry!r} has no slot: give it at least one")
+    return Host(host.name, slots, host.user)
+
+
 def _parse_host(entry: str) -> Host:
     match = _HOST.fullmatch(entry)
     if match is None:
         raise UsageError(
-            f"cannot read the host {entry!r}: write 'host', 'host:slots' or '[IPv6 address]:slots'"
+            f"cannot read the host {entry!r}: write 'host', 'host:slots' or "
+            "'[IPv6 address]:slots', with 'user@' in front if need be"
         )
     slots = None if match["slots"] is None else int(match["slots"])
     if slots == 0:
         raise UsageError(f"host {entry!r} has no slot: give it at least one")
-    return Host(match["v6"] or match["name"], slots)
+    return Host(match["v6"] or match["name"], slots, match["user"] or "")
 
 
 def _merge(hosts: Sequence[Host]) -> list[Host]:
@@ -104,7 +136,12 @@ def _merge(hosts: Sequence[Host]) -> list[Host]:
     for host in hosts:
         known = merged.get(host.name)
         if known is not None:
-            host = Host(host.name, (known.slots or 1) + (host.slots or 1))
+            if known.user != host.user:
+                raise UsageError(
+                    f"host {host.name!r} is there for two users, {known.user or 'nobody'!r} and "
+                    f"{host.user or 'nobody'!r}: name the same one each time"
+                )
+            host = Host(host.name, (known.slots or 1) + (host.slots or 1), host.user)
         merged[host.name] = host
     return list(merged.values())
 
@@ -138,8 +175,9 @@ def assign(hosts: Sequence[Host], num_proc: int) -> list[Slot]:
     for host, capacity in zip(hosts, capacities, strict=True):
         local_sizes[host.name] = min(capacity, num_proc - len(places))
         places += [(host.name, local_rank) for local_rank in range(local_sizes[host.name])]
+    users = {host.name: host.user for host in hosts}
     return [
-        _slot(rank, hostname, local_rank, local_sizes)
+        replace(_slot(rank, hostname, local_rank, local_sizes), user=users[hostname])
         for rank, (hostname, local_rank) in enumerate(places)
     ]
 

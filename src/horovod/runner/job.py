@@ -3,7 +3,7 @@
 One thread, one selector, no polling: the loop sleeps until an agent reports, a signal comes or a
 deadline passes. The phases follow one another; each of them but RUNNING has a deadline:
 
-    STARTING  until every agent said that it runs
+    STARTING  until every agent said that it runs, and all hosts agree on the way to the store
     RUNNING   until all ranks ended, or one failed
     SETTLING  a rank failed; the others get a moment to fail by themselves and say why
     STOPPING  the agents end their ranks (SIGTERM, then SIGKILL)
@@ -17,17 +17,20 @@ import os
 import selectors
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horovod.runner.failure import RankExit, first_failure, headline, report
 from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
+from horovod.runner.gathering import Gathering
 from horovod.runner.link import AgentLink
+from horovod.runner.summary import summarize
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
 
+    from horovod.runner.connect_back import ConnectBack, Endpoint, Invitation
     from horovod.runner.output import Output
     from horovod.runner.plan import AgentJob
 
@@ -49,6 +52,34 @@ class Phase(enum.IntEnum):
 
 
 @dataclass(frozen=True)
+class Alarm:
+    """Something elsewhere that ends the job.
+
+    Attributes:
+        descriptor: becomes readable when it happens; nothing is read from it.
+        cause: tells then what happened.
+    """
+
+    descriptor: int
+    cause: Callable[[], Outcome]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How the agents of several hosts find the way to the store.
+
+    Attributes:
+        invitation: sent to each of them.
+        ways: collects what they report.
+        on_chosen: called with the endpoint that all of them reached, before the ranks start.
+    """
+
+    invitation: Invitation
+    ways: ConnectBack
+    on_chosen: Callable[[Endpoint], None]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a job ended.
 
@@ -56,11 +87,13 @@ class Outcome:
         exit_code: for the launcher: 0, that of the first failure, or 128 + signal.
         message: what to tell the user; empty if all went well.
         failure: the rank that failed first, if it was a rank.
+        summary: one line on what became of all ranks; empty if all went well.
     """
 
     exit_code: int
     message: str = ""
     failure: RankExit | None = None
+    summary: str = ""
 
 
 class Supervisor:
@@ -75,6 +108,9 @@ class Supervisor:
         announce: takes one line when the first failure is known and other ranks still run.
         interrupts: descriptor on which the number of a signal arrives as one byte; None if the
             caller lets exceptions such as KeyboardInterrupt end the job.
+        alarm: tells when something elsewhere ends the job; None if nothing can.
+        crossing: how the agents find the way to the store; None if the jobs say it.
+        explain: why an agent that is gone did not stay, in one line.
     """
 
     def __init__(
@@ -87,19 +123,29 @@ class Supervisor:
         log: Callable[[str], None],
         announce: Callable[[str], None],
         interrupts: int | None = None,
+        alarm: Alarm | None = None,
+        crossing: Crossing | None = None,
+        explain: Callable[[AgentLink], str] | None = None,
     ) -> None:
         self._jobs = jobs
+        self._crossing = crossing
+        self._explain = explain or _explain
+        ways = None if crossing is None else crossing.ways
+        self._gathering = Gathering([job.hostname for job in jobs], ways)
         self._start_agent = start_agent
         self._output = output
         self._start_timeout_s = start_timeout_s
         self._log = log
         self._announce = announce
         self._interrupts = interrupts
+        self._alarm = alarm
         self._selector = selectors.DefaultSelector()
         self._links: list[AgentLink] = []
         self._phase = Phase.STARTING
         self._deadline_s: float | None = None
         self._exits: list[RankExit] = []
+        self._stopped: list[int] = []
+        self._began_s = time.monotonic()
         self._running = {rank_job.rank for job in jobs for rank_job in job.ranks}
         self._outcome: Outcome | None = None
         self._silent = False
@@ -114,6 +160,8 @@ class Supervisor:
             self._enter(Phase.STARTING, self._start_timeout_s)
             if self._interrupts is not None:
                 self._selector.register(self._interrupts, selectors.EVENT_READ)
+            if self._alarm is not None:
+                self._selector.register(self._alarm.descriptor, selectors.EVENT_READ, self._alarm)
             self._start_agents()
             self._loop()
             self._finish_output()
@@ -124,7 +172,15 @@ class Supervisor:
             for link in self._links:
                 link.close(CLOSE_S)
             self._selector.close()
-        return self._outcome or self._decide() or Outcome(0)
+        outcome = self._outcome or self._decide() or Outcome(0)
+        elapsed_s = time.monotonic() - self._began_s
+        if outcome.exit_code == 0:
+            self._log(f"the job ran {elapsed_s:.1f} s")
+            return outcome
+        if not outcome.message or (outcome.failure is not None and outcome.failure.start_error):
+            return outcome  # nothing ran, or nobody reads
+        told = summarize(outcome.failure, self._exits, self._stopped, self._running, elapsed_s)
+        return replace(outcome, summary=told)
 
     def _start_agents(self) -> None:
         for job in self._jobs:
@@ -136,6 +192,10 @@ class Supervisor:
             link = AgentLink(job, process, self._selector)
             self._links.append(link)
             self._log(f"the agent of {job.hostname} is process {link.pid}")
+            if self._crossing is None:
+                link.send(Kind.JOB, job.to_json())
+            else:
+                link.send(Kind.INVITATION, self._crossing.invitation.to_json())
 
     def _end_after_exception(self) -> None:
         """Ends the job; a second exception, from a second Ctrl-C, makes it quick."""
@@ -157,6 +217,9 @@ class Supervisor:
             for key, _ in self._selector.select(timeout_s):
                 if isinstance(key.data, AgentLink):
                     self._serve(key.data, key.fileobj)
+                elif isinstance(key.data, Alarm):
+                    self._selector.unregister(key.fd)
+                    self._stop(key.data.cause())
                 else:
                     self._on_interrupt(os.read(key.fd, 1)[0])
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
@@ -171,17 +234,16 @@ class Supervisor:
             link.abandon()
         if not link.open and not link.done:
             link.done = True
-            gone = Outcome(1, f"the agent of {link.hostname} is gone{_because(link)}")
-            self._stop(self._decide() or gone)
+            self._on_lost(link)
 
     def _on_frame(self, link: AgentLink, frame: Frame) -> None:
         match frame.kind:
             case Kind.STDOUT | Kind.STDERR:
                 self._relay(frame)
             case Kind.READY:
-                link.ready = True
-                if self._phase is Phase.STARTING and all(each.ready for each in self._links):
-                    self._enter(Phase.RUNNING, None)
+                self._on_ready(link, frame.payload.decode(errors="replace"))
+            case Kind.REACHED | Kind.TRIED:
+                self._on_way_found(link, frame)
             case Kind.STARTED:
                 pid = frame.payload.decode()
                 self._log(f"rank {frame.rank} on {link.hostname} is process {pid}")
@@ -192,11 +254,62 @@ class Supervisor:
                 self._on_exit(link, frame.rank, int(code), reason)
             case Kind.STOPPING:
                 reason = frame.payload.decode(errors="replace")
-                self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
+                if self._phase is Phase.STARTING:
+                    self._on_bad_host(link, reason)
+                else:
+                    self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
             case Kind.DONE:
                 link.done = True
             case _:
                 raise FrameError(f"not for a launcher: {frame.kind.name}")
+
+    # -- the start
+
+    def _on_ready(self, link: AgentLink, text: str) -> None:
+        link.ready = True
+        self._gathering.on_ready(link.hostname, text.partition(" ")[2])
+        self._check_start()
+
+    def _on_way_found(self, link: AgentLink, frame: Frame) -> None:
+        if self._crossing is None:
+            raise FrameError("an answer to an invitation that was not sent")
+        if frame.kind is Kind.REACHED:
+            self._crossing.ways.reached(link.hostname, int(frame.payload))
+        else:
+            self._crossing.ways.gave_up(link.hostname)
+        self._check_start()
+
+    def _on_bad_host(self, link: AgentLink, reason: str) -> None:
+        self._gathering.on_failed(link.hostname, reason)
+        self._log(f"{link.hostname}: {reason}")
+        self._check_start()
+
+    def _check_start(self) -> None:
+        if self._phase is not Phase.STARTING:
+            return
+        decision = self._gathering.decide()
+        if decision.failure:
+            self._stop(Outcome(1, decision.failure))
+        elif decision.go:
+            if self._crossing is not None and decision.endpoint is not None:
+                self._cross(self._crossing, *decision.endpoint)
+            self._enter(Phase.RUNNING, None)
+
+    def _cross(self, crossing: Crossing, address: str, port: int) -> None:
+        self._log(f"all hosts reach the store at {address} port {port}")
+        crossing.on_chosen((address, port))
+        for link in self._links:
+            link.send(Kind.JOB, link.job.at(address, port).to_json())
+
+    def _on_lost(self, link: AgentLink) -> None:
+        if self._phase is Phase.STARTING:
+            self._on_bad_host(link, self._explain(link))
+            return
+        lost = Outcome(1, f"the agent of {link.hostname} is gone: {self._explain(link)}")
+        known = self._decide()
+        # That ranks elsewhere complain of lost peers only tells the same from another side.
+        follows = known is None or known.failure is None or known.failure.is_follow_up
+        self._stop(lost if follows else known)
 
     def _relay(self, frame: Frame) -> None:
         stream = "stdout" if frame.kind is Kind.STDOUT else "stderr"
@@ -226,7 +339,8 @@ class Supervisor:
         ended = RankExit(rank, link.hostname, code, time.monotonic(), tail, start_error)
         self._log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
         if self._phase >= Phase.STOPPING:
-            return  # it ended because it was told to
+            self._stopped.append(rank)  # it ended because it was told to
+            return
         self._exits.append(ended)
         if code != 0 and self._phase < Phase.SETTLING:
             self._enter(Phase.SETTLING, SETTLE_S)
@@ -242,17 +356,7 @@ class Supervisor:
     def _on_deadline(self) -> None:
         match self._phase:
             case Phase.STARTING:
-                late = [link for link in self._links if not link.ready]
-                hosts = ", ".join(link.hostname for link in late)
-                self._stop(
-                    Outcome(
-                        1,
-                        f"no agent came up on {hosts} within {self._start_timeout_s:g} s; raise "
-                        f"--start-timeout if it needs longer{_because(late[0])}",
-                    )
-                )
-                for link in late:
-                    link.abandon()
+                self._on_start_timeout()
             case Phase.SETTLING:
                 self._stop(self._decide())
             case Phase.STOPPING:
@@ -263,6 +367,16 @@ class Supervisor:
                     link.abandon()
             case Phase.RUNNING:
                 self._deadline_s = None
+
+    def _on_start_timeout(self) -> None:
+        links = {link.hostname: link for link in self._links}
+        failure = self._gathering.give_up(
+            self._start_timeout_s, lambda host: _because(links[host]) if host in links else ""
+        )
+        self._stop(Outcome(1, failure))
+        for link in self._links:
+            if not link.ready:
+                link.abandon()
 
     def _on_interrupt(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -304,3 +418,7 @@ def _more(ranks: set[int]) -> str:
 def _because(link: AgentLink) -> str:
     lines = link.complaints()
     return "; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else ""
+
+
+def _explain(link: AgentLink) -> str:
+    return f"it ended{_because(link)}"

@@ -9,23 +9,31 @@ import json
 import os
 import runpy
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from horovod.config import Config
 from horovod.errors import UsageError
+from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
-from horovod.runner import local
-from horovod.runner.job import Outcome, Supervisor
-from horovod.runner.output import Output
-from horovod.runner.plan import JobSettings, StoreAddress, make_plan
+from horovod.runner import local, ssh
+from horovod.runner.connect_back import ConnectBack, Invitation
+from horovod.runner.job import Crossing, Outcome, Supervisor
+from horovod.runner.output import Output, streams_to_colour
+from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
+from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
 
     from horovod.runner.hosts import Slot
+    from horovod.runner.link import AgentLink
+
+AGENT_MODULE = "horovod.runner.agent"
+EXIT_WAIT_S = 1.0  # from the end of an agent's output to its exit code
 
 _LOOPBACK = "127.0.0.1"
 
@@ -41,6 +49,7 @@ class LaunchOptions:
         start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
         verbose: tell each step on stderr.
         interrupts: see :class:`horovod.runner.job.Supervisor`.
+        ssh: how to log in on other hosts.
     """
 
     stdout: TextIO
@@ -50,19 +59,7 @@ class LaunchOptions:
     start_timeout_s: float | None = None
     verbose: bool = False
     interrupts: int | None = None
-
-
-def check_local(slots: Sequence[Slot]) -> None:
-    """Makes sure that every rank has its place on this machine.
-
-    Raises:
-        UsageError: a host is another machine, or has no address.
-    """
-    for hostname in dict.fromkeys(slot.hostname for slot in slots):
-        if not local.is_local(hostname):
-            raise UsageError(
-                f"host {hostname!r} is not this machine; this version starts local ranks only"
-            )
+    ssh: SshOptions = field(default_factory=SshOptions)
 
 
 def check_interfaces(names: Sequence[str]) -> None:
@@ -85,10 +82,10 @@ def launch(
     options: LaunchOptions,
     store_user: Callable[[StoreServer], AbstractContextManager[None]] | None = None,
 ) -> Outcome:
-    """Runs a job on this machine and waits for its end.
+    """Runs a job on this machine, and others, and waits for its end.
 
     Args:
-        slots: where each rank runs; all on this machine.
+        slots: where each rank runs.
         settings: what to run.
         options: how the launcher behaves.
         store_user: entered before the ranks start and left after their end; may use the store.
@@ -97,12 +94,12 @@ def launch(
         How the job ended. No process of it is left.
 
     Raises:
-        UsageError: a host is not this machine, an interface does not exist or the folder for the
-            output cannot be written.
+        UsageError: an interface does not exist or the folder for the output cannot be written.
         StartError: the store cannot listen.
     """
-    check_local(slots)
-    check_interfaces(settings.network_interfaces)
+    remote = local.other_machines(list(dict.fromkeys(slot.hostname for slot in slots)))
+    if not remote:
+        check_interfaces(settings.network_interfaces)
 
     def log(line: str) -> None:
         if options.verbose:
@@ -115,25 +112,67 @@ def launch(
             options.stderr,
             directory=options.output_filename,
             timestamps=options.prefix_timestamp,
+            coloured=streams_to_colour(options.stdout, options.stderr, settings.environ),
         )
         stack.callback(output.close)
         secret = make_secret()
-        server = stack.enter_context(StoreServer(secret, address=_LOOPBACK, port=0))
-        log(f"the store of the job listens at {server.address} port {server.port}")
+        server = stack.enter_context(_open_store(secret, settings, remote))
+        for address, port in server.endpoints:
+            log(f"the store of the job listens at {address} port {port}")
         server.set(HOSTS_KEY, json.dumps([slot.hostname for slot in slots]).encode())
         if store_user is not None:
             stack.enter_context(store_user(server))
         store = StoreAddress(server.address, server.port, secret)
+        jobs = make_plan(slots, settings, store, os.getpid(), remote)
         supervisor = Supervisor(
-            make_plan(slots, settings, store, launcher_pid=os.getpid()),
-            lambda job: local.start_agent(settings.environ),
+            jobs,
+            lambda job: _start_agent(job, settings, options),
             output,
             start_timeout_s=_start_timeout_s(settings, options),
             log=log,
             announce=lambda line: say(options.stderr, line),
             interrupts=options.interrupts,
+            crossing=_crossing(server, settings, secret, jobs) if remote else None,
+            explain=_explain,
         )
         return supervisor.run()
+
+
+def _open_store(secret: bytes, settings: JobSettings, remote: Sequence[str]) -> StoreServer:
+    """At loopback, or at all addresses of which some host may know only one."""
+    if not remote:
+        return StoreServer(secret, address=_LOOPBACK, port=0)
+    address, *further = reachable_addresses(settings.network_interfaces)
+    return StoreServer(secret, address=address, further_addresses=further)
+
+
+def _crossing(
+    server: StoreServer, settings: JobSettings, secret: bytes, jobs: Sequence[AgentJob]
+) -> Crossing:
+    return Crossing(
+        Invitation(server.endpoints, secret, settings.network_interfaces),
+        ConnectBack(server.endpoints, [job.hostname for job in jobs]),
+        server.narrow,
+    )
+
+
+def _start_agent(
+    job: AgentJob, settings: JobSettings, options: LaunchOptions
+) -> subprocess.Popen[bytes]:
+    if not job.remote:
+        return local.start_agent(settings.environ)
+    return ssh.start(job.hostname, job.user, options.ssh, AGENT_MODULE, settings.environ)
+
+
+def _explain(link: AgentLink) -> str:
+    """Why an agent is gone, in one line."""
+    code = link.exit_code(EXIT_WAIT_S)
+    lines = link.complaints()
+    if link.job.remote:
+        return ssh.explain(code, lines)
+    return (
+        "it ended; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else "it ended"
+    )
 
 
 def _start_timeout_s(settings: JobSettings, options: LaunchOptions) -> float:

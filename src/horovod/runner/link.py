@@ -1,4 +1,7 @@
-"""The launcher's end of one agent: a process with three pipes, local or through ssh."""
+"""The launcher's end of one agent: a process with three pipes, local or through ssh.
+
+What a login script of the host writes to stdout before the agent speaks counts as a complaint.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import selectors
 import subprocess
 from typing import TYPE_CHECKING
 
-from horovod.runner.frames import Decoder, Frame, Kind, encode
+from horovod.runner.frames import READY_MARK, Decoder, Frame, FrameError, Kind, encode
 from horovod.runner.output import Tail
 
 if TYPE_CHECKING:
@@ -17,10 +20,11 @@ if TYPE_CHECKING:
     from horovod.runner.plan import AgentJob
 
 _READ_BYTES = 256 * 1024
+_MAX_PREAMBLE_BYTES = 64 * 1024
 
 
 class AgentLink:
-    """Sends the job to an agent and reads what it reports. Belongs to one thread.
+    """Sends frames to an agent and reads what it reports. Belongs to one thread.
 
     Args:
         job: of the agent's host.
@@ -28,6 +32,7 @@ class AgentLink:
         selector: watches the pipes; the data of their keys is this link.
 
     Attributes:
+        job: of the agent's host.
         hostname: of the agent's host.
         open: whether the agent still holds its end.
         ready: whether the agent said that it runs.
@@ -43,6 +48,7 @@ class AgentLink:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        self.job = job
         self.hostname = job.hostname
         self.open = True
         self.ready = False
@@ -52,12 +58,12 @@ class AgentLink:
         self._selector = selector
         self._decoder = Decoder()
         self._complaints = Tail()
+        self._preamble: bytearray | None = bytearray()
         self._outgoing = bytearray()
         os.set_blocking(self._stdin.fileno(), False)
         os.set_blocking(self._stderr.fileno(), False)
         selector.register(self._stdout, selectors.EVENT_READ, self)
         selector.register(self._stderr, selectors.EVENT_READ, self)
-        self.send(Kind.JOB, job.to_json())
 
     @property
     def pid(self) -> int:
@@ -66,6 +72,9 @@ class AgentLink:
 
     def complaints(self) -> tuple[str, ...]:
         """The last lines that the agent itself, not a rank, wrote to stderr."""
+        if self._preamble:
+            self._complaints.feed(bytes(self._preamble))
+            self._preamble = bytearray()
         with contextlib.suppress(OSError, ValueError):  # nothing to read now, or closed
             while data := os.read(self._stderr.fileno(), _READ_BYTES):
                 self._complaints.feed(data)
@@ -116,7 +125,27 @@ class AgentLink:
         elif pipe is self._stderr:
             self._complaints.feed(data)
         else:
-            yield from self._decoder.feed(data)
+            yield from self._decoder.feed(self._without_preamble(data))
+
+    def _without_preamble(self, data: bytes) -> bytes:
+        """The part of what arrived that comes from the agent."""
+        if self._preamble is None:
+            return data
+        self._preamble += data
+        begin = self._preamble.find(READY_MARK)
+        if begin < 0:
+            if len(self._preamble) <= _MAX_PREAMBLE_BYTES:
+                return b""
+            raise FrameError(f"not an agent: {bytes(self._preamble[:80])!r}")
+        self._complaints.feed(bytes(self._preamble[:begin]))
+        frames, self._preamble = bytes(self._preamble[begin:]), None
+        return frames
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """That of the process on this machine; None if it goes on for longer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
 
     def abandon(self) -> None:
         """Kills the process on this machine and no longer waits for the agent."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
-
+from horovod.rendezvous.interfaces import is_loopback, own_addresses
 from horovod.runner.environment import python_command, with_horovod_on_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+_MAX_LOOKUPS = 64
 
 
 def is_local(name: str) -> bool:
@@ -27,12 +28,24 @@ def is_local(name: str) -> bool:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return False
-    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
-    return any(address in own or _is_loopback(address) for address in found)
+    own = own_addresses()
+    return any(address in own or is_loopback(address) for address in found)
 
 
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+def other_machines(names: Sequence[str]) -> list[str]:
+    """Those of the host names that are not this machine, in their order.
+
+    Names that nobody can resolve are among them: ssh may know them from its configuration.
+
+    Args:
+        names: as the user wrote them; they are looked up in the network, all at once.
+    """
+    if not names:
+        return []
+    with ThreadPoolExecutor(min(len(names), _MAX_LOOKUPS)) as pool:
+        return [
+            name for name, here in zip(names, pool.map(is_local, names), strict=True) if not here
+        ]
 
 
 def start_agent(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -29,10 +29,6 @@ _LATER = {
         "--blacklist-cooldown-range": 2,
         "--host-discovery-script": 1,
     },
-    "starting through ssh": {"-p": 1, "--ssh-port": 1, "-i": 1, "--ssh-identity-file": 1},
-    "starting through mpirun": {"--mpi": 0, "--mpi-args": 1, "--binding-args": 1},
-    "starting through jsrun": {"--jsrun": 0},
-    "a config file": {"--config-file": 1},
 }
 
 _LATER_BY_FLAG = {flag: feature for feature, flags in _LATER.items() for flag in flags}
@@ -81,9 +77,22 @@ def _add_job(options: _Options) -> None:
     add(section, "-h", "--help", action="help", help="show this text and exit")
     add(section, "-v", "--version", action="store_true", help="print the version and exit")
     add(section, "-cb", "--check-build", action="store_true", help="print what was found and exit")
+    add(
+        section,
+        "--check",
+        action="store_true",
+        help="examine the hosts of -H and exit; 1 if something is wrong",
+    )
+    add(section, "--dry-run", action="store_true", help="print what would run and exit")
+    add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
     add(section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="ranks to start")
     add(section, "-H", "--hosts", metavar="HOST:SLOTS,...", help="default: localhost:N")
     add(section, "-hostfile", "--hostfile", metavar="FILE", help="one 'HOST slots=N' per line")
+    add(section, "-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on every host")
+    add(section, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    add(section, "--num-nodes", type=int, metavar="N", help="hosts on which you start horovodrun")
+    add(section, "--node-rank", type=int, metavar="I", help="this host among them, from 0")
+    add(section, "--rendezvous", metavar="HOST:PORT", help="where node 0 opens the job's store")
     add(
         section,
         "--network-interfaces",
@@ -91,7 +100,7 @@ def _add_job(options: _Options) -> None:
         dest="network_interfaces",
         action="append",
         metavar="NAME,...",
-        help="interfaces for the traffic of the ranks; default: loopback",
+        help="interfaces for the traffic of the ranks; default: loopback, or what all hosts reach",
     )
     add(
         section,
@@ -101,7 +110,13 @@ def _add_job(options: _Options) -> None:
         help="until all ranks must have found each other (default: HOROVOD_START_TIMEOUT, or 30)",
     )
     add(section, "--tcp", action="store_true", help="NCCL does without InfiniBand")
-    add(section, "--gloo", action="store_true", help=argparse.SUPPRESS)
+    add(section, "--gloo", action="store_true", help="horovodrun starts the ranks; the default")
+    add(section, "--mpi", action="store_true", help="mpirun starts the ranks")
+    add(section, "--jsrun", action="store_true", help="jsrun starts the ranks, in a job of LSF")
+    add(
+        section, "--mpi-args", default="", metavar="TEXT", help="further options of mpirun or jsrun"
+    )
+    add(section, "--binding-args", default="", metavar="TEXT", help="its options for binding ranks")
     add(section, "--disable-cache", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -132,7 +147,7 @@ def _add_flag(options: _Options, flag: Flag) -> None:
             flag.section,
             name,
             dest=flag.attribute,
-            type=flag.kind,
+            type=str.upper if flag.choices else flag.kind,
             choices=flag.choices or None,
             metavar={int: "N", float: "X"}.get(flag.kind, "TEXT"),
             help=f"{flag.help} ({flag.variable})",

@@ -11,13 +11,14 @@ import re
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
 # A line that is longer than this is cut, so that a rank that never ends its line cannot fill the
 # launcher's memory.
@@ -28,6 +29,11 @@ _MAX_TAIL_CHARS = 500
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)")
 
 STREAMS = ("stdout", "stderr")
+
+# Of the palette's colours those that can be read on dark and on light ground, one rank after the
+# other.
+_COLOURS = tuple(f"\x1b[{code}m" for code in (36, 32, 33, 35, 34, 31))
+_NO_COLOUR = "\x1b[0m"
 
 
 class LinePrefixer:
@@ -105,6 +111,19 @@ def _visible(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2][:_MAX_TAIL_CHARS]
 
 
+def streams_to_colour(stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> frozenset[str]:
+    """The streams that are terminals, unless the user wants no colours.
+
+    Args:
+        stdout, stderr: the console.
+        environ: ``NO_COLOR`` with any text, and a ``TERM`` that is dumb, turn colours off.
+    """
+    if environ.get("NO_COLOR") or environ.get("TERM", "dumb") == "dumb":
+        return frozenset()
+    consoles = {"stdout": stdout, "stderr": stderr}
+    return frozenset(name for name, console in consoles.items() if console.isatty())
+
+
 class Output:
     """Where the output of all ranks goes. Safe to use from several threads.
 
@@ -114,6 +133,7 @@ class Output:
         directory: for files ``rank.<rank>/stdout`` and ``rank.<rank>/stderr``; None for no files.
         timestamps: write the time in front of the prefix.
         now: the text of the current time.
+        coloured: the streams whose prefixes have a colour for each rank.
 
     Raises:
         UsageError: the files cannot be created.
@@ -128,9 +148,11 @@ class Output:
         directory: str | None = None,
         timestamps: bool = False,
         now: Callable[[], str] = time.asctime,
+        coloured: Collection[str] = (),
     ) -> None:
         self._consoles = {"stdout": stdout, "stderr": stderr}
         self._now = now if timestamps else lambda: ""
+        self._coloured = frozenset(coloured)
         self._lock = threading.Lock()
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._tails: dict[int, Tail] = {}
@@ -171,9 +193,15 @@ class Output:
                 self._files[rank, stream].flush()
             prefixer = self._prefixers.get((rank, stream))
             if prefixer is None:
-                prefixer = LinePrefixer(lambda: f"{self._now()}[{rank}]<{stream}>:")
+                prefixer = LinePrefixer(partial(self._prefix, rank, stream))
                 self._prefixers[rank, stream] = prefixer
             self._print(stream, prefixer.feed(data))
+
+    def _prefix(self, rank: int, stream: str) -> str:
+        text = f"{self._now()}[{rank}]<{stream}>:"
+        if stream not in self._coloured:
+            return text
+        return f"{_COLOURS[rank % len(_COLOURS)]}{text}{_NO_COLOUR}"
 
     def stderr_tail(self, rank: int) -> tuple[str, ...]:
         """The last lines that a rank wrote to stderr, at most 20."""

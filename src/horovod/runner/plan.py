@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from horovod.runner.environment import without_own, without_secrets
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from horovod.runner.hosts import Slot
 
 LOOPBACK_INTERFACE = "lo"
+_INTERFACE_NAMES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class AgentJob:
         secret: of the job's store; the agent writes it into a private file.
         launcher_pid: the process on the agent's own machine whose death ends the job; 0 if the
             launcher runs elsewhere.
+        user: whom to log in as; empty for the one that ssh takes. Only the launcher needs it.
+        network_interfaces: of the user's choice, of which the host has one; empty for any.
     """
 
     hostname: str
@@ -76,6 +81,17 @@ class AgentJob:
     ranks: tuple[RankJob, ...]
     secret: bytes = field(repr=False)
     launcher_pid: int = 0
+    user: str = ""
+    network_interfaces: tuple[str, ...] = ()
+
+    @property
+    def remote(self) -> bool:
+        """Whether the agent runs on another machine than the launcher."""
+        return self.launcher_pid == 0
+
+    def at(self, address: str, port: int) -> AgentJob:
+        """The same job with its store at another endpoint."""
+        return replace(self, env={**self.env, **_store_variables(address, port)})
 
     def to_json(self) -> bytes:
         """The job as the agent reads it."""
@@ -87,6 +103,8 @@ class AgentJob:
             "ranks": [{"rank": job.rank, "env": dict(job.env)} for job in self.ranks],
             "secret": self.secret.hex(),
             "launcher_pid": self.launcher_pid,
+            "user": self.user,
+            "network_interfaces": self.network_interfaces,
         }
         return json.dumps(document).encode("ascii")
 
@@ -102,11 +120,19 @@ class AgentJob:
             ranks=tuple(RankJob(job["rank"], job["env"]) for job in document["ranks"]),
             secret=bytes.fromhex(document["secret"]),
             launcher_pid=document["launcher_pid"],
+            user=document["user"],
+            network_interfaces=tuple(document["network_interfaces"]),
         )
 
 
 def make_plan(
-    slots: Sequence[Slot], settings: JobSettings, store: StoreAddress, launcher_pid: int = 0
+    slots: Sequence[Slot],
+    settings: JobSettings,
+    store: StoreAddress,
+    launcher_pid: int = 0,
+    remote: Collection[str] = (),
+    *,
+    several_hosts: bool = False,
 ) -> list[AgentJob]:
     """Computes the job of each host.
 
@@ -115,27 +141,42 @@ def make_plan(
         settings: what to run.
         store: where the ranks find each other.
         launcher_pid: see :class:`AgentJob`.
+        remote: the hosts that are other machines; they do not get what only holds on this one.
+        several_hosts: whether there are further hosts, of which this plan says nothing.
 
     Returns:
         One job per host, in the order of the hosts.
     """
-    env = common_environment(settings, store)
+    here = common_environment(settings, store)
+    there = common_environment(replace(settings, environ=without_own(settings.environ)), store)
+    # Each agent finds out which interface of its host leads to the others.
+    if remote or several_hosts:
+        chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
+        for name in ("HOROVOD_GLOO_IFACE",) if chosen else _INTERFACE_NAMES:
+            del here[name], there[name]
     return [
         AgentJob(
             hostname=hostname,
             command=settings.command,
             cwd=settings.cwd,
-            env=env,
+            env=there if hostname in remote else here,
             ranks=tuple(RankJob(slot.rank, rank_environment(slot)) for slot in group),
             secret=store.secret,
-            launcher_pid=launcher_pid,
+            launcher_pid=0 if hostname in remote else launcher_pid,
+            user=group[0].user,
+            network_interfaces=settings.network_interfaces,
         )
-        for hostname, group in itertools.groupby(slots, key=lambda slot: slot.hostname)
+        for hostname, group in _by_host(slots)
     ]
 
 
+def _by_host(slots: Sequence[Slot]) -> list[tuple[str, list[Slot]]]:
+    groups = itertools.groupby(slots, key=lambda slot: slot.hostname)
+    return [(hostname, list(group)) for hostname, group in groups]
+
+
 def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, str]:
-    """The variables that all ranks share.
+    """The variables that all ranks of a job on one machine share.
 
     The names with GLOO in them are what scripts for earlier versions look at.
     """
@@ -143,7 +184,7 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
     inherited = {
         # A user who chose an interface for NCCL knows better than the default.
         "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE,
-        **settings.environ,
+        **without_secrets(settings.environ),
         **settings.variables,
     }
     if interfaces:
@@ -151,11 +192,40 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
     return {
         **inherited,
         "PYTHONUNBUFFERED": "1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port),
+        **_store_variables(store.address, store.port),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": interfaces[0] if interfaces else LOOPBACK_INTERFACE,
+    }
+
+
+def _store_variables(address: str, port: int) -> dict[str, str]:
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }
+
+
+def store_of(job: AgentJob) -> tuple[str, int]:
+    """Address and port of the store of a job."""
+    return (
+        job.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
+        int(job.env["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
+    )
+
+
+def interface_environment(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name the interfaces of one host, in a job of several.
+
+    Args:
+        names: of the interfaces that lead to the other hosts, the best first.
+        env: of the job; a choice for NCCL that the user made there stays.
+    """
+    if not names:
+        return {}
+    return {
+        "HOROVOD_GLOO_IFACE": names[0],
+        "NCCL_SOCKET_IFNAME": env.get("NCCL_SOCKET_IFNAME", ",".join(names)),
     }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,15 @@ import cloudpickle
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
 from horovod.runner.environment import with_horovod_on_path
+from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch
 from horovod.runner.plan import JobSettings
 from horovod.runner.run_task import FUNCTION_KEY, error_key, pack_function, result_key
+from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from horovod.rendezvous.server import StoreServer
     from horovod.runner.job import Outcome
@@ -33,8 +36,6 @@ _LATER = {
     "reset_limit": "elastic training",
     "cooldown_range": "elastic training",
     "host_discovery_script": "elastic training",
-    "ssh_port": "starting through ssh",
-    "ssh_identity_file": "starting through ssh",
     "use_mpi": "starting through mpirun",
     "mpi_args": "starting through mpirun",
 }
@@ -70,6 +71,7 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    config: str | Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Calls ``func(*args, **kwargs)`` on every rank of a new job and returns what they returned.
 
@@ -85,16 +87,21 @@ def run(
         func: called on each rank; it, its arguments and its result are sent with cloudpickle.
         args, kwargs: arguments, the same on all ranks.
         num_proc: how many ranks to start; ``np`` is its deprecated name.
-        hosts: such as ``localhost:4``; only this machine in this version.
+        hosts: such as ``localhost:4`` or ``worker-0:2,worker-1:2``; other machines are reached
+            through ssh.
         hostfile: file with one ``host slots=N`` per line, in place of ``hosts``.
         start_timeout: seconds until all ranks must have found each other.
         output_filename: folder for the output of each rank, as ``--output-filename``.
         verbose: 1 or more tells each step on stderr.
         network_interfaces: names; ``network_interface`` is its deprecated form with commas.
         executable: the Python that runs the ranks; this one if None.
+        ssh_port: of sshd on all hosts.
+        ssh_identity_file: a private key for ssh.
+        config: path of a config file as ``--config-file`` takes it, or its contents, for example
+            ``{"params": {"fusion_threshold_mb": 32}}``.
         use_gloo, disable_cache: accepted for old scripts, without effect.
         min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script,
-            ssh_port, ssh_identity_file, use_mpi, mpi_args, min_np, max_np: not supported in this
+            use_mpi, mpi_args, min_np, max_np: not supported in this
             version.
 
     Returns:
@@ -112,17 +119,15 @@ def run(
 def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given: Any) -> list[Any]:
     """:func:`run` without the arguments that are None or deprecated."""
     _check(given)
+    _check_call(func, args, given)
     slots = assign(_hosts(given), num_proc)
     executable = given.get("executable")
     environ = inherited_environment()
-    variables = {}
-    if "start_timeout" in given:
-        variables["HOROVOD_START_TIMEOUT"] = str(given["start_timeout"])
     settings = JobSettings(
         command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
         cwd=os.getcwd(),
         environ=environ if executable else with_horovod_on_path(environ),
-        variables=variables,
+        variables=_variables(given),
         network_interfaces=tuple(given.get("network_interfaces", ())),
     )
     options = LaunchOptions(
@@ -131,9 +136,10 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         output_filename=given.get("output_filename"),
         start_timeout_s=given.get("start_timeout"),
         verbose=bool(given.get("verbose")),
+        ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
     )
     path = [] if executable else [entry for entry in sys.path if entry]
-    payload = pack_function(func, args, dict(given.get("kwargs", {})), path)
+    payload = _packed(func, args, dict(given.get("kwargs", {})), path)
     call = _Call(payload, len(slots))
     return call.results(launch(slots, settings, options, call.using))
 
@@ -165,6 +171,52 @@ def _check(given: Mapping[str, Any]) -> None:
     for name, feature in _LATER.items():
         if given.get(name):
             raise UsageError(f"horovod.run: {name}: {feature} is not supported in this version")
+
+
+def _check_call(func: object, args: object, given: Mapping[str, Any]) -> None:
+    if not callable(func):
+        raise UsageError(f"horovod.run: func is {func!r:.80}, which cannot be called")
+    if not isinstance(args, tuple | list):
+        raise UsageError(
+            f"horovod.run: args is {args!r:.80}; write a tuple, such as ({args!r:.40},)"
+        )
+    if not isinstance(given.get("kwargs", {}), Mapping):
+        raise UsageError(f"horovod.run: kwargs is {given['kwargs']!r:.80}; write a dictionary")
+    if given.get("start_timeout", 1) <= 0:
+        raise UsageError(
+            f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"
+        )
+
+
+def _packed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: list[str]) -> bytes:
+    try:
+        return pack_function(func, args, kwargs, path)
+    except Exception as error:  # whatever the user's __reduce__ may raise
+        raise UsageError(
+            "horovod.run: the function or its arguments cannot be sent to the ranks: "
+            f"{type(error).__name__}: {error}; make such objects inside of the function"
+        ) from error
+
+
+def _variables(given: Mapping[str, Any]) -> dict[str, str]:
+    """What the config and the arguments set; an argument is stronger."""
+    variables = {}
+    if "config" in given:
+        # Not for every job: pydantic takes its time to load.
+        from horovod.runner.config_file import parse_config, read_config_file
+
+        config = given["config"]
+        found = (
+            parse_config(dict(config), {}, "horovod.run: config")
+            if isinstance(config, Mapping)
+            else read_config_file(config)
+        )
+        if found.controller == "mpi":
+            _check({"use_mpi": True})
+        variables = variables_of(found.values)
+    if "start_timeout" in given:
+        variables["HOROVOD_START_TIMEOUT"] = str(given["start_timeout"])
+    return variables
 
 
 def _hosts(given: Mapping[str, Any]) -> list[Host]:
@@ -219,7 +271,17 @@ class _Call:
                 rank=missing[0],
                 exit_code=0,
             )
-        return [cloudpickle.loads(self._results[rank]) for rank in range(self._size)]
+        return [self._result(rank) for rank in range(self._size)]
+
+    def _result(self, rank: int) -> Any:
+        try:
+            return cloudpickle.loads(self._results[rank])
+        except Exception as error:  # whatever the class of the result may raise
+            raise RankFailedError(
+                f"the result of rank {rank} cannot be read here: {type(error).__name__}: {error}",
+                rank=rank,
+                exit_code=0,
+            ) from error
 
     def _error(self, outcome: Outcome) -> RankFailedError:
         failure = outcome.failure

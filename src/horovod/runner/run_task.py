@@ -17,7 +17,7 @@ import cloudpickle
 
 from horovod.config import Config
 from horovod.errors import StartError
-from horovod.rendezvous.secret import read_secret
+from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def main() -> None:
 
 def _exchange(config: Config, exchange: Callable[[StoreClient], T]) -> T:
     """Talks to the store over a connection of its own: the function may take hours, or fork."""
-    secret = read_secret(config.secret_file)
+    secret = secret_of(config)
     address, port = config.rendezvous_addr, config.rendezvous_port
     with StoreClient(address, port, secret, config.start_timeout_s) as store:
         return exchange(store)

@@ -44,6 +44,26 @@ _JOB = (
     ),
 )
 
+_MEETING = (
+    Setting(
+        "HOROVOD_SECRET_KEY",
+        "the job's secret as 64 hexadecimal digits, alike on all ranks, where the user has to give "
+        "one: `openssl rand -hex 32`; see [hosts](hosts.md)",
+    ),
+    Setting(
+        "HOROVOD_RENDEZVOUS",
+        "`host:port` at which rank 0 opens the job's store, where neither `horovodrun` nor the "
+        "starter helps; needs a secret that the user gives; see [hosts](hosts.md)",
+    ),
+    Setting(
+        "HOROVOD_GLOO_IFACE",
+        "the network interface at which this rank listens for ranks of other hosts; the launcher "
+        "sets it (`--network-interfaces`)",
+        field="network_interface",
+        shown="where the store is reached from",
+    ),
+)
+
 _SPEED = (
     _count(
         "HOROVOD_FUSION_THRESHOLD",
@@ -251,6 +271,7 @@ _DEPRECATED = (
 
 HONOURED: tuple[Setting, ...] = (
     *_JOB,
+    *_MEETING,
     *_SPEED,
     *_CORRECTNESS,
     *_REPORTS,

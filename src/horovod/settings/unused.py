@@ -74,10 +74,6 @@ _RUN_TIME = (
     _unused("HOROVOD_ENABLE_XLA_OPS", "this version has no TensorFlow adapter"),
     _unused("HOROVOD_CCL_CACHE", "Intel oneCCL is not used"),
     _unused("HOROVOD_DISABLE_NVTX_RANGES", "no NVTX ranges are written"),
-    _unused(
-        "HOROVOD_GLOO_IFACE",
-        "a rank listens where the launcher tells it to: use `--network-interfaces`",
-    ),
     _unused("HOROVOD_ELASTIC_TIMEOUT", "this version has no elastic driver"),
     _unused("HOROVOD_SPARK_START_TIMEOUT", _NO_SPARK),
     _unused("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", _NO_SPARK),

@@ -17,17 +17,11 @@ from strangers import GARBAGE, knock, send_all, was_thrown_out
 
 from horovod.config import Config
 from horovod.errors import StartError
-from horovod.rendezvous import (
-    HOSTS_KEY,
-    Connections,
-    StoreClient,
-    StoreServer,
-    connect_peers,
-    make_secret,
-)
+from horovod.rendezvous import HOSTS_KEY, StoreClient, StoreServer, make_secret
 from horovod.rendezvous.handshake import Hello, pack_hello
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.local import connect_unix, receive_inbox
+from horovod.rendezvous.peers import Connections, connect_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -64,6 +64,23 @@ def test_add_returns_the_value_that_was_first(client: StoreClient) -> None:
     assert client.add("a", b"2") == b"1"
 
 
+def test_a_will_is_carried_out_when_the_connection_ends(
+    server: StoreServer, secret: bytes, client: StoreClient
+) -> None:
+    with StoreClient(server.address, server.port, secret) as mortal:
+        mortal.leave_will("gone", b"first will")
+        mortal.leave_will("gone", b"last will")
+        assert client.try_get("gone") is None
+    assert client.get("gone", 10.0) == b"last will"
+    with StoreClient(server.address, server.port, secret) as other:
+        other.leave_will("gone too", b"will")
+        other.leave_will("gone too", None)
+    with StoreClient(server.address, server.port, secret) as third:
+        third.leave_will("gone", b"too late")
+    assert client.get("gone", 10.0) == b"last will"
+    assert client.try_get("gone too") is None
+
+
 def test_delete_prefix(server: StoreServer, client: StoreClient) -> None:
     for key in ("x/1", "x/2", "y"):
         client.set(key, b"")
@@ -129,6 +146,20 @@ def test_it_listens_only_on_the_given_address(server: StoreServer) -> None:
     assert server.address == "127.0.0.1"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.port), timeout=5)
+
+
+def test_it_listens_at_several_addresses_until_one_was_chosen(no_leak: None) -> None:
+    secret = make_secret()
+    with StoreServer(secret, "127.0.0.1", further_addresses=["127.0.0.2"]) as server:
+        (first, second) = server.endpoints
+        with StoreClient(*first, secret) as early, StoreClient(*second, secret) as client:
+            server.narrow(second)
+            assert server.endpoints == (second,)
+            assert (server.address, server.port) == second
+            early.set("a", b"1")
+            assert client.try_get("a") == b"1"
+            with pytest.raises(OSError, match="refused"):
+                connect_tcp(*first, time.monotonic() + 5.0)
 
 
 @pytest.mark.parametrize("address", ["", "0.0.0.0", "::"])
@@ -316,6 +347,15 @@ def test_a_waiter_that_leaves_is_forgotten(
         sock.sendall(b"".join(FrameWriter(session.send_key).frame(encode(request))))
     client.set("a", b"1")
     assert client.get("a", 5.0) == b"1"
+
+
+def test_whoever_waits_for_years_disturbs_nobody(server: StoreServer, client: StoreClient) -> None:
+    with ThreadPoolExecutor(2) as ranks:
+        waiting = [ranks.submit(each.get, "a", 1e12) for each in (server, client)]
+        server.set("b", b"1")
+        assert server.get("b", 5.0) == b"1"
+        server.set("a", b"2")
+        assert [future.result(10) for future in waiting] == [b"2", b"2"]
 
 
 def test_closing_the_store_ends_every_wait(no_leak: None, secret: bytes) -> None:

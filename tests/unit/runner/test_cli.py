@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import horovod
-from horovod.runner import local
+from horovod.runner import check_build, local
 from horovod.runner.check_build import build_report
 from horovod.runner.cli import main
 
@@ -30,24 +33,54 @@ def test_check_build_needs_no_number_of_ranks(capsys: pytest.CaptureFixture[str]
 
 def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
-    text = build_report()
-    for name in ("TensorFlow", "PyTorch", "MXNet", "JAX", "NCCL"):
-        assert f"    [ ] {name}\n" in text
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(check_build, "_library", lambda name, module="": "")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    lines = build_report().splitlines()
+    for name in ("TensorFlow", "Keras", "PyTorch", "MXNet", "JAX", "NCCL", "MPI"):
+        assert f"    [ ] {name}" in lines
+    why = build_report(verbose=True)
+    assert "[ ] PyTorch: no module torch for this Python\n" in why
+    assert "[ ] NCCL: no libnccl.so.2 among" in why
+    assert "[ ] MPI: no mpirun on the path; horovodrun does without\n" in why
+    monkeypatch.setattr("shutil.which", lambda name: f"/opt/{name}")
+    assert "[X] MPI: /opt/mpirun may start the ranks\n" in build_report(verbose=True)
+
+
+def test_check_build_names_versions_and_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SimpleNamespace(origin="/place/__init__.py", submodule_search_locations=None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
-    text = build_report()
-    assert "    [X] PyTorch 1.2\n" in text
-    assert "    [ ] NCCL (found, but not supported in this version)\n" in text
+    monkeypatch.setattr(check_build, "_library", lambda name, module="": f"/lib/lib{name}.so")
+    assert "    [X] PyTorch 1.2\n" in build_report()
+    text = build_report(verbose=True)
+    assert "    [X] PyTorch 1.2: /place/__init__.py\n" in text
+    assert "    [ ] NCCL (found, but not supported in this version): /lib/libnccl.so\n" in text
+    assert f"at {sys.executable}\n" in text
+    assert re.search(r"\[X\] native: \w+ kernels, ", text)
 
 
 def test_check_build_promises_no_framework_without_an_adapter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    spec = SimpleNamespace(origin="/place/__init__.py")
     monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: object() if name == "tensorflow" else None
+        "importlib.util.find_spec", lambda name: spec if name == "tensorflow" else None
     )
-    assert "    [ ] TensorFlow (found, but not supported" in build_report()
+    assert re.search(r"\[ \] TensorFlow\S* ?\S* \(found, but not supported", build_report())
+
+
+def test_check_build_survives_an_engine_that_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_build, "engine_kernels", lambda: ("", "no such symbol"))
+    assert "    [ ] native shared memory: no such symbol\n" in build_report(verbose=True)
+
+
+def test_the_version_of_nccl_is_its_own_word(tmp_path: Path) -> None:
+    broken = tmp_path / "libnccl.so.2"
+    broken.write_text("not a library")
+    assert check_build.nccl_version(str(broken)) == ""
+    assert check_build.nccl_version("libc.so.6") == ""
 
 
 def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,8 +98,7 @@ def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
         ("-np 2 --", "no command was given"),
         ("-np 0 true", "0 ranks"),
         ("-np 4 -H localhost:2 true", "4 ranks were requested, but only 2 slots"),
-        ("-np 2 -H localhost:1,nowhere.invalid:1 true", "starts local ranks only"),
-        ("-np 2 -H a@b:1 true", "cannot read the host 'a@b:1'"),
+        ("-np 2 -H a@b@c:1 true", "cannot read the host 'a@b@c:1'"),
         ("-np 2 --hostfile /nowhere/f true", "cannot read the hostfile /nowhere/f"),
         ("-np 2 --network-interface nowhere0 true", "no network interface 'nowhere0'"),
         ("-np 2 --fusion-threshold-mb -1 true", "must be at least 0"),
@@ -79,9 +111,7 @@ def test_a_wrong_line_costs_one_line(
     line: str,
     message: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "is_local", lambda name: name == "localhost")
     assert main(line.split(), {}) == 2
     text = capsys.readouterr().err
     assert text.startswith("horovodrun: ")
@@ -109,3 +139,25 @@ def test_local_hosts() -> None:
     assert local.is_local("127.0.0.53")
     assert local.is_local("::1")
     assert not local.is_local("192.0.2.1")
+
+
+def test_the_hosts_of_an_allocation_need_not_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
+    assert main(["--dry-run", "x"], slurm) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("3 ranks on 2 hosts")
+    assert "host n1" in text
+    assert main(["-np", "2", "--dry-run", "x"], slurm) == 0
+    assert "2 ranks on 1 host" in capsys.readouterr().out
+    assert main(["-np", "1", "-H", "a:1", "--dry-run", "x"], slurm) == 0
+    assert "host a" in capsys.readouterr().out
+
+
+def test_horovodrun_that_was_started_once_per_rank_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    environ = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_ID": "7"}
+    assert main(["-np", "4", "x"], environ) == 2
+    message = capsys.readouterr().err
+    assert "Slurm started horovodrun 4 times" in message
+    assert "start the script itself" in message

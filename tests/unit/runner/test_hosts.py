@@ -23,13 +23,16 @@ from horovod.runner.hosts import Host, Slot, assign, parse_hostfile, parse_hosts
         ("[fe80::1%eth0]", [Host("fe80::1%eth0", None)]),
         ("a:1,b:1,a:2", [Host("a", 3), Host("b", 1)]),
         ("a,a", [Host("a", 2)]),
+        ("me@a:1,first.last@[::1]:2", [Host("a", 1, "me"), Host("::1", 2, "first.last")]),
     ],
 )
 def test_parse_hosts(text: str, hosts: list[Host]) -> None:
     assert parse_hosts(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["", "a:", "a:x", "a:1:2", "::1", "me@a:1", "-o:1", "a b", "a:-1"])
+@pytest.mark.parametrize(
+    "text", ["", "a:", "a:x", "a:1:2", "::1", "@a:1", "a@b@c", "-o@a:1", "-o:1", "a b", "a:-1"]
+)
 def test_parse_hosts_quotes_what_it_cannot_read(text: str) -> None:
     with pytest.raises(UsageError, match="cannot read the host") as caught:
         parse_hosts(text)
@@ -49,6 +52,25 @@ def test_parse_hostfile() -> None:
         Host("10.0.0.2", 8),
         Host("10.0.0.3", None),
     ]
+
+
+def test_parse_hostfile_reads_what_other_launchers_write() -> None:
+    text = "me@a:2\nb max-slots=3\n[::1] slots=1\na slots=1\n".replace("\na ", "\nme@a ")
+    assert parse_hostfile(text, "f") == [Host("a", 3, "me"), Host("b", 3), Host("::1", 1)]
+
+
+@pytest.mark.parametrize(
+    "line", ["a slot=1", "a slots=x", "a slots", "a:1 slots=2", "a slots=0", "a slots=-1", "a b"]
+)
+def test_parse_hostfile_refuses_fields_that_it_does_not_know(line: str) -> None:
+    with pytest.raises(UsageError, match="f, line 1"):
+        parse_hostfile(line, "f")
+
+
+def test_a_host_has_one_user() -> None:
+    with pytest.raises(UsageError, match="two users, 'me' and 'nobody'"):
+        parse_hosts("me@a:1,a:1")
+    assert {slot.user for slot in assign(parse_hosts("me@a:2"), 2)} == {"me"}
 
 
 def test_parse_hostfile_names_the_line() -> None:

@@ -57,21 +57,37 @@ def test_an_agent_that_reports_success() -> None:
 def test_an_agent_that_does_not_come_up() -> None:
     outcome, _ = supervise("echo asking for a password >&2; exec sleep 100", 0.3)
     assert outcome.exit_code == 1
-    assert "no agent came up on somewhere within 0.3 s" in outcome.message
+    assert "somewhere: no agent came up there within 0.3 s" in outcome.message
     assert "asking for a password" in outcome.message
 
 
 def test_an_agent_that_ends_without_a_word() -> None:
     outcome, _ = supervise("echo no such module >&2; exit 3")
     assert outcome.exit_code == 1
-    assert "the agent of somewhere is gone" in outcome.message
+    assert "cannot start on host somewhere: it ended" in outcome.message
     assert "no such module" in outcome.message
 
 
 def test_an_agent_that_is_something_else() -> None:
-    outcome, _ = supervise("echo 'Welcome to this host!'; exec sleep 100")
+    outcome, _ = supervise("echo 'Welcome to this host!'; exec sleep 100", 0.5)
     assert outcome.exit_code == 1
     assert "Welcome" in outcome.message
+    outcome, _ = supervise("exec yes Welcome")
+    assert outcome.exit_code == 1
+    assert "not an agent: b'Welcome" in outcome.message
+
+
+def test_what_a_login_script_prints_is_skipped() -> None:
+    frames = [READY, *(encode(Kind.EXITED, rank, b"0") for rank in (0, 1)), DONE]
+    outcome, text = supervise("echo 'Welcome to this host!'\n" + said(*frames))
+    assert outcome == Outcome(0)
+    assert text == ""
+
+
+def test_an_agent_of_another_version() -> None:
+    outcome, _ = supervise(said(encode(Kind.READY, payload=b"1 0.28.1")))
+    assert outcome.exit_code == 1
+    assert "somewhere: it has Horovod 0.28.1, but this machine has" in outcome.message
 
 
 def test_an_agent_that_ends_its_ranks_on_its_own() -> None:

@@ -5,12 +5,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import UsageError
 from horovod.runner import output
-from horovod.runner.output import LinePrefixer, Output, Tail
+from horovod.runner.output import LinePrefixer, Output, Tail, streams_to_colour
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,7 @@ def test_a_line_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prefixed(b"123456", b"78\n") == ">123456\n>78\n"
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.text(alphabet="a\r\né€", max_size=30), st.integers(1, 5))
 def test_the_cut_does_not_matter(text: str, step: int) -> None:
     data = text.encode()
@@ -142,3 +143,46 @@ def test_lines_of_threads_do_not_mix() -> None:
     assert sorted(lines) == sorted(
         f"[{rank}]<stdout>:{line.decode()}" for rank in range(4) for _ in range(50)
     )
+
+
+class Console(io.StringIO):
+    """A console that may be a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "environ", "coloured"),
+    [
+        (True, True, {"TERM": "xterm"}, {"stdout", "stderr"}),
+        (True, False, {"TERM": "xterm"}, {"stdout"}),
+        (False, False, {"TERM": "xterm"}, set()),
+        (True, True, {"TERM": "xterm", "NO_COLOR": "1"}, set()),
+        (True, True, {"TERM": "xterm", "NO_COLOR": ""}, {"stdout", "stderr"}),
+        (True, True, {"TERM": "dumb"}, set()),
+        (True, True, {}, set()),
+    ],
+)
+def test_only_terminals_get_colours(
+    stdout: bool, stderr: bool, environ: dict[str, str], coloured: set[str]
+) -> None:
+    assert streams_to_colour(Console(stdout), Console(stderr), environ) == coloured
+
+
+def test_each_rank_has_its_colour_and_lines_have_none(tmp_path: Path) -> None:
+    sink, stdout, stderr = make(coloured={"stdout"}, directory=str(tmp_path))
+    for rank in (0, 1, 6):
+        sink.write(rank, "stdout", b"a\n")
+    sink.write(0, "stderr", b"b\n")
+    sink.close()
+    first, second, seventh = stdout.getvalue().splitlines()
+    assert first == "\x1b[36m[0]<stdout>:\x1b[0ma"
+    assert second == "\x1b[32m[1]<stdout>:\x1b[0ma"
+    assert seventh.startswith("\x1b[36m[6]")
+    assert stderr.getvalue() == "[0]<stderr>:b\n"
+    assert (tmp_path / "rank.00/stdout").read_bytes() == b"a\n"

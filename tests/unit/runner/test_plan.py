@@ -4,7 +4,14 @@ from typing import Any
 
 from horovod.config import Config
 from horovod.runner.hosts import assign, parse_hosts
-from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
+from horovod.runner.plan import (
+    AgentJob,
+    JobSettings,
+    StoreAddress,
+    interface_environment,
+    make_plan,
+    store_of,
+)
 
 SECRET = bytes(range(32))
 STORE = StoreAddress("127.0.0.1", 4242, SECRET)
@@ -68,6 +75,41 @@ def test_network_interfaces() -> None:
     env = plan("a:1", 1, environ=inherited, network_interfaces=("e1", "e2"))[0].env
     assert env["NCCL_SOCKET_IFNAME"] == "e1,e2"
     assert env["HOROVOD_GLOO_IFACE"] == "e1"
+
+
+def test_other_machines_get_only_what_holds_on_any() -> None:
+    environ = {
+        "HOME": "/home/me",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "BASH_FUNC_module%%": "() { :; }",
+        "SSH_AUTH_SOCK": "/s",
+        "HOROVOD_SECRET_KEY": "hush",
+        "PATH": "/bin",
+        "HOMEPAGE": "x",
+    }
+    settings = JobSettings(("x",), "/w", environ)
+    slots = assign(parse_hosts("here:1,me@there:1"), 2)
+    here, there = make_plan(slots, settings, STORE, 99, ["there"])
+    assert (here.remote, there.remote, there.user) == (False, True, "me")
+    assert here.env["HOME"] == "/home/me"
+    assert {"PATH", "HOMEPAGE"} == set(environ) & set(there.env)
+    for job in (here, there):  # each agent finds out about its own host
+        assert "HOROVOD_GLOO_IFACE" not in job.env
+        assert "NCCL_SOCKET_IFNAME" not in job.env
+    assert interface_environment(["e0", "e1"], there.env) == {
+        "HOROVOD_GLOO_IFACE": "e0",
+        "NCCL_SOCKET_IFNAME": "e0,e1",
+    }
+    assert (
+        interface_environment(["e0"], {"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
+    )
+    assert interface_environment([], {}) == {}
+
+
+def test_a_job_moves_to_another_store() -> None:
+    job = plan("a:1", 1)[0].at("10.0.0.1", 7)
+    assert store_of(job) == ("10.0.0.1", 7)
+    assert job.secret == SECRET
 
 
 def test_a_job_survives_the_journey() -> None:

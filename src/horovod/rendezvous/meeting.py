@@ -1,0 +1,252 @@
+"""How ranks that another starter started find each other: mpirun, srun, jsrun, Kubernetes.
+
+Rank 0 opens the store of the job in its own process. Where it listens, and the secret, the other
+ranks learn over the first of these that there is:
+
+- a meeting point that the user named (``HOROVOD_RENDEZVOUS``), with a secret that he gave alike to
+  all ranks;
+- MPI, if the program has initialised it with mpi4py;
+- the key-value space of the starter, by PMI-1 or PMIx;
+- a private file in the user's home, if the starter gives the job a name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from horovod.errors import StartError
+from horovod.rendezvous import pmi, pmix
+from horovod.rendezvous.handshake import HandshakeError
+from horovod.rendezvous.interfaces import address_of, own_addresses, reachable_addresses
+from horovod.rendezvous.job_file import JobFile
+from horovod.rendezvous.reach import Endpoint, Way, reach
+from horovod.rendezvous.secret import make_secret, secret_of
+from horovod.rendezvous.server import StoreServer
+from horovod.rendezvous.sockets import remaining_s, resolve
+from horovod.rendezvous.store import StoreClient
+
+if TYPE_CHECKING:
+    from horovod.config import Config
+
+_LOOPBACK = "127.0.0.1"
+# A PMI-1 value has at most 1024 characters.
+_MAX_ENDPOINTS = 8
+_MPI_TEXT_BYTES = 4096
+_MPI_PAUSE_S = 0.001
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """What rank 0 tells the other ranks."""
+
+    endpoints: tuple[Endpoint, ...]
+    secret: bytes
+
+    def to_text(self) -> str:
+        document = {"endpoints": self.endpoints, "secret": self.secret.hex()}
+        return json.dumps(document).encode("ascii").hex()
+
+    @staticmethod
+    def from_text(text: str) -> _Notice:
+        try:
+            document = json.loads(bytes.fromhex(text))
+            endpoints = tuple((str(address), int(port)) for address, port in document["endpoints"])
+            return _Notice(endpoints, bytes.fromhex(document["secret"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartError(f"rank 0 published something that makes no sense: {error}") from None
+
+
+class Meeting:
+    """The place where the ranks of a job meet; leaving it open lets them meet again.
+
+    Args:
+        config: of this rank, which has no address of a store.
+        member: what those are that meet, for messages: ranks, or nodes that start ranks.
+
+    Raises:
+        StartError: the ranks did not find each other; the message names ways out.
+    """
+
+    def __init__(self, config: Config, member: str = "rank") -> None:
+        self._member = member
+        self._cleanup = ExitStack()
+        self._deadline = time.monotonic() + config.start_timeout_s
+        self._file: JobFile | None = None
+        self._rank, self._size = config.rank, config.size
+        try:
+            server = self._open_store(config) if config.rank == 0 else None
+            notice, way = self._find(config, server)
+            endpoint = self._settle(notice, way)
+            if self._file is not None and config.rank == 0:
+                self._file.remove()  # all have come, so all have read it
+        except BaseException:
+            self.close()
+            raise
+        self._address, self._port = endpoint
+        self._secret_key = notice.secret.hex()
+
+    def attend(self, config: Config) -> Config:
+        """The settings of this rank, with the store of the meeting."""
+        return replace(
+            config,
+            rendezvous_addr=self._address,
+            rendezvous_port=self._port,
+            secret_key=self._secret_key,
+        )
+
+    def close(self) -> None:
+        """Closes the store, if it is in this process. Idempotent."""
+        self._cleanup.close()
+
+    def _open_store(self, config: Config) -> StoreServer:
+        given = config.secret_key or config.secret_file
+        secret = secret_of(config) if given else make_secret()
+        address, *further = _addresses(config, self._deadline)
+        port = config.meeting_point[1] if config.meeting_point else 0
+        server = StoreServer(secret, address, port, further_addresses=further[: _MAX_ENDPOINTS - 1])
+        self._cleanup.callback(server.close)
+        self._secret = secret
+        return server
+
+    def _find(self, config: Config, server: StoreServer | None) -> tuple[_Notice, Way]:
+        """Learns of the store and reaches it."""
+        own = None if server is None else _Notice(server.endpoints, self._secret)
+        if config.meeting_point is not None:
+            return self._by_name(config.meeting_point, config, own)
+        text = None if own is None else own.to_text()
+        shared = _share(text, config, self._deadline)
+        if shared is not None:
+            notice = _Notice.from_text(shared)
+            return notice, reach(notice.endpoints, notice.secret, self._deadline)
+        return self._by_file(config, own)
+
+    def _by_name(
+        self, point: tuple[str, int], config: Config, own: _Notice | None
+    ) -> tuple[_Notice, Way]:
+        """Rank 0 may open its store later than this rank looks for it."""
+        host, port = point
+        if own is None:
+            named = [(address, port) for address in resolve(host, self._deadline)]
+            own = _Notice(tuple(named), secret_of(config))
+        while True:
+            try:
+                return own, reach(own.endpoints, own.secret, self._deadline)
+            except StartError as error:
+                if time.monotonic() + _PAUSE_S >= self._deadline:
+                    raise StartError(
+                        f"{self._member} 0 was not met at {host} port {port} within "
+                        f"{config.start_timeout_s:g} s: {error}"
+                    ) from error
+                time.sleep(_PAUSE_S)  # a port gives no sign when somebody begins to listen
+
+    def _by_file(self, config: Config, own: _Notice | None) -> tuple[_Notice, Way]:
+        starter = config.starter
+        if starter is None or not starter.job:
+            raise StartError(_no_way(config))
+        self._file = file = JobFile(starter.job)
+        if own is not None:
+            file.write(own.to_text())
+            self._cleanup.callback(file.remove)
+            return own, reach(own.endpoints, own.secret, self._deadline)
+        text = ""
+        while True:
+            text = file.read(self._deadline, text)
+            notice = _Notice.from_text(text)
+            try:
+                return notice, reach(notice.endpoints, notice.secret, self._deadline)
+            except HandshakeError:
+                raise
+            except StartError:
+                continue  # a job that was killed left the file, and rank 0 is about to replace it
+
+    def _settle(self, notice: _Notice, way: Way) -> Endpoint:
+        """Agrees with the other ranks of this host on an address that other hosts reach, too."""
+        with StoreClient(*way.endpoint, notice.secret, remaining_s(self._deadline)) as store:
+            if not way.stays_here:
+                store.set(_place_key(self._rank), json.dumps(way.endpoint).encode())
+                return way.endpoint
+            store.set(_place_key(self._rank), b"null")
+            keys = [_place_key(rank) for rank in range(self._size)]
+            found = store.wait_all(keys, remaining_s(self._deadline))
+        missing = [rank for rank, key in enumerate(keys) if key not in found]
+        if missing:
+            late = ", ".join(map(str, missing[:16]))
+            raise StartError(
+                f"{self._member} {late} of {self._size} never came to the store of {self._member} "
+                f"0 at {way.endpoint[0]} port {way.endpoint[1]}; look for its errors"
+            )
+        places: list[Any] = [json.loads(found[key]) for key in keys]
+        address, port = next((place for place in places if place is not None), way.endpoint)
+        return str(address), int(port)
+
+
+def _place_key(rank: int) -> str:
+    return f"meeting/place/{rank}"
+
+
+def _addresses(config: Config, deadline: float) -> list[str]:
+    """Where the store of rank 0 listens."""
+    if config.meeting_point:
+        named = [a for a in resolve(config.meeting_point[0], deadline) if a in own_addresses()]
+        # The name may stand for a service in front of this host.
+        return named or reachable_addresses()
+    if config.starter is not None and config.starter.one_host:
+        return [_LOOPBACK]
+    if config.network_interface:
+        return [address_of(config.network_interface)]
+    return reachable_addresses()
+
+
+def _share(text: str | None, config: Config, deadline: float) -> str | None:
+    """Brings a text from rank 0 to all ranks by what the starter lends; None if that is nothing."""
+    starter = config.starter
+    if (mpi := _running_mpi()) is not None:
+        return _share_by_mpi(mpi, text, config, deadline)
+    if starter is None:
+        return None
+    if starter.pmi_fd is not None:
+        return pmi.share(text, starter.pmi_fd, deadline)
+    if not starter.pmix_folders:
+        return None
+    try:
+        return pmix.share(text, starter.pmix_folders, remaining_s(deadline))
+    except OSError as error:
+        raise StartError(f"rank {config.rank} could not meet the others: {error}") from error
+
+
+def _running_mpi() -> Any:
+    """The module MPI of mpi4py, if the program has initialised it."""
+    module: Any = sys.modules.get("mpi4py.MPI")
+    running = module is not None and module.Is_initialized() and not module.Is_finalized()
+    return module if running else None
+
+
+def _share_by_mpi(mpi: Any, text: str | None, config: Config, deadline: float) -> str:
+    world = mpi.COMM_WORLD
+    if (world.rank, world.size) != (config.rank, config.size):
+        raise StartError(
+            f"this process is rank {config.rank} of {config.size}, but MPI has it as {world.rank} "
+            f"of {world.size}; start the script with the mpirun of the MPI that it loads"
+        )
+    buffer = bytearray((text or "").encode("ascii").ljust(_MPI_TEXT_BYTES))
+    request = world.Ibcast(buffer, 0)
+    while not request.Test():
+        remaining_s(deadline)
+        time.sleep(_MPI_PAUSE_S)  # MPI has nothing to wait on with a deadline
+    return buffer.decode("ascii").strip()
+
+
+def _no_way(config: Config) -> str:
+    starter = "its starter" if config.starter is None else config.starter.name
+    return (
+        f"rank {config.rank} of {config.size} was not told where the job's store listens "
+        f"(HOROVOD_GLOO_RENDEZVOUS_ADDR is missing), and {starter} lends no way to tell: start the "
+        "script with horovodrun, or give all ranks HOROVOD_RENDEZVOUS=host:port of rank 0's host "
+        "and HOROVOD_SECRET_KEY (openssl rand -hex 32)"
+    )

@@ -1,0 +1,75 @@
+"""Hands a job over to mpirun or jsrun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from horovod.errors import UsageError
+from horovod.runner.controller import Starter
+from horovod.runner.launch import say
+from horovod.runner.mpirun import identify, jsrun_line, mpirun_line
+from horovod.runner.plan import interface_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horovod.runner.mpirun import MpiJob
+    from horovod.runner.plan import JobSettings
+
+_VERSION_TIMEOUT_S = 20.0
+
+
+def environment(settings: JobSettings) -> dict[str, str]:
+    """The variables of mpirun itself: what the ranks shall get, and what it needs to start them."""
+    common = {**settings.environ, **settings.variables, "PYTHONUNBUFFERED": "1"}
+    interfaces = settings.network_interfaces
+    return {**common, **interface_environment(interfaces, common if not interfaces else {})}
+
+
+def start(job: MpiJob, starter: Starter, *, dry_run: bool, verbose: bool) -> int:
+    """Makes this process mpirun (or jsrun), which then gets all signals and gives the exit code.
+
+    Args:
+        job: what to start.
+        starter: mpirun or jsrun.
+        dry_run: only print the command.
+        verbose: print it on stderr.
+
+    Returns:
+        0 after a dry run; otherwise this does not return.
+
+    Raises:
+        UsageError: there is no such program, or it cannot do what the job asks for.
+    """
+    if starter is Starter.JSRUN:
+        line = jsrun_line(job)
+    else:
+        line = mpirun_line(identify(_version(job.environ)), job)
+    if dry_run:
+        print(shlex.join(line))
+        return 0
+    if verbose:
+        say(sys.stderr, shlex.join(line))
+    sys.stdout.flush()
+    try:
+        os.execvpe(line[0], line, dict(job.environ))
+    except OSError as error:
+        raise UsageError(f"{line[0]} cannot be started: {error.strerror}") from error
+
+
+def _version(environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            ["mpirun", "--version"],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--mpi: 'mpirun --version' failed: {error}") from error
+    return done.stdout + done.stderr

@@ -1,0 +1,101 @@
+"""What changed since Horovod 0.28, as data for the doctor; compatibility.md says why."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Level(enum.Enum):
+    """How much something matters."""
+
+    FAILS = "fails"
+    DEPRECATED = "deprecated"
+    CHANGED = "changed"
+    IGNORED = "ignored"
+    HONOURED = "honoured"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to say about a call or an argument."""
+
+    level: Level
+    text: str
+
+
+_TO_COME = "is still to come"
+
+# By module; the longest name that fits counts.
+MISSING_MODULES = {
+    "horovod": "Horovod has no such module",
+    "horovod.common": "the inside is arranged anew; exceptions are in horovod.errors, all else in "
+    "the module of the framework",
+    "horovod.torch": "all public names are in horovod.torch",
+    "horovod.torch.elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
+    "horovod.tensorflow": f"TensorFlow {_TO_COME}",
+    "horovod.keras": f"Keras {_TO_COME}",
+    "horovod.mxnet": f"MXNet {_TO_COME}",
+    "horovod.spark": f"the integration with Spark {_TO_COME}",
+    "horovod.ray": f"the integration with Ray {_TO_COME}",
+    "horovod.data": "the loaders of the framework do without it",
+    "horovod.runner.launch": "use horovodrun, or horovod.run()",
+}
+
+# Names that a module no longer exports.
+MISSING_NAMES = {
+    "elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
+    "mpi_ops": "all public names are in the module itself",
+    "check_extension": "there is one build, and it always has its native code",
+    "extension_available": "there is one build, and it always has its native code",
+}
+
+_NO_LIBRARY = Rule(
+    Level.CHANGED,
+    "is False or 0: the engine is Horovod's own; gloo_built() is True, which scripts take for "
+    "'works without MPI'",
+)
+
+# By function; said wherever it is called.
+CALLS = {
+    **dict.fromkeys(
+        ("mpi_built", "mpi_enabled", "nccl_built", "ddl_built", "ccl_built", "cuda_built"),
+        _NO_LIBRARY,
+    ),
+    "rocm_built": _NO_LIBRARY,
+    "mpi_threads_supported": Rule(Level.FAILS, "raises: MPI does not control the job; remove it"),
+    "broadcast_optimizer_state": Rule(
+        Level.CHANGED, "sends the state of the root as it is, and takes no step with zero gradients"
+    ),
+}
+
+_ELASTIC = Rule(Level.FAILS, f"is refused: elastic training {_TO_COME}")
+
+# By function and argument.
+ARGUMENTS = {
+    ("init", "comm"): Rule(
+        Level.FAILS,
+        "takes no communicator of MPI and no subset: all ranks that were launched form the job; "
+        "use process_sets",
+    ),
+    **{
+        (name, "average"): Rule(Level.DEPRECATED, "use op=hvd.Average or op=hvd.Sum")
+        for name in (
+            *("allreduce", "allreduce_", "allreduce_async", "allreduce_async_"),
+            *("grouped_allreduce", "grouped_allreduce_"),
+            *("grouped_allreduce_async", "grouped_allreduce_async_"),
+        )
+    },
+    ("DistributedOptimizer", "num_groups"): Rule(Level.DEPRECATED, "use groups"),
+    ("join", "device"): Rule(Level.IGNORED, "is not needed"),
+    ("run", "np"): Rule(Level.DEPRECATED, "use num_proc"),
+    ("run", "network_interface"): Rule(Level.DEPRECATED, "use network_interfaces"),
+    ("run", "disable_cache"): Rule(Level.IGNORED, "nothing is cached"),
+    **{
+        ("run", name): _ELASTIC
+        for name in (
+            *("min_np", "max_np", "min_num_proc", "max_num_proc", "slots", "reset_limit"),
+            *("cooldown_range", "host_discovery_script"),
+        )
+    },
+}

@@ -1,0 +1,126 @@
+"""Which program started this process as one of several, as its variables tell. Pure.
+
+Our own launcher says all that a rank must know. Others say the rank, the number of ranks and a
+name of the job, and some lend a channel over which the ranks can tell each other the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What a starter that is not ours says of the job.
+
+    Attributes:
+        name: for messages.
+        job: a text that no other job of this user has at the same time; empty if there is none.
+        pmi_fd: a connection that speaks the PMI-1 protocol; None if there is none.
+        pmix_folders: where PMIx's library may lie; empty if the starter does not speak PMIx.
+        one_host: whether all ranks are certainly on one host.
+    """
+
+    name: str
+    job: str = ""
+    pmi_fd: int | None = None
+    pmix_folders: tuple[str, ...] = ()
+    one_host: bool = False
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one starter names what it says."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str = ""
+    local_size: str = ""
+    job: tuple[str, ...] = ()
+    num_hosts: str = ""
+    half_is_wrong: bool = False
+
+
+# In this order: mpirun inside a Slurm job leaves the variables of both. In the script of a Slurm
+# batch job SLURM_PROCID and SLURM_NTASKS are set, too, but nobody started several of it.
+_KINDS = (
+    _Kind(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ("PMIX_NAMESPACE",),
+        half_is_wrong=True,
+    ),
+    _Kind(
+        "jsrun",
+        "JSM_NAMESPACE_RANK",
+        "JSM_NAMESPACE_SIZE",
+        "JSM_NAMESPACE_LOCAL_RANK",
+        "JSM_NAMESPACE_LOCAL_SIZE",
+        ("LSB_JOBID", "PMIX_NAMESPACE"),
+    ),
+    _Kind(
+        "MPICH",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        half_is_wrong=True,
+    ),
+    _Kind(
+        "Slurm",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        num_hosts="SLURM_STEP_NUM_NODES",
+    ),
+    # Kubernetes tells the index of a pod only; the manifest has to say how many there are.
+    _Kind("Kubernetes", "JOB_COMPLETION_INDEX", "HOROVOD_SIZE"),
+)
+
+_PMIX_FOLDERS = ("OMPI_LIBDIR_LOC", "PMIX_PREFIX")
+
+
+def find_starter(
+    variables: Mapping[str, str],
+) -> tuple[Starter, tuple[str, str], tuple[str, str]] | None:
+    """Finds the starter of this process.
+
+    Args:
+        variables: of the environment.
+
+    Returns:
+        The starter, and the names of its variables for rank and size, in the job and on the host
+        (empty if it has none), of which one may be missing; None for a process of our own launcher,
+        or of nobody.
+    """
+    if variables.get("HOROVOD_RANK"):
+        return None
+    for kind in _KINDS:
+        given = [name for name in (kind.rank, kind.size) if variables.get(name)]
+        if len(given) == 2 or (given and kind.half_is_wrong):
+            local = (kind.local_rank, kind.local_size)
+            return _starter(kind, variables), (kind.rank, kind.size), local
+    return None
+
+
+def _starter(kind: _Kind, variables: Mapping[str, str]) -> Starter:
+    parts = [variables.get(name, "") for name in kind.job]
+    size = variables.get(kind.size, "")
+    pmi_fd = variables.get("PMI_FD", "")
+    folders = [variables[name] for name in _PMIX_FOLDERS if variables.get(name)]
+    return Starter(
+        name=kind.name,
+        job="-".join(parts) if parts and all(parts) else "",
+        pmi_fd=int(pmi_fd) if pmi_fd.isascii() and pmi_fd.isdigit() else None,
+        pmix_folders=("", *folders) if variables.get("PMIX_NAMESPACE") else (),
+        one_host=variables.get(kind.local_size) == size != ""
+        or variables.get(kind.num_hosts) == "1",
+    )

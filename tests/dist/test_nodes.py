@@ -1,0 +1,123 @@
+"""``horovodrun --node-rank`` on every host, without ssh."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cluster import Cluster, entered, why_not
+from launcher import Launcher, assert_all_gone, launched, python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = [sys.executable, str(ROOT / "examples" / "pytorch" / "digits.py"), "--epochs", "2"]
+WHY_NO_HOSTS = why_not()
+PATIENT = {"HOROVOD_START_TIMEOUT": "90"}
+GONE_S = 10.0
+
+SLEEPER = python("import os, time; print('asleep', os.getpid(), flush=True); time.sleep(100)")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def nodes(
+    command: Sequence[str],
+    num_proc: int = 4,
+    namespaces: Sequence[str] = ("", ""),
+    address: str = "127.0.0.1",
+    keys: Sequence[str] = (),
+    words: Sequence[str] = (),
+) -> Iterator[list[Launcher]]:
+    """A launcher on each host; the last one is started first."""
+    key = secrets.token_hex(32)
+    port = free_port()
+    with ExitStack() as stack:
+        launchers = []
+        for index in reversed(range(len(namespaces))):
+            place = entered(namespaces[index]) if namespaces[index] else nullcontext()
+            line = ["-np", str(num_proc), "--num-nodes", str(len(namespaces)), "--node-rank"]
+            line += [str(index), "--rendezvous", f"{address}:{port}", *words, *command]
+            env = {**PATIENT, "HOROVOD_SECRET_KEY": keys[index] if keys else key}
+            with place:
+                launchers.append(stack.enter_context(launched(*line, **env)))
+        yield launchers[::-1]
+
+
+def test_ranks_know_their_place_and_no_key() -> None:
+    code = (
+        "import os; e = os.environ\n"
+        "print(*(e[f'HOROVOD_{n}'] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK')),"
+        "'HOROVOD_SECRET_KEY' in e)"
+    )
+    with nodes(python(code)) as launchers:
+        assert [launcher.wait() for launcher in launchers] == [0, 0], launchers[0].stderr
+        lines = sorted(line for launcher in launchers for line in launcher.lines["stdout"])
+    assert lines == [
+        f"[{rank}]<stdout>:{rank} 4 {rank % 2} {rank // 2} False" for rank in range(4)
+    ]
+
+
+@pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
+def test_the_digits_example_trains_on_two_hosts() -> None:
+    with Cluster(2) as cluster:
+        spaces = [host.namespace for host in cluster.hosts]
+        with nodes(DIGITS, 4, spaces, cluster.hosts[0].address) as launchers:
+            texts = [(launcher.wait(150.0), launcher.stderr) for launcher in launchers]
+            assert [code for code, _ in texts] == [0, 0], texts
+            output = "\n".join(launchers[0].lines["stdout"])
+            assert "on 4 rank(s)" in output, output
+
+
+def asleep(launchers: Sequence[Launcher]) -> list[int]:
+    """The processes of all ranks, once they sleep."""
+    lines = [line for each in launchers for line in each.wait_lines("stdout", "asleep", 2)]
+    return [int(line.split()[-1]) for line in lines]
+
+
+def test_a_rank_that_fails_ends_all_nodes() -> None:
+    with nodes(SLEEPER) as launchers:
+        pids = asleep(launchers)
+        families = [process for each in launchers for process in each.descendants()]
+        os.kill(pids[2], signal.SIGKILL)
+        began_s = time.monotonic()
+        assert [launcher.wait() for launcher in launchers] == [128 + signal.SIGKILL] * 2
+        assert_all_gone(families, began_s + GONE_S - time.monotonic())
+        for launcher in launchers:
+            assert "was killed by SIGKILL" in launcher.stderr
+        assert "node 1 (" in launchers[0].stderr
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_launcher_that_is_killed_ends_all_nodes(victim: int) -> None:
+    with nodes(SLEEPER) as launchers:
+        asleep(launchers)
+        families = [process for each in launchers for process in each.descendants()]
+        launchers[victim].process.kill()
+        began_s = time.monotonic()
+        assert launchers[1 - victim].wait() == 1
+        assert_all_gone(families, began_s + GONE_S - time.monotonic())
+        said = launchers[1 - victim].stderr
+    expected = "the connection to node 0 was lost" if victim == 0 else "its launcher is gone"
+    assert expected in said
+
+
+def test_another_secret_is_refused() -> None:
+    keys = [secrets.token_hex(32), secrets.token_hex(32)]
+    with nodes(["true"], keys=keys, words=["--start-timeout", "3"]) as launchers:
+        assert [launcher.wait() for launcher in launchers] == [1, 1]
+    assert "node 1 of 2 never came to the store of node 0" in launchers[0].stderr
+    assert "node 0 was not met at 127.0.0.1" in launchers[1].stderr

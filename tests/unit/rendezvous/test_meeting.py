@@ -1,0 +1,216 @@
+"""Ranks that no launcher of ours started find each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod.config import Config
+from horovod.errors import StartError
+from horovod.rendezvous import StoreClient, StoreServer, make_secret, pmi
+from horovod.rendezvous.job_file import JobFile
+from horovod.rendezvous.meeting import Meeting
+from horovod.rendezvous.reach import reach
+from horovod.settings.starters import Starter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEADLINE_S = 20.0
+
+
+def soon() -> float:
+    return time.monotonic() + DEADLINE_S
+
+
+# -- a text from rank 0 to all
+
+
+class Hydra(threading.Thread):
+    """Speaks the protocol of mpirun with a few processes, as MPICH 5 does."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(daemon=True)
+        self.pairs = [socket.socketpair() for _ in range(size)]
+        self._barrier = threading.Barrier(size)
+        self._values: dict[str, str] = {}
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(len(self.pairs)) as pool:
+            list(pool.map(self._serve, [ours for ours, _ in self.pairs]))
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock.makefile("rw") as file:
+            for line in file:
+                words = dict(word.split("=", 1) for word in line.split())
+                file.write(self._answer(words) + "\n")
+                file.flush()
+
+    def _answer(self, words: dict[str, str]) -> str:
+        match words["cmd"]:
+            case "init":
+                return "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=2"
+            case "get_my_kvsname":
+                return "cmd=my_kvsname rc=0 kvsname=kvs_1_0_vm"
+            case "put":
+                self._values[words["key"]] = words["value"]
+                return "cmd=put_result rc=0"
+            case "barrier_in":
+                self._barrier.wait(DEADLINE_S)
+                return "cmd=barrier_out tag=0"
+            case _:
+                value = self._values.get(words["key"])
+                return "cmd=get_result rc=-1" if value is None else f"cmd=get_result value={value}"
+
+    def close(self) -> None:
+        for pair in self.pairs:
+            for sock in pair:
+                sock.close()
+
+
+def test_pmi_brings_the_text_of_rank_0_to_all() -> None:
+    hydra = Hydra(3)
+    hydra.start()
+    texts = ["0123abc", None, None]
+    with ThreadPoolExecutor(3) as pool:
+        tasks = [
+            pool.submit(pmi.share, text, theirs.fileno(), soon())
+            for text, (_, theirs) in zip(texts, hydra.pairs, strict=True)
+        ]
+        assert [task.result(DEADLINE_S) for task in tasks] == ["0123abc"] * 3
+    # What follows is MPI's: the connection is open, and nothing of it was read.
+    hydra.pairs[0][1].sendall(b"cmd=init\n")
+    assert hydra.pairs[0][1].recv(100).startswith(b"cmd=response_to_init")
+    hydra.close()
+
+
+def test_pmi_that_does_not_help_is_an_error() -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"cmd=response_to_init rc=-1\n")
+    with pytest.raises(StartError, match="mpirun answered"):
+        pmi.share(None, theirs.fileno(), soon())
+    ours.close()
+    with pytest.raises(StartError, match=r"the process manager of mpirun did not help"):
+        pmi.share(None, theirs.fileno(), soon())
+    theirs.close()
+    with pytest.raises(StartError, match="did not help"):
+        pmi.share(None, 10_000, soon())
+
+
+def test_a_file_in_the_home_is_private(tmp_path: Path) -> None:
+    file = JobFile("77-0/../x", tmp_path)
+    file.write("one")
+    assert file.path.parent == tmp_path / ".horovod" / "jobs"
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    assert file.path.parent.stat().st_mode & 0o777 == 0o700
+    assert file.read(soon()) == "one"
+    file.path.chmod(0o644)
+    with pytest.raises(StartError, match="must be closed to all other users"):
+        file.read(soon())
+    file.path.parent.chmod(0o755)
+    with pytest.raises(StartError, match="must be closed to all other users"):
+        file.write("two")
+
+
+def test_a_file_that_does_not_come_is_missed(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"rank 0 did not write .*77-0 in time"):
+        JobFile("77-0", tmp_path).read(time.monotonic() + 0.1)
+
+
+# -- the way to the store
+
+
+def test_the_way_that_proves_itself_is_taken() -> None:
+    secret = make_secret()
+    free = socket.create_server(("127.0.0.1", 0))
+    closed = free.getsockname()
+    free.close()
+    with StoreServer(make_secret()) as other, StoreServer(secret) as store:
+        strangers = [closed, (other.address, other.port)]
+        way = reach([*strangers, (store.address, store.port)], secret, soon())
+        assert way.endpoint == (store.address, store.port)
+        assert way.stays_here
+        with pytest.raises(StartError, match=r"cannot be reached: tried 127.0.0.1 port"):
+            reach(strangers, secret, soon())
+
+
+# -- meetings
+
+
+def meet(configs: list[Config]) -> list[Config]:
+    """Ranks that are threads meet; returns what they know then. The store is closed."""
+    with ThreadPoolExecutor(len(configs)) as pool:
+        tasks = [pool.submit(Meeting, config) for config in configs]
+        meetings = [task.result(DEADLINE_S) for task in tasks]
+    attended = [meeting.attend(config) for meeting, config in zip(meetings, configs, strict=True)]
+    secret = bytes.fromhex(attended[0].secret_key)
+    with StoreClient(attended[1].rendezvous_addr, attended[1].rendezvous_port, secret) as store:
+        store.set("key", b"value")
+    for meeting in meetings:
+        meeting.close()
+    return attended
+
+
+def test_ranks_meet_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    stale = JobFile("9-0", tmp_path)
+    stale.write(b'{"endpoints": [["127.0.0.1", 9]], "secret": "00"}'.hex())
+    starter = Starter("Slurm", "9-0", one_host=True)
+    configs = [Config(rank=rank, size=3, starter=starter) for rank in range(3)]
+    attended = meet(configs)
+    assert len({(c.rendezvous_addr, c.rendezvous_port, c.secret_key) for c in attended}) == 1
+    assert attended[0].rendezvous_addr == "127.0.0.1"
+    assert not os.listdir(stale.path.parent)
+
+
+def test_ranks_meet_where_the_user_says() -> None:
+    free = socket.create_server(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+    free.close()
+    key = make_secret().hex()
+    configs = [
+        Config(rank=rank, size=2, meeting_point=("localhost", port), secret_key=key)
+        for rank in (1, 0)
+    ]
+    attended = meet(configs[::-1])
+    assert {(c.rendezvous_addr, c.rendezvous_port, c.secret_key) for c in attended} == {
+        ("127.0.0.1", port, key)
+    }
+
+
+def test_who_is_missing_is_named() -> None:
+    config = Config(
+        size=3,
+        meeting_point=("127.0.0.1", 0),
+        secret_key=make_secret().hex(),
+        start_timeout_s=0.5,
+        starter=Starter("Slurm", one_host=True),
+    )
+    with pytest.raises(StartError, match=r"rank 1, 2 of 3 never came to the store of rank 0"):
+        Meeting(config)
+
+
+def test_rank_0_that_is_missing_is_named() -> None:
+    config = Config(
+        rank=1,
+        size=2,
+        meeting_point=("127.0.0.1", 9),
+        secret_key=make_secret().hex(),
+        start_timeout_s=0.3,
+    )
+    with pytest.raises(StartError, match=r"rank 0 was not met at 127.0.0.1 port 9"):
+        Meeting(config)
+
+
+def test_a_starter_that_helps_in_no_way() -> None:
+    config = Config(rank=1, size=2, starter=Starter("Kubernetes"))
+    with pytest.raises(
+        StartError, match=r"Kubernetes lends no way .* HOROVOD_RENDEZVOUS=host:port"
+    ):
+        Meeting(config)

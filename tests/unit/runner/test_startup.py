@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod.rendezvous import StoreServer, make_secret
+from horovod.rendezvous.arrival import called_key, connected_key, process_age_s
+from horovod.runner.startup import Arrival, StartWatch, describe_start, describe_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def store() -> Iterator[StoreServer]:
+    with StoreServer(make_secret()) as server:
+        yield server
+
+
+class Lines:
+    """What was said, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._news = threading.Condition()
+
+    def say(self, line: str) -> None:
+        with self._news:
+            self.said.append(line)
+            self._news.notify_all()
+
+    def wait(self, count: int) -> list[str]:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.said) >= count, 30)
+            return list(self.said)
+
+
+def test_a_slow_rank_is_named_with_its_phase() -> None:
+    arrivals = {0: Arrival(0.3, 2.0, 10.0), 1: Arrival(0.4, 11.5, 0.5), 2: Arrival(0.2, 2.2, 9.9)}
+    assert describe_start(arrivals, ["a", "b", "b"], 12.4) == (
+        "starting took 12.4 s: spawn 0.4 s (rank 1 on b was last; median 0.3 s), "
+        "import 11.5 s (rank 1 on b was last; median 2.2 s), connect 0.5 s"
+    )
+
+
+def test_one_rank_has_no_median() -> None:
+    assert describe_start({0: Arrival(1, 9.04, 0)}, ["a"], 11) == (
+        "starting took 11.0 s: spawn 1.0 s, import 9.0 s, connect 0.0 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("called", "connected", "line"),
+    [
+        (set(), set(), ""),
+        ({0, 1, 2}, {0, 1, 2}, ""),
+        (
+            {0, 2},
+            set(),
+            "after 10 s 2 ranks have called init(); rank 1 on b did not call init() yet",
+        ),
+        (
+            {0, 1, 2},
+            {0},
+            "after 10 s 3 ranks have called init(); rank 1 on b, 2 on b still connect to the "
+            "others",
+        ),
+    ],
+)
+def test_while_it_goes_on(called: set[int], connected: set[int], line: str) -> None:
+    assert describe_wait(called, connected, ["a", "b", "b"], 10.2) == line
+
+
+def test_many_late_ranks_fit_into_a_line() -> None:
+    line = describe_wait({0}, set(), ["a"] * 100, 10)
+    assert line.endswith("8 on a and 91 more did not call init() yet")
+
+
+def test_a_fast_start_is_not_reported(store: StoreServer) -> None:
+    lines = Lines()
+    with StartWatch(["a"], lines.say, time.monotonic(), 30).using(store):
+        store.set(called_key(0), b"1.0")
+        store.set(connected_key(0), b"0.1")
+    assert lines.said == []
+
+
+def test_a_program_that_never_calls_init_is_left_alone(store: StoreServer) -> None:
+    lines = Lines()
+    with StartWatch(["a", "a"], lines.say, time.monotonic() - 5, 5).using(store):
+        pass
+    assert lines.said == []
+    assert not [each for each in threading.enumerate() if each.name == "horovod-start"]
+
+
+def test_a_store_that_is_gone_hides_nothing(store: StoreServer) -> None:
+    with StartWatch(["a"], Lines().say, time.monotonic(), 30).using(store):
+        store.close()
+    assert not [each for each in threading.enumerate() if each.name == "horovod-start"]
+
+
+def test_a_slow_start_is_reported_while_it_goes_on_and_when_it_is_over(store: StoreServer) -> None:
+    lines = Lines()
+    store.set(called_key(0), b"1.0")
+    with StartWatch(["a", "b"], lines.say, time.monotonic() - 20, 20).using(store):
+        (waiting,) = lines.wait(1)
+        assert "rank 1 on b did not call init() yet" in waiting
+        store.set(called_key(1), b"15.0")
+        for rank in (0, 1):
+            store.set(connected_key(rank), b"0.5")
+        report = lines.wait(2)[1]
+    assert report.startswith("starting took 20.")
+    assert "import 15.0 s (rank 1 on b was last; median 15.0 s), connect 0.5 s" in report
+    assert len(lines.said) == 2
+
+
+def test_a_process_knows_its_age() -> None:
+    age_s = process_age_s()
+    assert 0 < age_s < 86400
+    assert process_age_s() >= age_s

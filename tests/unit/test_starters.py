@@ -1,0 +1,148 @@
+"""Ranks that another starter started: what its variables say."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod.config import Config
+from horovod.errors import StartError
+from horovod.settings.starters import Starter, find_starter
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-a-1@1",
+    "PMIX_PREFIX": "/opt/pmix",
+}
+MPICH = {
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+    "PMI_FD": "9",
+    "MPI_LOCALRANKID": "1",
+    "MPI_LOCALNRANKS": "2",
+}
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_NTASKS": "8",
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "2",
+}
+JSRUN = {
+    "JSM_NAMESPACE_RANK": "1",
+    "JSM_NAMESPACE_SIZE": "6",
+    "JSM_NAMESPACE_LOCAL_RANK": "1",
+    "JSM_NAMESPACE_LOCAL_SIZE": "3",
+    "LSB_JOBID": "12",
+    "PMIX_NAMESPACE": "4",
+}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "HOROVOD_SIZE": "3"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "starter", "places"),
+    [
+        (
+            OPEN_MPI,
+            Starter("Open MPI", "prterun-a-1@1", None, ("", "/opt/pmix")),
+            (3, 4, 1, 2),
+        ),
+        (MPICH, Starter("MPICH", "", 9, (), one_host=True), (1, 2, 1, 2)),
+        (SLURM, Starter("Slurm", "77-0"), (5, 8, 0, 1)),
+        (JSRUN, Starter("jsrun", "12-4", None, ("",)), (1, 6, 1, 3)),
+        (KUBERNETES, Starter("Kubernetes"), (2, 3, 0, 1)),
+        # mpirun inside a Slurm job
+        (
+            SLURM | OPEN_MPI,
+            Starter("Open MPI", "prterun-a-1@1", None, ("", "/opt/pmix")),
+            (3, 4, 1, 2),
+        ),
+        (
+            SLURM | {"SLURM_STEP_NUM_NODES": "1"},
+            Starter("Slurm", "77-0", one_host=True),
+            (5, 8, 0, 1),
+        ),
+    ],
+)
+def test_who_started_this_process(
+    variables: dict[str, str], starter: Starter, places: tuple[int, ...]
+) -> None:
+    config = Config.from_env(variables)
+    assert config.starter == starter
+    assert (config.rank, config.size, config.local_rank, config.local_size) == places
+    assert not config.is_placed
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"JOB_COMPLETION_INDEX": "2"},  # pods that have nothing to do with one another
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"},  # the script of a job
+        OPEN_MPI | {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"},
+    ],
+)
+def test_processes_that_are_alone(variables: dict[str, str]) -> None:
+    assert find_starter(variables) is None
+    config = Config.from_env(variables)
+    assert (config.rank, config.size, config.starter) == (0, 1, None)
+
+
+def test_the_place_among_the_hosts_follows_from_the_hosts_of_all_ranks() -> None:
+    hosts = [0, 0, 1, 0, 1]
+    placed = [
+        Config.from_env({**SLURM, "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "5"}).at_hosts(
+            hosts
+        )
+        for rank in range(5)
+    ]
+    assert [(c.local_rank, c.local_size, c.cross_rank, c.cross_size) for c in placed] == [
+        (0, 3, 0, 2),
+        (1, 3, 0, 2),
+        (0, 2, 1, 2),
+        (2, 3, 0, 1),
+        (1, 2, 1, 2),
+    ]
+
+
+def test_a_launcher_of_ours_knows_the_place_better() -> None:
+    told = {
+        "HOROVOD_RANK": "1",
+        "HOROVOD_SIZE": "2",
+        "HOROVOD_LOCAL_RANK": "0",
+        "HOROVOD_LOCAL_SIZE": "1",
+        "HOROVOD_CROSS_RANK": "1",
+        "HOROVOD_CROSS_SIZE": "2",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "1",
+    }
+    config = Config.from_env(told)
+    assert config.at_hosts([0, 0]) == config
+    assert config.cross_rank == 1
+
+
+def test_a_meeting_point_needs_a_good_secret() -> None:
+    given = {**KUBERNETES, "HOROVOD_RENDEZVOUS": "train-0.train:29400"}
+    with pytest.raises(StartError, match="needs a secret that all ranks share"):
+        Config.from_env(given)
+    with pytest.raises(StartError, match="has 6 characters, but must be 64 hexadecimal digits"):
+        Config.from_env({**given, "HOROVOD_SECRET_KEY": "secret"})
+    config = Config.from_env({**given, "HOROVOD_SECRET_KEY": "0f" * 32})
+    assert config.meeting_point == ("train-0.train", 29400)
+    assert "0f0f" not in repr(config)
+    config = Config.from_env({**given, "HOROVOD_SECRET_FILE": "/run/secrets/horovod"})
+    assert config.secret_file == "/run/secrets/horovod"
+
+
+@pytest.mark.parametrize("text", ["host", "host:", "host:0", "host:65536", "::1:5", ":5", "a b:5"])
+def test_a_meeting_point_is_host_and_port(text: str) -> None:
+    with pytest.raises(StartError, match="is not host:port"):
+        Config.from_env({**KUBERNETES, "HOROVOD_RENDEZVOUS": text})
+
+
+def test_a_meeting_point_may_be_an_address() -> None:
+    given = {**KUBERNETES, "HOROVOD_SECRET_KEY": "0f" * 32, "HOROVOD_RENDEZVOUS": "[::1]:5"}
+    assert Config.from_env(given).meeting_point == ("::1", 5)
