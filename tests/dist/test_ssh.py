@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from cluster import Cluster
-from launcher import python
+from cluster import Cluster, entered
+from launcher import environment, python
 from ssh_hosts import SshHosts, why_not
 
 if TYPE_CHECKING:
@@ -85,6 +86,20 @@ def test_inside_a_slurm_allocation_no_host_need_be_named(hosts: SshHosts) -> Non
     assert sorted(job.lines["stdout"]) == [
         f"[{rank}]<stdout>:host{host}" for rank, host in [(0, 0), (1, 0), (2, 1)]
     ]
+
+
+def test_horovod_run_calls_a_function_on_all_hosts(hosts: SshHosts) -> None:
+    code = "import horovod; print(horovod.run(pow, (2, 5), num_proc=3, hosts='host0:2,host1:1'))"
+    with entered(hosts.cluster.hosts[0].namespace):
+        done = subprocess.run(
+            python(code),
+            env=environment(**hosts.environment, **PATIENT),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.stdout == "[32, 32, 32]\n", done.stderr
+    hosts.assert_nothing_runs(GONE_S)
 
 
 def test_nothing_secret_is_seen_in_process_lists_and_logs(hosts: SshHosts) -> None:
