@@ -39,6 +39,11 @@ SLEEPER = python(
     "time.sleep(100)"
 )
 
+# Fills every pipe between its host and the launcher.
+TALKER = python(
+    "import os\nprint('asleep', os.getpid(), flush=True)\nwhile True: print('x' * 100, flush=True)"
+)
+
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
@@ -217,10 +222,13 @@ def test_ctrl_c_ends_the_job_on_all_hosts(hosts: SshHosts) -> None:
         assert "stopped by SIGINT" in launcher.stderr
 
 
-def test_a_host_that_vanishes_ends_the_ranks_on_both_sides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [SLEEPER, TALKER], ids=["silent", "talking"])
+def test_a_host_that_vanishes_ends_the_ranks_on_both_sides(
+    command: list[str], tmp_path: Path
+) -> None:
     """No packet tells of it, neither to the launcher nor to the agent on that host."""
     with Cluster(2) as cluster, SshHosts(cluster, tmp_path) as hosts:  # noqa: SIM117
-        with hosts.launched(*ALL, *SLEEPER) as launcher:
+        with hosts.launched(*ALL, *command) as launcher:
             pids_of(launcher, 4)
             began_s = time.monotonic()
             cluster.cut(1)

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from horovod.config import Config
@@ -213,3 +214,20 @@ def test_a_starter_that_helps_in_no_way() -> None:
         StartError, match=r"Kubernetes lends no way .* HOROVOD_RENDEZVOUS=host:port"
     ):
         Meeting(config)
+
+
+def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    monkeypatch.setattr("horovod.rendezvous.meeting.reachable_addresses", lambda: addresses)
+    config = Config(size=1, starter=Starter("Slurm", "5-0"))
+    meeting = Meeting(config)
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process().net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in addresses
+    ]
+    assert listening == [meeting.attend(config).rendezvous_addr]
+    meeting.close()
