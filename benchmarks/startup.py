@@ -5,8 +5,9 @@
 Every round starts each of these once, in turn, and reads the time at which the slowest rank has
 done its part: plain processes side by side that import torch and add two tensors; ``horovodrun``;
 ``torchrun`` with gloo. What is compared are the times above the plain processes of the same round.
-The moments in between are printed too, each as the time at which the last rank passed it. Byte code
-is kept in a folder of the benchmark, as it is in an installation.
+Beside it stands the processor time of all processes, which other programs on the machine disturb
+less. The moments in between are printed too, each as the time at which the last rank passed it.
+Byte code is kept in a folder of the benchmark, as it is in an installation.
 """
 
 from __future__ import annotations
@@ -81,6 +82,12 @@ def environment(folder: Path) -> dict[str, str]:
     return env
 
 
+def cpu_s() -> float:
+    """What all processes that were started and have ended have used, with their descendants."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
 def measure(starter: str, size: int, folder: Path) -> dict[str, float]:
     """Starts one job; returns seconds from its start until the last rank passed each mark."""
     program = folder / f"{starter}.py"
@@ -88,9 +95,17 @@ def measure(starter: str, size: int, folder: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder) as results:
         lines = commands(starter, size, program, Path(results))
         env = environment(folder)
+        used_s = cpu_s()
         began_s = time.monotonic()
         running = [
-            subprocess.Popen(line, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            subprocess.Popen(
+                line,
+                env=env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                # As launchers do: on a busy machine the kernel divides time between sessions.
+                start_new_session=True,
+            )
             for line in lines
         ]
         complaints = [process.communicate(timeout=TIMEOUT_S)[1] for process in running]
@@ -100,7 +115,7 @@ def measure(starter: str, size: int, folder: Path) -> dict[str, float]:
             raise SystemExit(f"{starter}: {b''.join(complaints).decode(errors='replace')}")
         ranks = [json.loads(file.read_text()) for file in files]
     times = {name: max(dict(marks)[name] for marks in ranks) - began_s for name, _ in ranks[0]}
-    return {**times, "exit": ended_s - began_s}
+    return {**times, "exit": ended_s - began_s, "cpu": cpu_s() - used_s}
 
 
 def show(rounds: list[dict[str, dict[str, float]]]) -> str:
@@ -115,12 +130,21 @@ def show(rounds: list[dict[str, dict[str, float]]]) -> str:
         lines.append(f"{starter:>10}: {text}")
     for starter in rounds[0]:
         if starter != "plain":
-            above = [each[starter]["allreduce"] - each["plain"]["allreduce"] for each in rounds]
-            lines.append(
-                f"{starter:>10} above plain: median {statistics.median(above):.2f} s, "
-                f"from {min(above):.2f} to {max(above):.2f}"
-            )
+            lines += [
+                above_plain(rounds, starter, "allreduce", "time to the allreduce"),
+                above_plain(rounds, starter, "cpu", "processor time of all"),
+            ]
     return "\n".join(lines)
+
+
+def above_plain(
+    rounds: list[dict[str, dict[str, float]]], starter: str, mark: str, what: str
+) -> str:
+    above = [each[starter][mark] - each["plain"][mark] for each in rounds]
+    return (
+        f"{starter:>10} above plain, {what}: median {statistics.median(above):.2f} s, "
+        f"from {min(above):.2f} to {max(above):.2f}"
+    )
 
 
 def main() -> None:

@@ -189,6 +189,18 @@ def test_replay(tmp_path: Path) -> None:
     assert 0 < measured["efficiency"] < 1.1
 
 
+def test_startup(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("--rounds", 1, "--starters", "plain,horovodrun", "--json", report)
+    output = run(BENCHMARKS / "startup.py", *words)
+    assert "horovodrun above plain, processor time of all: median" in output
+    (measured,) = json.loads(report.read_text())
+    marks = measured["horovodrun"]
+    phases = ("python", "import torch", "import horovod.torch", "init", "allreduce", "exit")
+    assert sorted(phases, key=lambda mark: marks[mark]) == list(phases)
+    assert marks["cpu"] > measured["plain"]["cpu"] > 0
+
+
 def test_the_list_of_gradients_is_that_of_resnet50() -> None:
     """161 tensors and 25,557,032 numbers are what the architecture is known for."""
     sum_up = (

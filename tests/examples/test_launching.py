@@ -68,6 +68,19 @@ def test_a_command_runs(command: str, folder: Path) -> None:
         assert result.stdout
 
 
+def test_the_output_looks_as_printed(folder: Path) -> None:
+    printed = {
+        mark.removeprefix("output of: "): body for mark, body in blocks() if "output of" in mark
+    }
+    assert printed
+    for command, body in printed.items():
+        assert run(command, folder).stdout == body
+
+
+def test_the_function_returns_the_sum_of_all_ranks(folder: Path) -> None:
+    assert run("python call.py", folder).stdout == "[3.0, 3.0]\n"
+
+
 def test_the_config_file_has_every_key(folder: Path) -> None:
     config = read_config_file(str(folder / "horovod.yaml"))
     assert config.values.keys() == {flag.attribute for flag in FLAGS}

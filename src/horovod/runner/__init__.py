@@ -23,7 +23,15 @@ or is gone.
     allocation  pure: the hosts that Slurm or LSF gave
     mpirun    pure: the command line of mpirun or jsrun; by_mpi becomes it
     options   the command line
+    config_file  the file of ``--config-file``; its schema follows from flags
+    controller   pure: who starts the ranks
+    dry_run   pure: what ``--dry-run`` prints
+    startup   says who was late, if starting takes long
+    summary   pure: what became of the ranks of a job that failed
     check_build  what ``--check-build`` prints
+    check_hosts  ``--check``; preflight asks the hosts, probe answers there with facts, and
+              preflight_report makes a table and advice of it; run_on carries question and answer
+    doctor    ``horovodrun doctor``; exports reads what modules offer, doctor_rules what changed
     cli       ``horovodrun``
     run       ``horovod.run``; run_task is what its ranks execute
 """

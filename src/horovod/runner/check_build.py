@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LATER = "found, but not supported in this version"
 
+_NO_MPIRUN = "no mpirun on the path; horovodrun does without"
+
 # NCCL mostly comes with a wheel that PyTorch or JAX depends on.
 _NCCL_MODULE = "nvidia.nccl"
 
@@ -100,7 +102,7 @@ def _path_of(module: str) -> str:
 
 def _mpirun() -> Entry:
     found = shutil.which("mpirun")
-    return Entry("MPI", False, f"mpirun at {found}, {_LATER}" if found else "no mpirun on the path")
+    return Entry("MPI", found is not None, f"{found} may start the ranks" if found else _NO_MPIRUN)
 
 
 def _nccl() -> Entry:

@@ -20,6 +20,7 @@ from horovod.rendezvous.accept import Acceptor
 from horovod.rendezvous.dial import dial, retrying
 from horovod.rendezvous.handshake import Hello
 from horovod.rendezvous.link_speed import answer, measure
+from horovod.rendezvous.reach import reach
 from horovod.rendezvous.sockets import connect_tcp
 from horovod.rendezvous.store import StoreClient
 from horovod.runner.facts import collect_facts
@@ -27,8 +28,8 @@ from horovod.runner.run_on import read_question, write_answer
 
 # For neighbours to appear and to be measured: a host that is gone must not cost the whole timeout.
 _LINKS_S = 10.0
-# For each address of the launcher.
-_ADDRESS_S = 3.0
+# For the launcher.
+_REACH_S = 10.0
 
 
 def dialled_by(index: int, num_hosts: int) -> list[int]:
@@ -79,18 +80,18 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
                 thread.join()  # all that it does has a deadline
 
 
-def _connect(endpoints: list[tuple[str, int]], secret: bytes) -> StoreClient:
-    """To the first address of the launcher that can be reached from here."""
-    reasons = []
-    for address, port in endpoints:
-        try:
-            return StoreClient(address, port, secret, _ADDRESS_S)
-        except StartError as error:
-            reasons.append(str(error))
-    raise StartError(
-        f"cannot reach the launcher: {'; '.join(reasons)}; does a firewall let connections to it "
-        "pass? Name the interface of the right network with --network-interfaces"
-    )
+def _connect(endpoints: list[list[Any]], secret: bytes) -> StoreClient:
+    """To the first address of the launcher that answers here."""
+    known = [(str(address), int(port)) for address, port in endpoints]
+    try:
+        way = reach(known, secret, time.monotonic() + _REACH_S)
+    except (StartError, TimeoutError):
+        addresses = ", ".join(address for address, _ in known)
+        raise StartError(
+            f"cannot reach the launcher at {addresses}; does a firewall let connections to it "
+            "pass? Name the interface of the right network with --network-interfaces"
+        ) from None
+    return StoreClient(*way.endpoint, secret, _REACH_S)
 
 
 def _measure(

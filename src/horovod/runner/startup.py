@@ -8,7 +8,6 @@ for the others while they connect, so the shortest time is what connecting itsel
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
 import time
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def _phase(name: str, seconds: Mapping[int, float], hostnames: Sequence[str]) ->
     text = f"{name} {seconds[slowest]:.1f} s"
     if len(seconds) == 1:
         return text
-    middle_s = statistics.median(seconds.values())
+    middle_s = sorted(seconds.values())[len(seconds) // 2]
     return f"{text} (rank {slowest} on {hostnames[slowest]} was last; median {middle_s:.1f} s)"
 
 
@@ -116,11 +115,16 @@ class StartWatch:
             yield
         finally:
             self._ended.set()
-            for rank in range(len(self._hostnames)):  # wakes the thread, wherever it waits
-                for key in (called_key(rank), connected_key(rank)):
-                    if store.try_get(key) is None:
-                        store.set(key, b"nan")
+            with contextlib.suppress(StartError):  # a store that is gone wakes it, too
+                self._wake(store)
             thread.join()
+
+    def _wake(self, store: StoreServer) -> None:
+        """Ends the wait of the thread, whichever rank it waits for."""
+        for rank in range(len(self._hostnames)):
+            for key in (called_key(rank), connected_key(rank)):
+                if store.try_get(key) is None:
+                    store.set(key, b"nan")
 
     def _watch(self, store: StoreServer) -> None:
         ranks = range(len(self._hostnames))

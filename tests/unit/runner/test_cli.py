@@ -41,7 +41,9 @@ def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     why = build_report(verbose=True)
     assert "[ ] PyTorch: no module torch for this Python\n" in why
     assert "[ ] NCCL: no libnccl.so.2 among" in why
-    assert "[ ] MPI: no mpirun on the path\n" in why
+    assert "[ ] MPI: no mpirun on the path; horovodrun does without\n" in why
+    monkeypatch.setattr("shutil.which", lambda name: f"/opt/{name}")
+    assert "[X] MPI: /opt/mpirun may start the ranks\n" in build_report(verbose=True)
 
 
 def test_check_build_names_versions_and_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,4 +133,5 @@ def modules_after(statement: str) -> set[str]:
 def test_only_who_reads_a_file_pays_for_it() -> None:
     heavy = {"pydantic", "yaml", "rich", "importlib.metadata"}
     assert not modules_after("import horovod.runner.cli, horovod.runner.agent") & heavy
+    assert not modules_after("import horovod.start") & {"pydantic", "yaml", "rich"}
     assert heavy - modules_after("import horovod.runner.config_file") <= {"rich"}

@@ -5,7 +5,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import UsageError
@@ -53,6 +53,7 @@ def test_a_line_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prefixed(b"123456", b"78\n") == ">123456\n>78\n"
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.text(alphabet="a\r\né€", max_size=30), st.integers(1, 5))
 def test_the_cut_does_not_matter(text: str, step: int) -> None:
     data = text.encode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -227,6 +229,22 @@ def test_emulated_hosts_answer_and_measure_each_other() -> None:
         assert each.clock_s is not None
         assert abs(each.clock_s) < 5
         assert all(link.bytes_per_s > 0 or link.fault for link in each.links)
+
+
+def test_a_host_that_cannot_reach_the_launcher_says_so() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        question = {
+            "index": 0,
+            "num_hosts": 1,
+            "endpoints": [taken.getsockname()],
+            "secret": "00" * 32,
+            "timeout_s": 60,
+        }
+        start = partial(START, Host("localhost", 1), False)
+        report = run_on(start, "horovod.runner.probe", question, 60)
+    assert report["fault"].startswith("cannot reach the launcher at 127.0.0.1; does a firewall")
+    assert report["facts"]["executable"] == sys.executable
 
 
 def test_the_exit_code_tells_of_faults() -> None:

@@ -71,6 +71,7 @@ ROWS: list[tuple[dict[str, Any], Any]] = [
     ),
     ({"executable": "/x/python"}, lambda seen: seen["settings"].command[0] == "/x/python"),
     ({}, lambda seen: seen["settings"].command[0] == sys.executable),
+    ({}, lambda seen: seen["settings"].variables == {}),
     (
         {"config": {"params": {"fusion_threshold_mb": 1}}, "start_timeout": 3},
         lambda seen: (

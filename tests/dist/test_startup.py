@@ -1,0 +1,54 @@
+"""Real ranks tell the launcher how their start went."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import time
+
+from launcher import environment
+
+from horovod.runner.hosts import Host, assign
+from horovod.runner.launch import LaunchOptions, launch
+from horovod.runner.plan import JobSettings
+from horovod.runner.startup import StartWatch
+
+SECONDS = r"(\d+\.\d) s"
+LAST = r"\(rank [01] on localhost was last; median \d+\.\d s\)"
+
+
+def start(code: str, slow_s: float) -> list[str]:
+    """Runs two ranks; returns what was said about their start."""
+    lines: list[str] = []
+    watch = StartWatch(["localhost", "localhost"], lines.append, time.monotonic(), slow_s)
+    settings = JobSettings((sys.executable, "-c", code), os.getcwd(), environment())
+    console = io.StringIO()
+    outcome = launch(
+        assign([Host("localhost", None)], 2),
+        settings,
+        LaunchOptions(stdout=console, stderr=console),
+        watch.using,
+    )
+    assert outcome.exit_code == 0, console.getvalue()
+    return lines
+
+
+def test_the_phases_of_a_start_are_told() -> None:
+    began_s = time.monotonic()
+    lines = start("from horovod.context import init; init()", slow_s=0.0)
+    pattern = (
+        rf"starting took {SECONDS}: spawn {SECONDS} {LAST}, import {SECONDS} {LAST}, "
+        rf"connect {SECONDS}"
+    )
+    found = re.fullmatch(pattern, lines[-1])
+    assert found, lines
+    took_s, spawn_s, import_s, connect_s = map(float, found.groups())
+    assert took_s <= time.monotonic() - began_s + 0.1
+    assert 0 < import_s < took_s
+    assert spawn_s + connect_s < took_s
+
+
+def test_a_program_without_init_is_not_commented() -> None:
+    assert start("pass", slow_s=0.0) == []
