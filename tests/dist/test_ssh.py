@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from cluster import Cluster
-from launcher import python
+from cluster import Cluster, entered
+from launcher import environment, python
 from ssh_hosts import SshHosts, why_not
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ SLEEPER = python(
     "signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
     "print('asleep', os.getpid(), flush=True)\n"
     "time.sleep(100)"
+)
+
+# Fills every pipe between its host and the launcher.
+TALKER = python(
+    "import os\nprint('asleep', os.getpid(), flush=True)\nwhile True: print('x' * 100, flush=True)"
 )
 
 
@@ -85,6 +91,20 @@ def test_inside_a_slurm_allocation_no_host_need_be_named(hosts: SshHosts) -> Non
     assert sorted(job.lines["stdout"]) == [
         f"[{rank}]<stdout>:host{host}" for rank, host in [(0, 0), (1, 0), (2, 1)]
     ]
+
+
+def test_horovod_run_calls_a_function_on_all_hosts(hosts: SshHosts) -> None:
+    code = "import horovod; print(horovod.run(pow, (2, 5), num_proc=3, hosts='host0:2,host1:1'))"
+    with entered(hosts.cluster.hosts[0].namespace):
+        done = subprocess.run(
+            python(code),
+            env=environment(**hosts.environment, **PATIENT),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.stdout == "[32, 32, 32]\n", done.stderr
+    hosts.assert_nothing_runs(GONE_S)
 
 
 def test_nothing_secret_is_seen_in_process_lists_and_logs(hosts: SshHosts) -> None:
@@ -202,10 +222,13 @@ def test_ctrl_c_ends_the_job_on_all_hosts(hosts: SshHosts) -> None:
         assert "stopped by SIGINT" in launcher.stderr
 
 
-def test_a_host_that_vanishes_ends_the_ranks_on_both_sides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [SLEEPER, TALKER], ids=["silent", "talking"])
+def test_a_host_that_vanishes_ends_the_ranks_on_both_sides(
+    command: list[str], tmp_path: Path
+) -> None:
     """No packet tells of it, neither to the launcher nor to the agent on that host."""
     with Cluster(2) as cluster, SshHosts(cluster, tmp_path) as hosts:  # noqa: SIM117
-        with hosts.launched(*ALL, *SLEEPER) as launcher:
+        with hosts.launched(*ALL, *command) as launcher:
             pids_of(launcher, 4)
             began_s = time.monotonic()
             cluster.cut(1)

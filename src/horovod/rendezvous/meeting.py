@@ -79,10 +79,13 @@ class Meeting:
         self._deadline = time.monotonic() + config.start_timeout_s
         self._file: JobFile | None = None
         self._rank, self._size = config.rank, config.size
+        self._used: set[Endpoint] = set()
         try:
             server = self._open_store(config) if config.rank == 0 else None
             notice, way = self._find(config, server)
             endpoint = self._settle(notice, way)
+            if server is not None and len(self._used) == 1:
+                server.narrow(endpoint)  # nobody uses the other ports
             if self._file is not None and config.rank == 0:
                 self._file.remove()  # all have come, so all have read it
         except BaseException:
@@ -182,8 +185,10 @@ class Meeting:
                 f"0 at {way.endpoint[0]} port {way.endpoint[1]}; look for its errors"
             )
         places: list[Any] = [json.loads(found[key]) for key in keys]
-        address, port = next((place for place in places if place is not None), way.endpoint)
-        return str(address), int(port)
+        remote = [(str(place[0]), int(place[1])) for place in places if place is not None]
+        endpoint = remote[0] if remote else way.endpoint
+        self._used = {endpoint, *remote}
+        return endpoint
 
 
 def _place_key(rank: int) -> str:

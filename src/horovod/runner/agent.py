@@ -59,6 +59,7 @@ class Agent:
         self._paused = False
         self._job_seen = False
         self._lifeline: Lifeline | None = None
+        self._cut = False
         self._stopping = False
         self._killing_until_s: float | None = None
         self._finished: asyncio.Future[None] = loop.create_future()
@@ -124,8 +125,12 @@ class Agent:
             invitation,
             on_reached=lambda index: self._outbox.send(Kind.REACHED, payload=b"%d" % index),
             on_given_up=lambda: self._outbox.send(Kind.TRIED),
-            on_cut=self._on_launcher_gone,
+            on_cut=self._on_cut,
         )
+
+    def _on_cut(self) -> None:
+        self._cut = True
+        self._on_launcher_gone()
 
     def _interfaces(self, job: AgentJob) -> list[str]:
         """Those that lead to the other hosts; none in a job of one machine."""
@@ -284,7 +289,10 @@ class Agent:
         self._stopping = True
         shutil.rmtree(self._directory, ignore_errors=True)
         self._outbox.send(Kind.DONE)
-        self._outbox.when_empty(self._leave)
+        if self._cut:
+            self._leave()  # sshd holds the pipe open for hours, and nobody reads it
+        else:
+            self._outbox.when_empty(self._leave)
 
     def _leave(self) -> None:
         if not self._finished.done():

@@ -91,9 +91,10 @@ def expand_hosts(text: str) -> list[str]:
 
 def _expand_brackets(entry: str, text: str) -> list[str]:
     match = _BRACKETS.search(entry)
+    plain = entry if match is None else entry[: match.start()] + "0"
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", plain):
+        raise UsageError(f"SLURM_JOB_NODELIST={text[:80]!r} cannot be read at {entry[:40]!r}")
     if match is None:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", entry):
-            raise UsageError(f"SLURM_JOB_NODELIST={text[:80]!r} cannot be read at {entry[:40]!r}")
         return [entry]
     before, after = entry[: match.start()], entry[match.end() :]
     middles = [number for part in match[1].split(",") for number in _expand_range(part, text)]

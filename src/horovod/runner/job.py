@@ -146,6 +146,7 @@ class Supervisor:
         self._exits: list[RankExit] = []
         self._stopped: list[int] = []
         self._began_s = time.monotonic()
+        self._any_started = False
         self._running = {rank_job.rank for job in jobs for rank_job in job.ranks}
         self._outcome: Outcome | None = None
         self._silent = False
@@ -177,7 +178,8 @@ class Supervisor:
         if outcome.exit_code == 0:
             self._log(f"the job ran {elapsed_s:.1f} s")
             return outcome
-        if not outcome.message or (outcome.failure is not None and outcome.failure.start_error):
+        failed_start = outcome.failure is not None and bool(outcome.failure.start_error)
+        if not outcome.message or failed_start or not self._any_started:
             return outcome  # nothing ran, or nobody reads
         told = summarize(outcome.failure, self._exits, self._stopped, self._running, elapsed_s)
         return replace(outcome, summary=told)
@@ -245,6 +247,7 @@ class Supervisor:
             case Kind.REACHED | Kind.TRIED:
                 self._on_way_found(link, frame)
             case Kind.STARTED:
+                self._any_started = True
                 pid = frame.payload.decode()
                 self._log(f"rank {frame.rank} on {link.hostname} is process {pid}")
             case Kind.EXITED:

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from horovod.config import Config
@@ -32,18 +33,15 @@ def soon() -> float:
 # -- a text from rank 0 to all
 
 
-class Hydra(threading.Thread):
+class Hydra:
     """Speaks the protocol of mpirun with a few processes, as MPICH 5 does."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(daemon=True)
         self.pairs = [socket.socketpair() for _ in range(size)]
         self._barrier = threading.Barrier(size)
         self._values: dict[str, str] = {}
-
-    def run(self) -> None:
-        with ThreadPoolExecutor(len(self.pairs)) as pool:
-            list(pool.map(self._serve, [ours for ours, _ in self.pairs]))
+        for ours, _ in self.pairs:
+            threading.Thread(target=self._serve, args=(ours,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         with sock.makefile("rw") as file:
@@ -68,26 +66,28 @@ class Hydra(threading.Thread):
                 value = self._values.get(words["key"])
                 return "cmd=get_result rc=-1" if value is None else f"cmd=get_result value={value}"
 
-    def close(self) -> None:
+    def __enter__(self) -> Hydra:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         for pair in self.pairs:
             for sock in pair:
                 sock.close()
 
 
 def test_pmi_brings_the_text_of_rank_0_to_all() -> None:
-    hydra = Hydra(3)
-    hydra.start()
     texts = ["0123abc", None, None]
-    with ThreadPoolExecutor(3) as pool:
+    with Hydra(3) as hydra, ThreadPoolExecutor(3) as pool:
         tasks = [
             pool.submit(pmi.share, text, theirs.fileno(), soon())
             for text, (_, theirs) in zip(texts, hydra.pairs, strict=True)
         ]
         assert [task.result(DEADLINE_S) for task in tasks] == ["0123abc"] * 3
-    # What follows is MPI's: the connection is open, and nothing of it was read.
-    hydra.pairs[0][1].sendall(b"cmd=init\n")
-    assert hydra.pairs[0][1].recv(100).startswith(b"cmd=response_to_init")
-    hydra.close()
+        # What follows is MPI's: the connection is open, and nothing of it was read.
+        mpi = hydra.pairs[0][1]
+        mpi.settimeout(DEADLINE_S)
+        mpi.sendall(b"cmd=init\n")
+        assert mpi.recv(100).startswith(b"cmd=response_to_init")
 
 
 def test_pmi_that_does_not_help_is_an_error() -> None:
@@ -214,3 +214,20 @@ def test_a_starter_that_helps_in_no_way() -> None:
         StartError, match=r"Kubernetes lends no way .* HOROVOD_RENDEZVOUS=host:port"
     ):
         Meeting(config)
+
+
+def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    monkeypatch.setattr("horovod.rendezvous.meeting.reachable_addresses", lambda: addresses)
+    config = Config(size=1, starter=Starter("Slurm", "5-0"))
+    meeting = Meeting(config)
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process().net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in addresses
+    ]
+    assert listening == [meeting.attend(config).rendezvous_addr]
+    meeting.close()

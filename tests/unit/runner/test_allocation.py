@@ -38,6 +38,8 @@ def test_lists_of_hosts(text: str, names: list[str]) -> None:
         "a[x]",
         "a[2-1]",
         "a]b",
+        "[[1]",
+        "a[1]]",
         "a[1][",
         "-a",
         "a b",

@@ -88,6 +88,7 @@ def test_an_agent_of_another_version() -> None:
     outcome, _ = supervise(said(encode(Kind.READY, payload=b"1 0.28.1")))
     assert outcome.exit_code == 1
     assert "somewhere: it has Horovod 0.28.1, but this machine has" in outcome.message
+    assert outcome.summary == ""  # nothing ran
 
 
 def test_an_agent_that_ends_its_ranks_on_its_own() -> None:
