@@ -132,7 +132,8 @@ void check_received(const RequestSpec& spec, const std::string& from) {
   for (const TensorSpec& tensor : spec.tensors) {
     if (goes_by_rows(spec.kind) && tensor.shape.empty()) refuse("is a scalar without rows");
     const std::optional<int64_t> bytes = bytes_of(tensor);
-    if (!bytes || (total += *bytes) > kMostBytes) refuse("has the impossible shape " + to_string(tensor.shape));
+    total += bytes.value_or(0);
+    if (!bytes || total > kMostBytes) refuse("has the impossible shape " + to_string(tensor.shape));
     if (needs_floats && !is_floating(tensor.dtype)) refuse("is not of a floating type");
   }
 }
