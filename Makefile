@@ -26,7 +26,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-native test-asan test-tsan test-python fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+.PHONY: help demo dev system test test-native test-asan test-tsan test-python fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -37,6 +37,13 @@ demo: $(VENV)/installed.stamp ## train on two ranks of this machine
 	horovodrun -np $(NP) python examples/pytorch/digits.py
 
 dev: $(VENV)/dev.stamp $(VENV)/installed.stamp ## install what a contributor needs
+
+SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang
+system: ## install what tests of hosts and the fuzzers need beyond pip; on Debian, as root
+	@export PATH=$$PATH:/usr/sbin:/sbin; missing=; \
+	for each in $(SYSTEM); do command -v $${each%%:*} >/dev/null || missing+=" $${each##*:}"; done; \
+	if [ -n "$$missing" ]; then apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing libclang-rt-14-dev; fi
 
 # ---- The environment
 
@@ -57,7 +64,7 @@ $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/demo.stamp
 	$(PIP) install -qq -r requirements/dev.txt
 	@touch $@
 
-# MPICH has a folder of its own: it brings an mpirun, as Open MPI does.
+# Open MPI and MPICH, as starters of jobs and as peers. MPICH has a folder of its own, as each brings an mpirun.
 $(VENV)/bench.stamp: requirements/bench.txt requirements/mpich.txt $(VENV)/demo.stamp
 	$(PIP) install -qq -r requirements/bench.txt
 	$(PIP) install -qq --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
@@ -80,7 +87,7 @@ test: ## run all tests
 	@$(MAKE) test-tsan
 	@$(MAKE) test-python
 
-test-python: $(VENV)/dev.stamp $(VENV)/installed.stamp ## the Python tests, on the installed package
+test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## the Python tests, on the installed package
 	python -m pytest $(PYTEST)
 
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
