@@ -180,7 +180,7 @@ def metrics_that_differ() -> str:
 
 
 def learning_rates() -> list[float]:
-    """Warm-up, then a staircase, as all of them are averaged."""
+    """Warm-up, then a staircase, with averaged logs."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.8, momentum=0.9)), "mse")
     callbacks = [
