@@ -218,14 +218,13 @@ nb::list make_world(int size, const EngineOptions& options) {
   return engines;
 }
 
-// For a library that waits with the interpreter's lock not held. The signal is raised again, for the interpreter to
-// handle once the library has returned to it: an exception cannot pass through the library.
+// For a library that waits with the interpreter's lock not held. The exception of the handler cannot pass through the
+// library, which is told to end its wait instead.
 bool interrupted() {
   if (Py_IsInitialized() == 0) return false;
   const nb::gil_scoped_acquire lock;
   if (PyErr_CheckSignals() == 0) return false;
   PyErr_Clear();
-  PyErr_SetInterrupt();
   return true;
 }
 

@@ -55,7 +55,8 @@ typedef struct {
   // Returns 1, or 0 if the operation is refused: then it has an error, and `done` is not called. Otherwise `done` may
   // have released the operation already.
   int32_t (*submit)(HvdEngine*, HvdOperation*);
-  // Until the operation is done, or a signal came for the interpreter; returns whether it is done.
+  // Until the operation is done, or the handler of a signal (Ctrl-C) raised an exception, which is gone then; returns
+  // whether it is done.
   int32_t (*wait)(HvdEngine*, HvdOperation*);
 
   // Of an operation that is done or was refused. The kind is -1, and the text null, if it succeeded.

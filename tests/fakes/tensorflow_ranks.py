@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -319,6 +321,19 @@ def torch_shares_the_engine() -> None:
     assert torch_hvd.synchronize(handle).tolist() == [hvd.size()] * 2
 
 
+def ctrl_c_ends_an_eager_wait() -> None:
+    """The last one: the operation stays in flight until the job ends."""
+    if hvd.rank() == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        _raised(KeyboardInterrupt, lambda: hvd.allreduce(tf.ones(1000), name="alone"))
+        timer.join()
+    np.testing.assert_array_equal(
+        hvd.allreduce(tf.ones(2), op=hvd.Sum, name="on"), [hvd.size()] * 2
+    )
+
+
 SCENARIOS = (
     slices_are_gathered,
     groups_mix_slices_and_tensors,
@@ -334,6 +349,7 @@ SCENARIOS = (
     errors_have_their_classes,
     a_graph_outlives_the_job,
     torch_shares_the_engine,
+    ctrl_c_ends_an_eager_wait,
 )
 
 

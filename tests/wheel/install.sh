@@ -31,4 +31,17 @@ context.global_group().allreduce([buffer], [buffer], name="values", keep=values)
 assert values[0] == values[-1] == 1.5, values[0]
 EOF
 horovodrun -np 2 python ranks.py
+
+# No framework was there when it was built, nor is one here; the operations of TensorFlow are in it all the same.
+python - <<'EOF'
+from pathlib import Path
+
+import horovod
+
+assert (Path(horovod.__file__).parent / "libhorovod_tensorflow.so").exists()
+try:
+    import horovod.tensorflow
+except ImportError as error:
+    assert error.name == "tensorflow", error
+EOF
 python -c 'import horovod; print("horovod", horovod.__version__, "works from its wheel, without a compiler")'

@@ -193,7 +193,7 @@ void Execution::submit() {
   }
   if (!eager_) return;  // the callback ends it, or has done so
   if (interface_->wait(job->engine, operation_) != 0) return give_results();
-  fail(kCancelled, who() + " was interrupted");
+  fail(kCancelled, who() + " was interrupted by a signal");
   const std::function<void()> done = done_;
   done();
 }

@@ -5,9 +5,10 @@ Functions take tensors and the public number of a process set; they return what 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -18,7 +19,9 @@ from horovod.tensorflow.native_ops import ops
 from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,21 @@ def number_of(process_set: ProcessSet) -> int:
     return number
 
 
+def _interruptible(function: Function) -> Function:
+    """Turns the end of an eager operation by Ctrl-C into what Ctrl-C means."""
+
+    @functools.wraps(function)
+    def call_it(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except tf.errors.CancelledError as error:
+            if "was interrupted by a signal" in error.message:
+                raise KeyboardInterrupt from error
+            raise
+
+    return cast("Function", call_it)
+
+
 def gradient_call(op: Any) -> Call:
     """The call of the gradient of an operation, which may be in flight again meanwhile."""
     name = op.get_attr("tensor_name").decode()
@@ -119,12 +137,14 @@ def reduction_of(op: Any) -> Reduction:
     )
 
 
+@_interruptible
 def allreduce(call: Call, tensor: Any, reduction: Reduction) -> Any:
     """Reduces a tensor; any shape, the same on all ranks."""
     attributes = call.attributes("HorovodAllreduce", (tensor,))
     return ops.horovod_allreduce(tensor=tensor, **reduction.attributes(), **attributes)
 
 
+@_interruptible
 def grouped_allreduce(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
     """Reduces several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllreduce", tensors)
@@ -133,12 +153,14 @@ def grouped_allreduce(call: Call, tensors: Sequence[Any], reduction: Reduction) 
     )
 
 
+@_interruptible
 def reducescatter(call: Call, tensor: Any, reduction: Reduction) -> Any:
     """Reduces a tensor and keeps this rank's rows of it."""
     attributes = call.attributes("HorovodReducescatter", (tensor,))
     return ops.horovod_reducescatter(tensor=tensor, **reduction.attributes(), **attributes)
 
 
+@_interruptible
 def grouped_reducescatter(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
     """Reduces several tensors as one operation and keeps this rank's rows of them."""
     attributes = call.attributes("HorovodGroupedReducescatter", tensors)
@@ -149,23 +171,27 @@ def grouped_reducescatter(call: Call, tensors: Sequence[Any], reduction: Reducti
     )
 
 
+@_interruptible
 def allgather(call: Call, tensor: Any) -> Any:
     """Joins the tensors of all ranks along dimension 0."""
     return ops.horovod_allgather(tensor=tensor, **call.attributes("HorovodAllgather", (tensor,)))
 
 
+@_interruptible
 def grouped_allgather(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """Joins several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllgather", tensors)
     return list(ops.horovod_grouped_allgather(tensors=list(tensors), **attributes))
 
 
+@_interruptible
 def broadcast(call: Call, tensor: Any, root_rank: int) -> Any:
     """Copies the root's tensor to all ranks."""
     attributes = call.attributes("HorovodBroadcast", (tensor,))
     return ops.horovod_broadcast(tensor=tensor, root_rank=root_rank, **attributes)
 
 
+@_interruptible
 def grouped_broadcast(call: Call, tensors: Sequence[Any], root_rank: int) -> list[Any]:
     """Copies several tensors of the root as one operation."""
     attributes = call.attributes("HorovodGroupedBroadcast", tensors)
@@ -174,6 +200,7 @@ def grouped_broadcast(call: Call, tensors: Sequence[Any], root_rank: int) -> lis
     )
 
 
+@_interruptible
 def alltoall(call: Call, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
     """Sends rows to each rank; returns the rows received, and how many came from each rank."""
     attributes = call.attributes("HorovodAlltoall", (tensor,))
@@ -186,11 +213,13 @@ def alltoall(call: Call, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
     return output, received
 
 
+@_interruptible
 def barrier(call: Call) -> Any:
     """Ends when all ranks of the set have reached it."""
     return ops.horovod_barrier(**call.attributes("HorovodBarrier"))
 
 
+@_interruptible
 def join(call: Call) -> Any:
     """Ends when all ranks of the set have joined; the global rank that came last."""
     return ops.horovod_join(**call.attributes("HorovodJoin"))
