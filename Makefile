@@ -43,7 +43,7 @@ system: ## install what tests of hosts and the fuzzers need beyond pip; on Debia
 	@export PATH=$$PATH:/usr/sbin:/sbin; missing=; \
 	for each in $(SYSTEM); do command -v $${each%%:*} >/dev/null || missing+=" $${each##*:}"; done; \
 	if [ -n "$$missing" ]; then apt-get update -qq && \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing libclang-rt-14-dev; fi
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing libclang-rt-dev; fi
 
 # ---- The environment
 
