@@ -26,7 +26,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-native test-asan test-tsan test-python lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+.PHONY: help demo dev test test-native test-asan test-tsan test-python fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -100,6 +100,10 @@ build/asan/build.ninja: $(VENV)/demo.stamp
 	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=address,undefined
 build/tsan/build.ninja: $(VENV)/demo.stamp
 	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=thread
+
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/dev.stamp $(VENV)/installed.stamp ## try decoders on what nobody would send, FUZZ_SECONDS=60 each; needs clang
+	FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) native/fuzz/run.sh
 
 # ---- Checks
 

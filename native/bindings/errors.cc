@@ -1,4 +1,6 @@
 // Maps the native error tree on the classes of horovod.errors: the one place that does.
+#include <string_view>
+
 #include "base/error.h"
 #include "bindings/bindings.h"
 
@@ -35,7 +37,11 @@ void register_errors() {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
       const nb::object type = nb::module_::import_("horovod.errors").attr(class_of(error.kind()));
-      PyErr_SetString(type.ptr(), error.what());
+      // Names and texts of peers may stand in it, which need not be UTF-8.
+      const std::string_view text = error.what();
+      const nb::object message =
+          nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+      if (message.is_valid()) PyErr_SetObject(type.ptr(), message.ptr());
     }
   });
 }

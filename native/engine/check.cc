@@ -3,11 +3,32 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "plan/plan.h"
 
 namespace hvd {
 namespace {
+
+// What one tensor, or one result, can have: more than any machine, and far from where arithmetic wraps.
+constexpr int64_t kMostBytes = int64_t{1} << 46;
+
+bool moves_data(OpKind kind) { return kind <= OpKind::kReducescatter; }
+
+bool goes_by_rows(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
+}
+
+// Bytes of a tensor, or nothing if its shape is none.
+std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
+  auto bytes = static_cast<int64_t>(size_of(tensor.dtype));
+  for (const int64_t extent : tensor.shape) {
+    if (extent < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes) || bytes > kMostBytes) {
+      return std::nullopt;
+    }
+  }
+  return bytes;
+}
 
 [[noreturn]] void refuse(const Operation& operation, const std::string& what) {
   throw Error(ErrorKind::kUsage, operation.spec.name + ": " + what);
@@ -74,13 +95,14 @@ void check_reduce_op(const Operation& operation) {
 
 void check_operation(Operation& operation, const std::vector<int>& members) {
   const OpKind kind = operation.spec.kind;
-  const bool moves_data = kind <= OpKind::kReducescatter;
-  if (!moves_data) return;
+  if ((operation.spec.name == kJoinName) != (kind == OpKind::kJoin)) {
+    refuse(operation, std::string("the name ") + kJoinName + " belongs to join, which has no other");
+  }
+  if (!moves_data(kind)) return;
   if (operation.inputs.empty()) refuse(operation, "needs at least one tensor");
   for (const Buffer& input : operation.inputs) {
     operation.spec.tensors.push_back({input.dtype, input.shape});
-    const bool by_rows = kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
-    if (by_rows && input.shape.empty()) {
+    if (goes_by_rows(kind) && input.shape.empty()) {
       refuse(operation, std::string(name_of(kind)) + " works along the first dimension, but the tensor is a scalar");
     }
   }
@@ -91,6 +113,38 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   }
   const bool has_outputs = kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
   if (has_outputs) check_outputs(operation, members, operation.set_rank);
+}
+
+void check_received(const RequestSpec& spec, const std::string& from) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kInternal, from + " sent a request that no rank can submit: " + spec.name + " " + what +
+                                          ". It runs another version, or its memory is damaged");
+  };
+  if ((spec.name == kJoinName) != (spec.kind == OpKind::kJoin)) refuse("takes the name of join");
+  if (!moves_data(spec.kind)) {
+    if (!spec.tensors.empty()) refuse("has tensors, but moves no data");
+    return;
+  }
+  if (spec.tensors.empty()) refuse("has no tensor");
+  if (spec.kind == OpKind::kAlltoall && spec.tensors.size() != 1) refuse("has more than one tensor");
+  const bool needs_floats = spec.weighted || spec.reduce_op == ReduceOp::kAdasum;
+  int64_t total = 0;
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (goes_by_rows(spec.kind) && tensor.shape.empty()) refuse("is a scalar without rows");
+    const std::optional<int64_t> bytes = bytes_of(tensor);
+    total += bytes.value_or(0);
+    if (!bytes || total > kMostBytes) refuse("has the impossible shape " + to_string(tensor.shape));
+    if (needs_floats && !is_floating(tensor.dtype)) refuse("is not of a floating type");
+  }
+}
+
+bool are_rows(const std::vector<int64_t>& rows, int64_t bytes_per_row) {
+  int64_t total = 0;
+  return std::all_of(rows.begin(), rows.end(), [&](int64_t count) {
+    int64_t bytes = 0;
+    return count >= 0 && !__builtin_mul_overflow(count, std::max<int64_t>(bytes_per_row, 1), &bytes) &&
+           !__builtin_add_overflow(total, bytes, &total) && total <= kMostBytes;
+  });
 }
 
 }  // namespace hvd

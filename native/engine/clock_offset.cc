@@ -16,8 +16,9 @@ int64_t subtract(int64_t a, int64_t b) {
 }  // namespace
 
 void ClockOffset::add_sample(int64_t sent, int64_t peer_time, int64_t received) {
-  if (received < sent) return;
-  const int64_t half = (received - sent) / 2;
+  int64_t round_trip = 0;
+  if (__builtin_sub_overflow(received, sent, &round_trip) || round_trip < 0) return;
+  const int64_t half = round_trip / 2;
   const Sample sample{.offset = subtract(peer_time, sent + half), .error = half, .received = received};
   if (best_) {
     const double age = static_cast<double>(std::max<int64_t>(0, received - best_->received));

@@ -67,11 +67,11 @@ Message Message::decode(std::span<const std::byte> bytes) {
   message.set = in.get<uint32_t>();
   switch (message.kind) {
     case MessageKind::kAnnounce:
-      message.announcements.resize(in.get_count(17));
+      message.announcements.resize(in.get_count(Announcement::kLeastBytes));
       for (Announcement& announcement : message.announcements) announcement = Announcement::read(in);
       break;
     case MessageKind::kRespond:
-      message.responses.resize(in.get_count(5));
+      message.responses.resize(in.get_count(Response::kLeastBytes));
       for (Response& response : message.responses) response = Response::read(in);
       break;
     case MessageKind::kResend:
@@ -133,7 +133,7 @@ bool ControlPlane::flush(int rank) {
     const size_t bytes = std::min(message.size() - peer.sent, link.max_frame_bytes());
     std::byte* room = link.try_reserve(bytes);
     if (room == nullptr) return false;
-    std::memcpy(room, message.data() + peer.sent, bytes);
+    if (bytes > 0) std::memcpy(room, message.data() + peer.sent, bytes);
     peer.sent += bytes;
     const bool last = peer.sent == message.size();
     link.commit({{.set = 0, .sequence = 0, .lane = last ? kLastFragment : kMoreFollows}, static_cast<uint32_t>(bytes)});

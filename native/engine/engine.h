@@ -193,6 +193,7 @@ class Engine {
   bool answer_all();
   bool answer(ProcessSet& set);
   [[nodiscard]] Room room_of(const ProcessSet& set) const;
+  [[nodiscard]] std::shared_ptr<Operation> take(ProcessSet& set, const NameRef& ref);
   void apply(ProcessSet& set, const Response& response);
   void apply_result(ProcessSet& set, const Response& response);
   void announce_again(ProcessSet& set, uint64_t digest);
@@ -275,6 +276,7 @@ class Engine {
   uint32_t next_set_id_ = 1;
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
+  std::vector<std::shared_ptr<Operation>> in_hand_;                          // whose answer is being looked at
   std::vector<Active> active_;                                               // those that go first in front
   std::vector<std::weak_ptr<SharedRegion>> regions_;                         // that somebody uses
   size_t next_region_offset_ = 0;                                            // never used again

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
+#include <numeric>
 
+#include "engine/check.h"
 #include "engine/engine.h"
 #include "engine/stand_in.h"
 #include "plan/plan.h"
@@ -25,6 +27,22 @@ OwnedArray allocate(const Buffer& like, int64_t num_rows) {
 // Memory is moved as bytes where nothing is reduced.
 int64_t bytes_per_row(const Buffer& buffer) {
   return row_elements(buffer.shape) * static_cast<int64_t>(size_of(buffer.dtype));
+}
+
+[[noreturn]] void throw_wrong_rows(const Operation& operation) {
+  throw Error(ErrorKind::kInternal, "the coordinator answered " + operation.spec.name +
+                                        " with numbers of rows that do not fit to what this rank submitted");
+}
+
+// What is executed together has one kind and one way to be reduced.
+void check_alike(const std::vector<std::shared_ptr<Operation>>& operations) {
+  const RequestSpec& first = operations.front()->spec;
+  for (const auto& operation : operations) {
+    const RequestSpec& spec = operation->spec;
+    if (spec.kind == first.kind && spec.reduce_op == first.reduce_op && spec.weighted == first.weighted) continue;
+    throw Error(ErrorKind::kInternal, "the coordinator ordered " + first.name + " and " + spec.name +
+                                          " to be executed together, which are operations of different kinds");
+  }
 }
 
 }  // namespace
@@ -58,13 +76,18 @@ void Engine::execute(ProcessSet& set, const Response& response) {
   operations.reserve(response.names.size());
   const bool stands_in = response.lacks(set.set_rank);
   for (const NameRef& ref : response.names) {
-    operations.push_back(stands_in ? set.stand_in(ref) : set.take(ref));
+    operations.push_back(stands_in ? set.stand_in(ref) : take(set, ref));
     if (stands_in) give_neutral_memory(*operations.back(), set.size());
     operations.back()->priority = response.priority;
     record_answer(*operations.back(), false);
     note_step(set, *operations.back());
   }
   if (operations.empty()) throw Error(ErrorKind::kInternal, "the coordinator ordered an execution of nothing");
+  check_alike(operations);
+  // All members reduce in the same way, with the factors of the first.
+  if (response.num_averaged < 1 || (operations.front()->spec.weighted && !(response.names.front().total_weight > 0))) {
+    throw Error(ErrorKind::kInternal, "the coordinator ordered an average over nothing");
+  }
   if (response.direct) counters_.direct_batches.fetch_add(1, std::memory_order_relaxed);
   if (operations.size() > 1) {
     counters_.fused_operations.fetch_add(operations.size(), std::memory_order_relaxed);
@@ -128,9 +151,11 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
       if (response.direct) add_reachable(*operation, found->second.inputs.back(), found->second);
     }
   }
+  const std::optional<int> root = set.set_rank_of(spec.root);
+  if (is_broadcast && !root) throw Error(ErrorKind::kInternal, spec.name + " has a root that is not a member");
   for (auto& [dtype, batch] : batches) {
     if (is_broadcast) {
-      start(set, backend_->broadcast(std::move(batch), *set.set_rank_of(spec.root)), operations);
+      start(set, backend_->broadcast(std::move(batch), *root), operations);
     } else if (spec.reduce_op == ReduceOp::kAdasum) {
       start(set, backend_->adasum(std::move(batch)), operations);
     } else {
@@ -141,14 +166,15 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
 
 void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response) {
   const NameRef& ref = response.names.front();
+  if (ref.extents.size() != set.members.size()) throw_wrong_rows(*operation);
   for (size_t i = 0; i < operation->inputs.size(); ++i) {
     const Buffer& input = operation->inputs[i];
-    int64_t num_rows = 0;
     std::vector<int64_t> counts;
-    for (const auto& rows : ref.extents) {
-      num_rows += rows.at(i);
-      counts.push_back(rows.at(i) * bytes_per_row(input));
-    }
+    for (const auto& rows : ref.extents) counts.push_back(rows.at(i));
+    const bool mine_fits = counts[static_cast<size_t>(set.set_rank)] == input.shape.front();
+    if (!mine_fits || !are_rows(counts, bytes_per_row(input))) throw_wrong_rows(*operation);
+    const int64_t num_rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    for (int64_t& count : counts) count *= bytes_per_row(input);
     operation->results.push_back(allocate(input, num_rows));
     Batch batch = batch_of(set, *operation, DType::kUInt8, response);
     batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
@@ -162,6 +188,13 @@ void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& o
   const Buffer& input = operation->inputs.front();
   const int64_t row_bytes = bytes_per_row(input);
   std::vector<std::vector<int64_t>> counts = ref.extents;
+  const bool fits = counts.size() == set.members.size() &&
+                    std::all_of(counts.begin(), counts.end(), [&](const std::vector<int64_t>& splits) {
+                      return splits.size() == counts.size() && are_rows(splits, row_bytes);
+                    });
+  // A rank that has joined gives nothing.
+  const std::vector<int64_t> mine = operation->stands_in ? std::vector<int64_t>(counts.size(), 0) : operation->splits;
+  if (!fits || counts[static_cast<size_t>(set.set_rank)] != mine) throw_wrong_rows(*operation);
   int64_t num_rows = 0;
   for (auto& splits : counts) {
     const int64_t rows = splits.at(static_cast<size_t>(set.set_rank));

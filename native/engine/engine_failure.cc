@@ -46,6 +46,8 @@ void Engine::fail(const Error& error, bool tell_peers) {
     for (const auto& operation : active.operations) fail_one(*operation);
   }
   active_.clear();
+  for (const auto& operation : in_hand_) fail_one(*operation);
+  in_hand_.clear();
   for (const auto& operation : removals_) fail_one(*operation);
   removals_.clear();
   for (const auto& [id, set] : sets_) {

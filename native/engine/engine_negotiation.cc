@@ -149,7 +149,14 @@ bool Engine::answer(ProcessSet& set) {
   return true;
 }
 
+// Pending no more, and not yet executed: should its answer turn out to be damaged, it fails with everything else.
+std::shared_ptr<Operation> Engine::take(ProcessSet& set, const NameRef& ref) {
+  in_hand_.push_back(set.take(ref));
+  return in_hand_.back();
+}
+
 void Engine::apply(ProcessSet& set, const Response& response) {
+  const size_t num_before = in_hand_.size();
   switch (response.kind) {
     case Response::Kind::kExecute:
       execute(set, response);
@@ -157,7 +164,7 @@ void Engine::apply(ProcessSet& set, const Response& response) {
     case Response::Kind::kError: {
       // It goes to all members, though one may not have submitted the name yet.
       if (!set.pending.contains(response.names.at(0).name)) break;
-      const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+      const std::shared_ptr<Operation> operation = take(set, response.names.at(0));
       record_answer(*operation, true);
       finish(*operation, Error(response.error_kind, response.message));
       break;
@@ -166,6 +173,7 @@ void Engine::apply(ProcessSet& set, const Response& response) {
       apply_result(set, response);
       break;
   }
+  in_hand_.resize(std::min(num_before, in_hand_.size()));
 }
 
 void Engine::apply_result(ProcessSet& set, const Response& response) {
@@ -173,7 +181,12 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
     [[maybe_unused]] const auto nobodys = set.stand_in(response.names.at(0));  // learns the number of the name
     return;
   }
-  const std::shared_ptr<Operation> operation = set.take(response.names.at(0));
+  const std::shared_ptr<Operation> operation = take(set, response.names.at(0));
+  const OpKind kind = operation->spec.kind;
+  if (kind != OpKind::kAllreduce && kind <= OpKind::kReducescatter) {
+    throw Error(ErrorKind::kInternal,
+                "the coordinator sent a result of " + operation->spec.name + ", which the members have to execute");
+  }
   record_answer(*operation, false);
   note_step(set, *operation);
   size_t offset = 0;

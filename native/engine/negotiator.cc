@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/check.h"
+
 namespace hvd {
 namespace {
 
@@ -39,6 +41,7 @@ bool Negotiator::announce(int member, Announcement announcement, TimePoint now) 
   note_site(member, announcement);
   Entry* entry = nullptr;
   if (announcement.full) {
+    check_received(announcement.spec, member_names_[static_cast<size_t>(member)]);
     entry = &entry_of(announcement.spec.name);
   } else {
     if (announcement.id >= ids_.size()) return false;
@@ -71,7 +74,7 @@ void Negotiator::note_site(int member, const Announcement& announcement) {
 
 Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement announcement, TimePoint now) {
   Slot& slot = entry.slots[static_cast<size_t>(member)];
-  if (slot.announced) {
+  if (slot.announced || entry.ready) {  // ready without it: it has joined
     throw Error(ErrorKind::kInternal,
                 member_names_[static_cast<size_t>(member)] + " announced " + entry.name + " twice");
   }
@@ -152,7 +155,12 @@ void Negotiator::take_unnamed(Entry& entry, int member, TimePoint now) {
       take_if_ready(entry, now);
       return;
     }
-    Entry& other = entry_of(pending->second);
+    const auto found = entries_.find(pending->second);
+    if (found == entries_.end() || found->second->num_announced == 0 || found->second->ready) {
+      throw Error(ErrorKind::kInternal, member_names_[static_cast<size_t>(member)] + " announced " + entry.name +
+                                            " under a number that stands for something else");
+    }
+    Entry& other = *found->second;
     refused = refused_.emplace(number, Refused{{}, std::vector<bool>(member_names_.size(), false)}).first;
     refused->second.message =
         "Mismatched operations: operations without a name are matched by the order in which a "

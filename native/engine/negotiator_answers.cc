@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/check.h"
 #include "engine/fuser.h"
 #include "engine/negotiator.h"
 #include "reduce/kernels.h"
@@ -159,7 +160,7 @@ void Negotiator::check_slots(const Entry& entry) const {
     const Slot& slot = entry.slots[member];
     if (!slot.announced) continue;
     const bool payload_fits = slot.payload.empty() || slot.payload.size() == payload_bytes;
-    if (!payload_fits || slot.extents.size() != num_extents) {
+    if (!payload_fits || slot.extents.size() != num_extents || !are_rows(slot.extents, 1)) {
       throw Error(ErrorKind::kInternal, member_names_[member] + " sent a damaged announcement of " + entry.name);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/check.h"
 #include "reduce/kernels.h"
 
 namespace hvd {
@@ -91,6 +92,7 @@ std::shared_ptr<Operation> ProcessSet::stand_in(const NameRef& ref) {
   if (ref.spec.size() != 1) {
     throw Error(ErrorKind::kInternal, "the coordinator did not say what a rank that has joined takes part in");
   }
+  check_received(ref.spec.front(), "the coordinator");
   auto operation = std::make_shared<Operation>();
   operation->spec = ref.spec.front();
   operation->digest = operation->spec.digest();

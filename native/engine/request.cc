@@ -23,7 +23,8 @@ class Digest {
 };
 
 // A request without a name or tensors takes at least this on the wire.
-constexpr size_t kLeastSpecBytes = 40;
+constexpr size_t kLeastSpecBytes = 45;
+constexpr size_t kLeastRefBytes = 21;
 
 template <typename Enum>
 Enum get_enum(WireReader& in, Enum last) {
@@ -213,7 +214,7 @@ void Response::write(WireWriter& out) const {
 Response Response::read(WireReader& in) {
   Response response;
   response.kind = get_enum(in, Kind::kError);
-  response.names.resize(in.get_count(6));
+  response.names.resize(in.get_count(kLeastRefBytes));
   for (NameRef& ref : response.names) ref = NameRef::read(in);
   response.num_averaged = in.get<int32_t>();
   response.priority = in.get<int32_t>();

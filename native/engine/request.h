@@ -48,6 +48,8 @@ struct RequestSpec {
 
 // "I am ready for this name": in full the first time, then by the number that the coordinator gave to the name.
 struct Announcement {
+  static constexpr size_t kLeastBytes = 49;  // on the wire
+
   bool full = true;
   uint32_t id = 0;
   uint64_t digest = 0;
@@ -80,6 +82,8 @@ struct NameRef {
 
 // The coordinator's order: execute these together, or take this result, or fail.
 struct Response {
+  static constexpr size_t kLeastBytes = 18;  // on the wire
+
   enum class Kind : uint8_t { kExecute, kResult, kError };
   Kind kind = Kind::kExecute;
   std::vector<NameRef> names;   // one, but for kExecute of fused operations

@@ -11,6 +11,11 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr uint32_t kWrap = 0xffffffff;
 
+[[noreturn]] void throw_damaged() {
+  throw Error(ErrorKind::kInternal,
+              "the frames that a peer left in shared memory do not follow each other: its memory is damaged");
+}
+
 constexpr uint64_t round_up(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 }  // namespace
@@ -53,19 +58,22 @@ void RingLink::commit(const FrameHeader& header) {
 bool RingLink::poll() {
   const uint64_t written = in_.words->written.load(std::memory_order_acquire);
   if (written == scan_position_) return false;
+  // The peer writes this word, so what it says is checked: frames end where it says, within a ring of what was
+  // released.
+  if (written - released_ > in_.capacity || scan_position_ - released_ > written - released_) throw_damaged();
   while (scan_position_ != written) {
     const uint64_t offset = scan_position_ % in_.capacity;
     Frame frame;
     std::memcpy(&frame.header, in_.data + offset, sizeof(frame.header));
     if (frame.header.bytes == kWrap) {
+      if (in_.capacity - offset > written - scan_position_) throw_damaged();
       scan_position_ += in_.capacity - offset;
       continue;
     }
-    if (frame.header.bytes > in_.capacity - offset - kLine) {
-      throw Error(ErrorKind::kInternal, "a frame in shared memory is longer than its ring");
-    }
+    const uint64_t needed = kLine + round_up(frame.header.bytes);
+    if (needed > in_.capacity - offset || needed > written - scan_position_) throw_damaged();
     frame.payload = in_.data + offset + kLine;
-    scan_position_ += kLine + round_up(frame.header.bytes);
+    scan_position_ += needed;
     frame.end = scan_position_;
     frames_.push_back(std::move(frame));
   }

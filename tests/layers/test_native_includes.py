@@ -21,6 +21,7 @@ ALLOWED = {
     "bindings": {"engine", "backend", "transport", "plan", "reduce", "base"},
     "testing": {"engine", "backend", "transport", "plan", "reduce", "base"},
     "tests": {"testing", "engine", "backend", "transport", "plan", "reduce", "base"},
+    "fuzz": {"engine", "backend", "transport", "plan", "reduce", "base"},
     "benchmarks": {"testing", "engine", "backend", "transport", "plan", "reduce", "base"},
 }
 LAYERS = sorted(ALLOWED)

@@ -1,13 +1,16 @@
 """Accepts connections and lets in only those that prove to know the job's secret.
 
 Strangers cost little: a connection has one absolute deadline for the whole handshake, and at most
-``max_pending`` may be unproven at a time; then the oldest is thrown out. Nothing is ever sent to
-a stranger.
+``max_pending`` may be unproven at a time. Then one has to go that has not said anything valid: the
+oldest from the address that holds most of them, so that a crowd from elsewhere cannot push out a
+friend. Friends speak at once, and are heard at once. Nothing is ever sent to a stranger.
 """
 
 from __future__ import annotations
 
 import errno
+import ipaddress
+import itertools
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +64,7 @@ class Door:
 @dataclass(frozen=True, eq=False)
 class _Pending:
     sock: socket.socket
+    address: str
     handshake: ServerHandshake
     deadline: float
 
@@ -95,6 +99,8 @@ class Gate:
         self._max_pending = max_pending
         self._replay = ReplayStore()
         self._pending: dict[_Pending, None] = {}  # in the order of their deadlines
+        # Those of them that have not sent a valid hello, by address.
+        self._strangers: dict[str, dict[_Pending, None]] = {}
         self._paused_until: float | None = None
         self._listen()
         loop.add_timer(self)
@@ -102,7 +108,7 @@ class Gate:
     def next_deadline(self) -> float | None:
         """When the oldest unproven connection must go, or the doors reopen."""
         deadlines = [] if self._paused_until is None else [self._paused_until]
-        deadlines += [pending.deadline for pending in list(self._pending)[:1]]
+        deadlines += [pending.deadline for pending in itertools.islice(self._pending, 1)]
         return min(deadlines, default=None)
 
     def expire(self, now: float) -> None:
@@ -135,14 +141,14 @@ class Gate:
     def _accept(self, door: Door, events: int) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, _address = door.sock.accept()
+                sock, address = door.sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
                     self._make_room()
                 return
-            self._begin(door, sock)
+            self._begin(door, sock, network_of(address))
 
     def _make_room(self) -> None:
         """No descriptor is left: throw out a stranger, or else stop accepting for a moment."""
@@ -152,7 +158,7 @@ class Gate:
             self._loop.unregister(door.sock)
         self._paused_until = time.monotonic() + _PAUSE_S
 
-    def _begin(self, door: Door, sock: socket.socket) -> None:
+    def _begin(self, door: Door, sock: socket.socket, address: str) -> None:
         try:
             sock.setblocking(False)
             if not door.prepare(sock):
@@ -164,17 +170,21 @@ class Gate:
         if len(self._pending) >= self._max_pending:
             self._evict_stranger()
         handshake = ServerHandshake(self._secret, door.admits, self._replay)
-        pending = _Pending(sock, handshake, time.monotonic() + self._handshake_timeout_s)
+        deadline = time.monotonic() + self._handshake_timeout_s
+        pending = _Pending(sock, address, handshake, deadline)
         self._pending[pending] = None
+        self._strangers.setdefault(address, {})[pending] = None
         self._loop.register(sock, READ, partial(self._advance, pending))
+        # A friend's hello is often here already; then no crowd behind him can push him out.
+        self._advance(pending, READ)
 
     def _evict_stranger(self) -> bool:
-        """Drops the oldest connection that has not sent a valid hello."""
-        for pending in self._pending:
-            if pending.handshake.hello is None:
-                self._drop(pending)
-                return True
-        return False
+        """Drops the oldest of the address with the most connections without a valid hello."""
+        if not self._strangers:
+            return False
+        crowd = max(self._strangers.values(), key=len)
+        self._drop(next(iter(crowd)))
+        return True
 
     def _advance(self, pending: _Pending, events: int) -> None:
         handshake = pending.handshake
@@ -191,12 +201,42 @@ class Gate:
         except (HandshakeError, OSError):
             self._drop(pending)
             return
+        if handshake.hello is not None:
+            self._forget_stranger(pending)
         if handshake.session is not None and handshake.hello is not None:
             del self._pending[pending]
             self._loop.unregister(pending.sock)
             self._on_admitted(Admitted(pending.sock, handshake.hello, handshake.session))
 
+    def _forget_stranger(self, pending: _Pending) -> None:
+        crowd = self._strangers.get(pending.address, {})
+        crowd.pop(pending, None)
+        if not crowd:
+            self._strangers.pop(pending.address, None)
+
     def _drop(self, pending: _Pending) -> None:
         del self._pending[pending]
+        self._forget_stranger(pending)
         self._loop.unregister(pending.sock)
         close_quietly(pending.sock)
+
+
+def network_of(address: object) -> str:
+    """What counts as one place that connections come from.
+
+    A host has many addresses on its loopback device, and 2**64 of IPv6.
+
+    Args:
+        address: as ``socket.accept`` tells it; of a unix socket it is empty.
+
+    Example:
+        >>> network_of(("127.9.9.9", 4711)), network_of(("10.0.0.2", 1)), network_of("")
+        ('127.0.0.0/8', '10.0.0.2', '')
+    """
+    if not isinstance(address, tuple):
+        return ""
+    ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    if ip.is_loopback:
+        return "127.0.0.0/8"
+    prefix = 64 if ip.version == 6 else 32
+    return str(ipaddress.ip_network((ip, prefix), strict=False)).removesuffix("/32")

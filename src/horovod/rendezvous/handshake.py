@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
-from horovod.rendezvous.sockets import receive_exactly, send_parts
+from horovod.rendezvous.sockets import receive_some, send_parts
 
 if TYPE_CHECKING:
     import socket
@@ -99,17 +99,63 @@ def greet(sock: socket.socket, secret: bytes, hello: Hello, deadline: float) -> 
         HandshakeError: the server does not know the secret.
         OSError: the server closed the connection (it refused us), or the deadline passed.
     """
-    opening = pack_hello(secret, hello, secrets.token_bytes(NONCE_BYTES))
-    send_parts(sock, (opening,), deadline)
-    answer = receive_exactly(sock, NONCE_BYTES + MAC_BYTES, deadline)
-    transcript = opening + answer[:NONCE_BYTES]
-    _check(secret, b"server", transcript, answer[NONCE_BYTES:])
-    send_parts(sock, (_mac(secret, b"client", transcript),), deadline)
-    _check(secret, b"welcome", transcript, receive_exactly(sock, MAC_BYTES, deadline))
-    return Session(
-        send_key=_mac(secret, b"key to server", transcript),
-        receive_key=_mac(secret, b"key to client", transcript),
-    )
+    handshake = ClientHandshake(secret, hello)
+    send_parts(sock, (handshake.opening,), deadline)
+    while handshake.session is None:
+        answer = handshake.filled(receive_some(sock, handshake.buffer(), deadline))
+        if answer:
+            send_parts(sock, (answer,), deadline)
+    return handshake.session
+
+
+class ClientHandshake:
+    """The client's side, without any I/O: the caller sends ``opening``, then fills ``buffer()``.
+
+    Args:
+        secret: of the job.
+        hello: what the connection is for.
+
+    Attributes:
+        opening: the first message.
+        session: set when the server has proven itself and holds the connection.
+    """
+
+    def __init__(self, secret: bytes, hello: Hello) -> None:
+        self.opening = pack_hello(secret, hello, secrets.token_bytes(NONCE_BYTES))
+        self.session: Session | None = None
+        self._secret = secret
+        self._data = bytearray(NONCE_BYTES + MAC_BYTES)
+        self._num_filled = 0
+        self._transcript = b""
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes belong; never longer than what this step may read."""
+        return memoryview(self._data)[self._num_filled :]
+
+    def filled(self, num_bytes: int) -> bytes:
+        """Takes note of received bytes.
+
+        Returns:
+            What must be sent now, often nothing. The handshake is over when ``session`` is set.
+
+        Raises:
+            HandshakeError: the server does not know the secret; close.
+        """
+        self._num_filled += num_bytes
+        if self._num_filled < len(self._data):
+            return b""
+        message, self._num_filled = bytes(self._data), 0
+        if not self._transcript:
+            transcript = self.opening + message[:NONCE_BYTES]
+            _check(self._secret, b"server", transcript, message[NONCE_BYTES:])
+            self._transcript, self._data = transcript, bytearray(MAC_BYTES)
+            return _mac(self._secret, b"client", transcript)
+        _check(self._secret, b"welcome", self._transcript, message)
+        self.session = Session(
+            send_key=_mac(self._secret, b"key to server", self._transcript),
+            receive_key=_mac(self._secret, b"key to client", self._transcript),
+        )
+        return b""
 
 
 class ServerHandshake:

@@ -15,7 +15,7 @@ from horovod.rendezvous.framing import GIB, FrameError, FrameReader, FrameWriter
 from horovod.rendezvous.gate import HANDSHAKE_TIMEOUT_S, MAX_PENDING, Admitted, Door, Gate
 from horovod.rendezvous.loop import READ, WRITE, EventLoop
 from horovod.rendezvous.secret import check_secret
-from horovod.rendezvous.sockets import close_quietly, listen_tcp, set_tcp_options
+from horovod.rendezvous.sockets import close_quietly, join_small, listen_tcp, set_tcp_options
 from horovod.rendezvous.table import Found, Table, Waiter
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class _Connection:
             raise messages.MessageError("the keys of a request are malformed")
         now = time.monotonic()
         self._waiter = self._table.wait(
-            [messages.check_key(key) for key in keys],
+            messages.check_keys(keys),
             stop_key,
             now + messages.timeout_of(header),
             now,
@@ -291,11 +291,11 @@ class _Connection:
             self.drop()
 
     def _send(self, header: dict[str, Any], values: Sequence[bytes]) -> None:
-        parts = messages.encode(header, values)
+        parts = join_small(messages.encode(header, values))
         num_bytes = sum(map(len, parts))
         if num_bytes > self._max_message_bytes:
             parts = messages.encode({"error": f"the answer would have {num_bytes} bytes"})
-        self._unsent.extend(memoryview(part) for part in self._writer.frame(parts) if part)
+        self._unsent.extend(map(memoryview, join_small(self._writer.frame(parts))))
         self._flush()
 
     def _flush(self) -> None:

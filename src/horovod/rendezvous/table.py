@@ -21,18 +21,28 @@ class Waiter:
         keys: what is asked for.
         stop_key: ends the wait early; empty for none.
         answer: called once with those of the keys (and the stop key) that exist.
-        missing: keys that are not known to exist.
+        num_left: how many keys are to be looked at: those behind them have been seen to exist.
+        watched: the last of those that are left; empty before the first look.
+        done: whether it was answered, or has been cancelled.
     """
 
     keys: tuple[str, ...]
     stop_key: str
     answer: Callable[[Found], None]
-    missing: set[str] = field(default_factory=set)
+    num_left: int = field(init=False)
+    watched: str = ""
     done: bool = False
+
+    def __post_init__(self) -> None:
+        self.num_left = len(self.keys)
 
 
 class Table:
-    """Keys and values, with waiters that are answered exactly once."""
+    """Keys and values, with waiters that are answered exactly once.
+
+    A waiter is noted at one missing key at a time, so a thousand that wait for a thousand keys cost
+    as much as they read.
+    """
 
     def __init__(self) -> None:
         self._values: Found = {}
@@ -44,9 +54,7 @@ class Table:
         """Stores a value and answers those who waited for it."""
         self._values[key] = value
         for waiter in list(self._waiting.get(key, ())):
-            waiter.missing.discard(key)
-            if key == waiter.stop_key or not waiter.missing:
-                self._settle(waiter)
+            self._settle(waiter)
 
     def add(self, key: str, value: bytes) -> bytes | None:
         """Stores a value if the key is new; otherwise returns the value that is there."""
@@ -96,13 +104,27 @@ class Table:
             self._finish(heapq.heappop(self._deadlines)[2])
 
     def _settle(self, waiter: Waiter) -> None:
-        """Answers the waiter if it can be, or else notes what it misses (keys may be deleted)."""
-        waiter.missing = {key for key in waiter.keys if key not in self._values}
-        if not waiter.missing or waiter.stop_key in self._values:
+        """Answers the waiter if it can be, or else notes it at the last key that it misses.
+
+        From the end, because ranks come in about the order of their numbers: who waits for the last
+        one is not woken by all before it.
+        """
+        num_left = self._num_left(waiter.keys, waiter.num_left)
+        if num_left == 0:  # but a key that was seen may have been deleted since
+            num_left = self._num_left(waiter.keys, len(waiter.keys))
+        if num_left == 0 or waiter.stop_key in self._values:
             self._finish(waiter)
             return
-        for key in (*waiter.missing, waiter.stop_key):
+        self._forget(waiter)
+        waiter.num_left, waiter.watched = num_left, waiter.keys[num_left - 1]
+        for key in self._noted_at(waiter):
             self._waiting.setdefault(key, {})[waiter] = None
+
+    def _num_left(self, keys: Sequence[str], end: int) -> int:
+        """How many keys are left when those that exist are taken away from the end."""
+        while end > 0 and keys[end - 1] in self._values:
+            end -= 1
+        return end
 
     def _finish(self, waiter: Waiter) -> None:
         waiter.done = True
@@ -111,8 +133,11 @@ class Table:
         waiter.answer({key: self._values[key] for key in wanted if key in self._values})
 
     def _forget(self, waiter: Waiter) -> None:
-        for key in (*waiter.keys, waiter.stop_key):
+        for key in self._noted_at(waiter):
             waiters = self._waiting.get(key, {})
             waiters.pop(waiter, None)
             if not waiters:
                 self._waiting.pop(key, None)
+
+    def _noted_at(self, waiter: Waiter) -> tuple[str, ...]:
+        return tuple(filter(None, (waiter.watched, waiter.stop_key)))

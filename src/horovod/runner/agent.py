@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import horovod
 from horovod.config import inherited_environment
+from horovod.errors import StartError
 from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
 from horovod.runner import local, processes
@@ -91,17 +92,26 @@ class Agent:
         try:
             for frame in self._inbox.feed(data):
                 self._obey(frame)
-        except FrameError as error:
-            self.stop(f"the agent received what is {error}")
+        except FrameError:
+            # What it was is not told: it may be a part of the job, with the secret in it.
+            self.stop("the agent received something else than a job; does a shell's profile read?")
 
     def _obey(self, frame: Frame) -> None:
         if frame.kind is Kind.JOB:
             if not self._job_seen and not self._stopping:
                 self._job_seen = True
-                self._start(AgentJob.from_json(frame.payload))
+                try:
+                    job = AgentJob.from_json(frame.payload)
+                except StartError:
+                    raise FrameError("not a job") from None
+                self._start(job)
         elif frame.kind is Kind.INVITATION:
             if self._lifeline is None:
-                self._find_launcher(Invitation.from_json(frame.payload))
+                try:
+                    invitation = Invitation.from_json(frame.payload)
+                except StartError:
+                    raise FrameError("not an invitation") from None
+                self._find_launcher(invitation)
         elif frame.kind is Kind.STOP:
             self.stop()
         elif frame.kind is Kind.KILL:
@@ -310,6 +320,7 @@ def _open(stream: Stream) -> IO[bytes]:
 
 def main() -> int:
     """Forks into guard and agent; both return only when the job of this host is over."""
+    processes.forbid_core_dumps()
     processes.become_subreaper()
     directory = Path(tempfile.mkdtemp(prefix="horovod-"))
     guard_pid = os.getpid()

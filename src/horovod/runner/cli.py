@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import horovod
 from horovod.config import inherited_environment
 from horovod.errors import StartError, UsageError
+from horovod.runner import processes
 from horovod.runner.controller import Starter, Surroundings, choose, request_of
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
@@ -53,7 +54,9 @@ def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None =
     Returns:
         The exit code.
     """
-    words = sys.argv[1:] if words is None else words
+    if words is None:  # this process is the launcher, and nothing else
+        processes.forbid_core_dumps()
+        words = sys.argv[1:]
     environ = inherited_environment() if environ is None else environ
     try:
         return _run(words, environ)

@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from horovod.errors import StartError
+from horovod.rendezvous.secret import check_secret
 from horovod.runner.environment import without_own, without_secrets
 
 if TYPE_CHECKING:
@@ -110,19 +112,40 @@ class AgentJob:
 
     @staticmethod
     def from_json(text: bytes) -> AgentJob:
-        """Reads what :meth:`to_json` wrote."""
-        document = json.loads(text)
-        return AgentJob(
-            hostname=document["hostname"],
-            command=tuple(document["command"]),
-            cwd=document["cwd"],
-            env=document["env"],
-            ranks=tuple(RankJob(job["rank"], job["env"]) for job in document["ranks"]),
-            secret=bytes.fromhex(document["secret"]),
-            launcher_pid=document["launcher_pid"],
-            user=document["user"],
-            network_interfaces=tuple(document["network_interfaces"]),
-        )
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            StartError: it is something else. Nothing of it is repeated: it holds the secret.
+        """
+        try:
+            document = json.loads(text)
+            job = AgentJob(
+                hostname=document["hostname"],
+                command=tuple(document["command"]),
+                cwd=document["cwd"],
+                env=document["env"],
+                ranks=tuple(RankJob(job["rank"], job["env"]) for job in document["ranks"]),
+                secret=check_secret(bytes.fromhex(document["secret"])),
+                launcher_pid=document["launcher_pid"],
+                user=document["user"],
+                network_interfaces=tuple(document["network_interfaces"]),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError, StartError) as error:
+            raise StartError(f"this is not the job of an agent: {type(error).__name__}") from None
+        return _checked(job)
+
+
+def _checked(job: AgentJob) -> AgentJob:
+    """Returns the job if its fields have their types, and can be given to a process."""
+    texts = [job.hostname, job.cwd, job.user, *job.command, *job.network_interfaces]
+    for env in (job.env, *(rank_job.env for rank_job in job.ranks)):
+        if not isinstance(env, dict):
+            raise StartError("this is not the job of an agent: its variables are no dictionary")
+        texts += itertools.chain.from_iterable(env.items())
+    numbers = [job.launcher_pid, *(rank_job.rank for rank_job in job.ranks)]
+    if not job.command or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
+        raise StartError("this is not the job of an agent: a field is of a wrong type")
+    return job
 
 
 def make_plan(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 # How often the processes are looked up again while they are being killed: one that was just being
@@ -28,6 +29,16 @@ def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
+
+
+def forbid_core_dumps() -> None:
+    """Keeps the memory of this process out of core files, and from debuggers that are not root's.
+
+    For launchers and agents, which hold the secret of the job. A limit on the size of core files
+    would not do: it is not heeded where a program collects them. What this process executes may be
+    dumped again, so ranks are as they always were.
+    """
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def become_subreaper() -> None:

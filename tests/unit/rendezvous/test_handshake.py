@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.rendezvous import make_secret
+from horovod.rendezvous.framing import FrameError, FrameReader, FrameWriter
 from horovod.rendezvous.handshake import (
     HELLO_BYTES,
     MAC_BYTES,
     MAGIC,
     NONCE_BYTES,
+    ClientHandshake,
     HandshakeError,
     Hello,
     ReplayStore,
@@ -270,3 +272,66 @@ def test_the_replay_store_is_bounded_and_forgets_the_oldest() -> None:
     replay = ReplayStore(capacity=2)
     assert [replay.add(nonce) for nonce in (b"a", b"b", b"a", b"c")] == [True, True, False, True]
     assert [replay.add(nonce) for nonce in (b"c", b"b", b"a")] == [False, False, True]
+
+
+# -- roles, versions and directions that are mixed up
+
+
+def test_the_proof_of_a_server_is_none_of_a_client() -> None:
+    server = make_server()
+    answer = feed(server, pack_hello(SECRET, HELLO, NONCE))
+    with pytest.raises(HandshakeError):
+        feed(server, answer[NONCE_BYTES:])
+    assert server.session is None
+
+
+def test_a_server_cannot_welcome_with_its_first_proof() -> None:
+    client = ClientHandshake(SECRET, HELLO)
+    answer = feed(make_server(), client.opening)
+    feed_client(client, answer)
+    with pytest.raises(HandshakeError):
+        feed_client(client, answer[NONCE_BYTES:])
+    assert client.session is None
+
+
+def feed_client(client: ClientHandshake, data: bytes) -> bytes:
+    client.buffer()[:] = data
+    return client.filled(len(data))
+
+
+def test_two_clients_that_were_joined_do_not_take_each_other_for_servers() -> None:
+    one, other = ClientHandshake(SECRET, HELLO), ClientHandshake(SECRET, HELLO)
+    for client, peer in ((one, other), (other, one)):
+        with pytest.raises(HandshakeError):
+            feed_client(client, peer.opening[: NONCE_BYTES + MAC_BYTES])
+
+
+def test_an_attacker_who_relays_cannot_change_what_the_connection_is_for() -> None:
+    """The hello of one connection with the proof of another to the same server."""
+    client = ClientHandshake(SECRET, Hello("control", rank=2, to_rank=1))
+    server = make_server()
+    answer = feed(server, pack_hello(SECRET, Hello("data", rank=2, to_rank=1), NONCE))
+    with pytest.raises(HandshakeError):  # the answer covers the other hello
+        feed_client(client, answer)
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_nobody_talks_a_server_into_another_version(version: int) -> None:
+    """Not even who knows the secret: there is no other version that is weaker."""
+    opening = bytearray(pack_hello(SECRET, HELLO, NONCE)[:-MAC_BYTES])
+    opening[len(MAGIC) - 1] = version
+    mac = hmac.digest(SECRET, b"hello\0" + bytes(opening), "sha256")
+    with pytest.raises(HandshakeError):
+        feed(make_server(), bytes(opening) + mac)
+
+
+def test_a_frame_that_comes_back_to_its_sender_is_refused() -> None:
+    client, server = ClientHandshake(SECRET, HELLO), make_server()
+    proof = feed_client(client, feed(server, client.opening))
+    feed_client(client, feed(server, proof))
+    assert client.session is not None
+    frame = b"".join(FrameWriter(client.session.send_key).frame([b"pay"]))
+    reader = FrameReader(client.session.receive_key)
+    reader.buffer()[:] = frame[: len(reader.buffer())]
+    with pytest.raises(FrameError):
+        reader.filled(len(reader.buffer()))
