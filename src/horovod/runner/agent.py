@@ -107,7 +107,11 @@ class Agent:
                 self._start(job)
         elif frame.kind is Kind.INVITATION:
             if self._lifeline is None:
-                self._find_launcher(Invitation.from_json(frame.payload))
+                try:
+                    invitation = Invitation.from_json(frame.payload)
+                except StartError:
+                    raise FrameError("not an invitation") from None
+                self._find_launcher(invitation)
         elif frame.kind is Kind.STOP:
             self.stop()
         elif frame.kind is Kind.KILL:

@@ -10,6 +10,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod.errors import StartError
+from horovod.rendezvous.secret import check_secret
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,13 +44,20 @@ class Invitation:
 
     @staticmethod
     def from_json(text: bytes) -> Invitation:
-        """Reads what :meth:`to_json` wrote."""
-        document = json.loads(text)
-        return Invitation(
-            tuple((str(address), int(port)) for address, port in document["endpoints"]),
-            bytes.fromhex(document["secret"]),
-            tuple(document["network_interfaces"]),
-        )
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            StartError: it is something else. Nothing of it is repeated: it holds the secret.
+        """
+        try:
+            document = json.loads(text)
+            return Invitation(
+                tuple((str(address), int(port)) for address, port in document["endpoints"]),
+                check_secret(bytes.fromhex(document["secret"])),
+                tuple(str(name) for name in document["network_interfaces"]),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError, StartError) as error:
+            raise StartError(f"this is not an invitation: {type(error).__name__}") from None
 
 
 class ConnectBack:

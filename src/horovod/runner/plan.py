@@ -137,7 +137,7 @@ class AgentJob:
 
 def _checked(job: AgentJob) -> AgentJob:
     """Returns the job if its fields have their types, and can be given to a process."""
-    texts = [job.hostname, job.cwd, job.user, *job.network_interfaces, *job.command]
+    texts = [job.hostname, job.cwd, job.user, *job.command, *job.network_interfaces]
     for env in (job.env, *(rank_job.env for rank_job in job.ranks)):
         if not isinstance(env, dict):
             raise StartError("this is not the job of an agent: its variables are no dictionary")
