@@ -42,7 +42,8 @@ void Engine::fail(const Error& error, bool tell_peers) {
   const auto fail_one = [&](Operation& operation) {
     operation.fail(Error(error.kind(), operation.spec.name + " failed: " + error.what()));
   };
-  for (const Active& active : active_) {
+  for (Active& active : active_) {
+    active.execution.reset();  // callers may free their memory as soon as they know
     for (const auto& operation : active.operations) fail_one(*operation);
   }
   active_.clear();

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from horovod.config import Config
 from horovod.errors import NotInitializedError, UsageError
 from horovod.group import Group
+from horovod.mpi import ProcessMpi
 from horovod.start import RunningEngine, start_engine
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class _Context:
         self._job: _Job | None = None
         self._epoch = 0
         self._exit_reason = ""
+        self._mpi = ProcessMpi()
 
     def init(self, comm: object, process_sets: object) -> None:
         with self._lock:
@@ -68,7 +70,7 @@ class _Context:
                 self._watch_exit()
             # Also after a failure: a retry must not meet what the failed try left in the store.
             self._epoch += 1
-            running = start_engine(config, self._epoch)
+            running = start_engine(config, self._epoch, self._mpi)
             group = Group(running.engine, 0, range(config.size))
             self._job = _Job(config, running, group)
         try:
@@ -99,6 +101,14 @@ class _Context:
         job, self._job = self._job, None
         if job is not None:
             job.running.abandon()
+        self._mpi.abandon()
+
+    def mpi(self) -> ProcessMpi:
+        return self._mpi
+
+    def _end(self) -> None:
+        self.shutdown(self._exit_reason or "its process ended")
+        self._mpi.finish()
 
     def _watch_exit(self) -> None:
         """Tells the peers why this process ends: its exception, or that it simply ended."""
@@ -112,7 +122,7 @@ class _Context:
             previous_hook(kind, value, traceback)
 
         sys.excepthook = note_exception
-        atexit.register(lambda: self.shutdown(self._exit_reason or "its process ended"))
+        atexit.register(self._end)
 
 
 def _place(traceback: TracebackType | None) -> str:
@@ -267,6 +277,25 @@ def global_group() -> Group:
         NotInitializedError: Horovod has not been initialised.
     """
     return _context.job().group
+
+
+def uses_mpi() -> bool:
+    """Whether MPI moves the data of the job; False while Horovod is not initialised."""
+    return settings().cpu_operations == "mpi"
+
+
+def mpi_threads_supported() -> bool:
+    """Whether the program may call MPI from any thread while Horovod does.
+
+    Raises:
+        NotInitializedError: Horovod has not been initialised.
+        UsageError: MPI does not move the data of the job.
+    """
+    if _context.job().config.cpu_operations != "mpi":
+        raise UsageError(
+            "mpi_threads_supported() has no answer: MPI does not move the data of this job"
+        )
+    return _context.mpi().all_threads
 
 
 def settings() -> Config:
