@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/buffer.h"
@@ -74,6 +75,8 @@ class Backend {
   // Called where all ranks agree, in the same order, on a set that this rank is in; 0 is the set of all ranks.
   virtual void add_process_set(uint32_t /*id*/, const std::vector<int>& /*members*/) {}
   virtual void remove_process_set(uint32_t /*id*/) {}
+  // A rank was lost, or the job failed in another way: from now on nothing may wait for other ranks.
+  virtual void give_up(const std::string& /*reason*/) {}
   // Whether it makes use of Batch::reachable.
   [[nodiscard]] virtual bool reduces_in_shared_memory() const { return false; }
 

@@ -39,6 +39,7 @@ void Engine::fail(const Error& error, bool tell_peers) {
     queued.swap(queue_);
   }
   detach_regions();
+  if (error.kind() != ErrorKind::kShutDown) backend_->give_up(error.what());
   const auto fail_one = [&](Operation& operation) {
     operation.fail(Error(error.kind(), operation.spec.name + " failed: " + error.what()));
   };

@@ -95,6 +95,12 @@ class ProcessMpi:
                 self._process = _native.MpiProcess(
                     library_candidates(config.mpi_library), not config.mpi_threads_disable
                 )
+            reason = self._process.given_up()
+            if reason is not None:
+                raise StartError(
+                    f"{who}: MPI cannot be used again after a failure ({reason}): start the "
+                    "processes of the job anew"
+                )
             self._wait(self._process, config, "MPI_Init did not return")
         except UsageError as error:
             raise StartError(

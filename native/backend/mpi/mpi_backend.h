@@ -20,6 +20,7 @@ class MpiBackend final : public Backend {
 
   void add_process_set(uint32_t id, const std::vector<int>& members) override;
   void remove_process_set(uint32_t id) override;
+  void give_up(const std::string& reason) override { world_->process()->thread().give_up(reason); }
 
   std::unique_ptr<Execution> allreduce(Batch batch) override;
   std::unique_ptr<Execution> adasum(Batch batch) override;

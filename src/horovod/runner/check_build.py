@@ -45,7 +45,7 @@ def build_report() -> str:
                     (True, "native shared memory"),
                     (True, "native TCP"),
                     _unsupported("NCCL", _library("nccl") or _module(_NCCL_MODULE)),
-                    _unsupported("MPI", _library("mpi_abi")),
+                    (_library("mpi_abi"), "MPI (HOROVOD_CPU_OPERATIONS=mpi)"),
                 ]
             ),
         ]
