@@ -230,8 +230,8 @@ int comm_split(mpi::Comm handle, int /*color*/, int key, mpi::Comm* made) {
   if (meeting->made == nullptr) {
     std::vector<int> places(comm.members.size());
     for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int>(i);
-    std::stable_sort(places.begin(), places.end(), [&](int a, int b) {
-      return meeting->keys[static_cast<size_t>(a)] < meeting->keys[static_cast<size_t>(b)];
+    std::sort(places.begin(), places.end(), [&](int a, int b) {
+      return std::pair(meeting->keys[static_cast<size_t>(a)], a) < std::pair(meeting->keys[static_cast<size_t>(b)], b);
     });
     for (int& place : places) place = comm.members[static_cast<size_t>(place)];
     meeting->made = make_comm(places);

@@ -66,7 +66,8 @@ inline constexpr int kLeastTagUpperBound = 32767;
 [[nodiscard]] inline void* in_place() { return reinterpret_cast<void*>(uintptr_t{1}); }
 [[nodiscard]] inline Status* statuses_ignore() { return nullptr; }
 
-using UserFunction = void(void* in, void* inout, Count* count, Datatype* datatype);
+// The standard has no const here, which makes no difference to a caller.
+using UserFunction = void(const void* in, void* inout, const Count* count, const Datatype* datatype);
 
 // The functions of a library; a test brings its own.
 struct Functions {

@@ -16,6 +16,8 @@ class MpiBackend final : public Backend {
  public:
   // `ring` is called from another thread when an execution may go on. It is not called after the destructor.
   MpiBackend(std::shared_ptr<mpi::MpiWorld> world, std::function<void()> ring);
+  MpiBackend(const MpiBackend&) = delete;
+  MpiBackend& operator=(const MpiBackend&) = delete;
   ~MpiBackend() override;
 
   void add_process_set(uint32_t id, const std::vector<int>& members) override;

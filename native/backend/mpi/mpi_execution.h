@@ -14,6 +14,8 @@ class MpiExecution final : public Execution {
  public:
   MpiExecution(std::shared_ptr<mpi::MpiProcess> process, std::shared_ptr<mpi::Ticket> ticket, std::vector<int> members)
       : process_(std::move(process)), ticket_(std::move(ticket)), members_(std::move(members)) {}
+  MpiExecution(const MpiExecution&) = delete;
+  MpiExecution& operator=(const MpiExecution&) = delete;
   // If it is not done, its memory goes away while MPI has it: from then on nobody calls MPI.
   ~MpiExecution() override;
 

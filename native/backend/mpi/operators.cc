@@ -11,7 +11,7 @@ namespace hvd::mpi {
 namespace {
 
 template <DType kDType, ReduceOp kOp>
-void combine(void* in, void* inout, Count* count, Datatype* /*datatype*/) {
+void combine(const void* in, void* inout, const Count* count, const Datatype* /*datatype*/) {
   auto* result = static_cast<std::byte*>(inout);
   const std::array<const std::byte*, 2> sources{static_cast<const std::byte*>(in), result};
   reduce(kDType, kOp, result, sources, static_cast<size_t>(*count), 1.0);
