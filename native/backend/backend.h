@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/buffer.h"
@@ -60,6 +61,8 @@ class Execution {
   [[nodiscard]] virtual bool done() const = 0;
   // Whether nothing more can be done before this global rank sends or reads.
   [[nodiscard]] virtual bool waits_for(int rank) = 0;
+  // The same of a rank that has left, of which nothing more is on its way that the engine knows of.
+  [[nodiscard]] virtual bool gives_up_on(int rank) { return waits_for(rank); }
 };
 
 class Backend {
@@ -68,6 +71,14 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
   virtual ~Backend() = default;
+
+  // Called where all ranks agree, in the same order, on a set that this rank is in; 0 is the set of all ranks.
+  virtual void add_process_set(uint32_t /*id*/, const std::vector<int>& /*members*/) {}
+  virtual void remove_process_set(uint32_t /*id*/) {}
+  // A rank was lost, or the job failed in another way: from now on nothing may wait for other ranks.
+  virtual void give_up(const std::string& /*reason*/) {}
+  // Whether it makes use of Batch::reachable.
+  [[nodiscard]] virtual bool reduces_in_shared_memory() const { return false; }
 
   virtual std::unique_ptr<Execution> allreduce(Batch batch) = 0;
   // Each extent is a tensor that is combined by itself; the dtype is floating point. `op` means nothing here.

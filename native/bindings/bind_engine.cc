@@ -8,6 +8,7 @@
 
 #include <deque>
 
+#include "backend/mpi/mpi_process.h"
 #include "bindings/bindings.h"
 #include "bindings/c_reference.h"
 #include "engine/engine.h"
@@ -270,7 +271,8 @@ void bind_engine(nb::module_& module) {
              std::optional<double> stall_check_time_s, double stall_shutdown_time_s,
              std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
              std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, std::optional<AutotuneOptions> autotune,
-             const std::string& allreduce_algorithm, const CostConstants& costs) {
+             const std::string& allreduce_algorithm, const CostConstants& costs,
+             std::shared_ptr<mpi::MpiWorld> mpi_world) {
             auto* options = new (self) EngineOptions();
             options->plans = {.allreduce = algorithm_named(allreduce_algorithm), .costs = costs};
             options->fusion_threshold = fusion_threshold;
@@ -286,14 +288,15 @@ void bind_engine(nb::module_& module) {
             options->core = core;
             if (autotune) autotune->initial_threshold = fusion_threshold;
             options->autotune = std::move(autotune);
+            options->mpi = std::move(mpi_world);
           },
           nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
           nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
           nb::arg("rank_names") = std::vector<std::string>(), nb::arg("deterministic") = false,
           nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
           nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1,
-          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto",
-          nb::arg("costs") = CostConstants());
+          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto", nb::arg("costs") = CostConstants(),
+          nb::arg("mpi") = nb::none());
   nb::class_<PyHandle>(module, "Handle")
       .def("done", [](const PyHandle& self) { return self.operation->done(); })
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "backend/mpi/mpi_backend.h"
 #include "backend/native/native_backend.h"
 #include "engine/check.h"
 
@@ -25,7 +26,7 @@ Engine::Engine(TransportParts parts, EngineOptions options)
       core_for_each_rank_(parts.num_local <= num_usable_cores()),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
-      backend_(std::make_unique<NativeBackend>(*transport_, options_.deterministic, options_.plans)),
+      backend_(make_backend()),
       left_peers_(static_cast<size_t>(size_)),
       position_(options_.stack_dump) {
   std::vector<int> everybody(static_cast<size_t>(size_));
@@ -40,6 +41,13 @@ Engine::Engine(TransportParts parts, EngineOptions options)
 }
 
 Engine::~Engine() { close("its engine was destroyed"); }
+
+std::unique_ptr<Backend> Engine::make_backend() {
+  if (options_.mpi == nullptr) {
+    return std::make_unique<NativeBackend>(*transport_, options_.deterministic, options_.plans);
+  }
+  return std::make_unique<MpiBackend>(options_.mpi, [this] { transport_->doorbell().ring(); });
+}
 
 std::string Engine::name_of_rank(int rank) const {
   const auto index = static_cast<size_t>(rank);

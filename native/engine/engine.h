@@ -33,6 +33,10 @@
 
 namespace hvd {
 
+namespace mpi {
+class MpiWorld;
+}
+
 struct EngineOptions {
   size_t fusion_threshold = size_t{64} << 20;
   size_t cache_capacity = 1024;
@@ -42,6 +46,7 @@ struct EngineOptions {
   int core = -1;                                    // that the engine's thread is bound to, if not negative
   bool deterministic = false;                       // results do not depend on what travels together
   PlanOptions plans;                                // how the algorithm of a collective is chosen
+  std::shared_ptr<mpi::MpiWorld> mpi;               // moves the data, if it is there
   StackDump stack_dump;                             // how to get at the stacks of this process's interpreter
   std::optional<AutotuneOptions> autotune;          // tunes the fusion threshold
   std::vector<std::string> rank_names;              // what messages say of a rank, "host-a:4711"
@@ -158,6 +163,7 @@ class Engine {
                            std::map<uint32_t, std::vector<Announcement>>& announcements);
   [[nodiscard]] std::string name_of_rank(int rank) const;
   [[nodiscard]] ProcessSet& set_of(uint32_t id);
+  [[nodiscard]] std::unique_ptr<Backend> make_backend();
 
   // Process sets (engine_process_sets.cc)
   void check_new_process_set(const Operation& operation) const;

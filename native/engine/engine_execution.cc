@@ -257,7 +257,7 @@ void Engine::look_for_missing_peers() {
     for (int peer = 0; peer < size_; ++peer) {
       const auto& reason = left_peers_[static_cast<size_t>(peer)];
       const bool gone = reason ? !transport_->data_may_follow(peer) : transport_->data_ended(peer);
-      if (!gone || !active.execution->waits_for(peer)) continue;
+      if (!gone || !active.execution->gives_up_on(peer)) continue;
       if (!reason) throw lost(peer);
       throw Error(ErrorKind::kShutDown, name_of_rank(peer) + " has shut Horovod down (" + *reason +
                                             ") in the middle of " + active.operations.front()->spec.name);

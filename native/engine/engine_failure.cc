@@ -39,10 +39,12 @@ void Engine::fail(const Error& error, bool tell_peers) {
     queued.swap(queue_);
   }
   detach_regions();
+  if (error.kind() != ErrorKind::kShutDown) backend_->give_up(error.what());
   const auto fail_one = [&](Operation& operation) {
     complete(operation, Error(error.kind(), operation.spec.name + " failed: " + error.what()));
   };
-  for (const Active& active : active_) {
+  for (Active& active : active_) {
+    active.execution.reset();  // callers may free their memory as soon as they know
     for (const auto& operation : active.operations) fail_one(*operation);
   }
   active_.clear();

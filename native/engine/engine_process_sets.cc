@@ -59,6 +59,7 @@ void Engine::make_process_set(uint32_t id, std::vector<int> members) {
     const std::lock_guard lock(queue_mutex_);
     memberships_[id] = {set.members, set.set_rank, {}, false};
   }
+  if (set.set_rank >= 0) backend_->add_process_set(id, set.members);
   sets_[id] = std::move(made);
   for (int peer = 0; peer < size_; ++peer) {
     if (const auto& reason = left_peers_[static_cast<size_t>(peer)]) leave_process_set(set, peer, *reason);
@@ -72,6 +73,7 @@ void Engine::remove_process_set(uint32_t id) {
     throw Error(ErrorKind::kInternal, "process set " + std::to_string(id) + " was removed while it is in use");
   }
   sets_.erase(id);
+  backend_->remove_process_set(id);
   const std::lock_guard lock(queue_mutex_);
   memberships_.erase(id);
 }

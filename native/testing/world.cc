@@ -33,7 +33,7 @@ ConnectedPair make_tcp_pair() {
 }
 
 std::vector<TransportParts> make_transports(int size, Wire wire) {
-  if (wire == Wire::kMemory) return make_memory_transports(size);
+  if (wire == Wire::kMemory || wire == Wire::kMpi) return make_memory_transports(size);
   if (wire == Wire::kTcp) return make_socket_transports(size, {}, 3, make_tcp_pair);
   constexpr int kNumHosts = 3;
   std::vector<int> hosts;
@@ -65,8 +65,22 @@ World::World(int size, const EngineOptions& options, Wire wire, std::optional<in
       for (const Fd& socket : peer.data) victims_sockets_.emplace_back(dup(socket.get()));
     }
   }
+  if (wire == Wire::kMpi) start_mpi(size);
   for (TransportParts& rank_parts : parts) {
-    engines_.push_back(std::make_unique<Engine>(std::move(rank_parts), options));
+    EngineOptions its = options;
+    const int rank = rank_parts.rank;
+    if (mpi_) its.mpi = std::make_shared<mpi::MpiWorld>(mpi_processes_[static_cast<size_t>(rank)], rank, size);
+    engines_.push_back(std::make_unique<Engine>(std::move(rank_parts), its));
+  }
+}
+
+void World::start_mpi(int size) {
+  mpi_ = std::make_unique<FakeMpi>(size);
+  const mpi::Library library{FakeMpi::functions(), "fake", "fake"};
+  for (int rank = 0; rank < size; ++rank) {
+    const auto process = std::make_shared<mpi::MpiProcess>(library, true);
+    if (!process->wait(std::chrono::seconds(30))) throw Error(ErrorKind::kInternal, "the fake MPI does not begin");
+    mpi_processes_.insert(mpi_processes_.begin(), process);
   }
 }
 

@@ -6,14 +6,17 @@
 #include <optional>
 #include <vector>
 
+#include "backend/mpi/mpi_process.h"
 #include "engine/engine.h"
+#include "testing/fake_mpi.h"
 
 namespace hvd::testing {
 
 // kTinySockets: sockets whose buffers hold a few kilobytes, so that writes come to a halt in the middle of frames.
 // kHosts: ranks 0, 3, 6 ... share a host, and 1, 4, 7 ..., and 2, 5, 8 ...; sockets between hosts.
 // kTcp: connections over the loopback device, as between hosts.
-enum class Wire : uint8_t { kMemory, kSockets, kTinySockets, kHosts, kTcp };
+// kMpi: memory, and data move over a fake MPI, which knows the ranks in the reverse order.
+enum class Wire : uint8_t { kMemory, kSockets, kTinySockets, kHosts, kTcp, kMpi };
 
 // A TCP connection of this process with itself.
 [[nodiscard]] ConnectedPair make_tcp_pair();
@@ -29,6 +32,9 @@ class World {
 
   [[nodiscard]] int size() const { return static_cast<int>(engines_.size()); }
   [[nodiscard]] Engine& engine(int rank) { return *engines_[static_cast<size_t>(rank)]; }
+  // Of a world over kMpi.
+  [[nodiscard]] FakeMpi& mpi() { return *mpi_; }
+  [[nodiscard]] mpi::MpiProcess& mpi_process(int rank) { return *mpi_processes_[static_cast<size_t>(rank)]; }
   // Breaks all connections of the victim without a goodbye, as the end of its process does.
   void kill_victim();
 
@@ -36,6 +42,10 @@ class World {
   void run(const std::function<void(int rank)>& body);
 
  private:
+  void start_mpi(int size);
+
+  std::unique_ptr<FakeMpi> mpi_;
+  std::vector<std::shared_ptr<mpi::MpiProcess>> mpi_processes_;
   std::vector<Fd> victims_sockets_;  // second descriptors of its connections
   std::vector<std::unique_ptr<Engine>> engines_;
 };

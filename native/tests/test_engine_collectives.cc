@@ -14,7 +14,7 @@ namespace {
 constexpr DType kDTypes[] = {DType::kBool,     DType::kUInt8,   DType::kInt8,   DType::kUInt16, DType::kInt16,
                              DType::kUInt32,   DType::kInt32,   DType::kUInt64, DType::kInt64,  DType::kFloat16,
                              DType::kBFloat16, DType::kFloat32, DType::kFloat64};
-constexpr Wire kWires[] = {Wire::kMemory, Wire::kSockets, Wire::kTinySockets, Wire::kTcp};
+constexpr Wire kWires[] = {Wire::kMemory, Wire::kSockets, Wire::kTinySockets, Wire::kTcp, Wire::kMpi};
 
 // Runs a case in worlds of all sizes over all wires.
 void in_worlds(const std::function<void(int size, int rank, Engine& engine)>& body, const EngineOptions& options = {}) {

@@ -31,7 +31,7 @@ T reduce_one(Engine& engine, const std::string& name, ReduceOp op, T value, size
 constexpr size_t kCounts[] = {3, 5000};
 
 TEST("join: a rank that has joined changes nothing in a reduction but what Average divides by") {
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kMpi}) {
     const int size = 3;
     World world(size, {}, wire);
     world.run([&](int rank) {

@@ -42,7 +42,7 @@ std::string error_text(const Body& body) {
 }
 
 TEST("process sets: operations of a set involve its members only") {
-  for (const Wire wire : {Wire::kMemory, Wire::kSockets}) {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kMpi}) {
     World world(4, {}, wire);
     world.run([&](int rank) {
       Engine& engine = world.engine(rank);

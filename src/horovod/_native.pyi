@@ -189,6 +189,83 @@ def estimate_allreduce(
         UsageError: no such algorithm, no rank, or a negative number of bytes.
     """
 
+def find_mpi(candidates: Sequence[str]) -> list[str]:
+    """The path and the version of the first MPI library that can be used.
+
+    Args:
+        candidates: paths, or names for the system's loader.
+
+    Raises:
+        UsageError: there is none; the message says why for each candidate.
+    """
+
+class MpiProcess:
+    """MPI in this process. Begins to initialise it, unless somebody did, on a thread of its own.
+
+    Args:
+        candidates: as of :func:`find_mpi`.
+        all_threads: asks for MPI_THREAD_MULTIPLE, so that the program may call MPI too.
+
+    Raises:
+        UsageError: there is no library.
+    """
+
+    def __init__(self, candidates: Sequence[str], all_threads: bool) -> None: ...
+    def wait(self, timeout_s: float) -> bool:
+        """Waits without the GIL; whether MPI is ready, and what follows is known.
+
+        Raises:
+            UsageError: it cannot be used, as it was finalized or has too few threads.
+            HorovodInternalError: it failed.
+        """
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def rank(self) -> int:
+        """In MPI_COMM_WORLD."""
+
+    @property
+    def size(self) -> int:
+        """Of MPI_COMM_WORLD."""
+
+    @property
+    def all_threads(self) -> bool:
+        """Whether MPI gave MPI_THREAD_MULTIPLE."""
+
+    def give_up(self, reason: str) -> None:
+        """From now on MPI is not called any more."""
+
+    def given_up(self) -> str | None:
+        """Why MPI is not called any more, as an operation was left in it; None if it may be."""
+
+    def finish(self, timeout_s: float) -> bool:
+        """Ends MPI, if it was initialised here; whether that was done in time."""
+
+    def abandon(self) -> None:
+        """In the child of a fork."""
+
+class MpiWorld:
+    """The ranks of a job as MPI knows them. Begins to make it; all ranks do, in the same order.
+
+    Args:
+        process: that is ready.
+        rank, size: of the job.
+
+    Raises:
+        UsageError: MPI_COMM_WORLD has another size.
+    """
+
+    def __init__(self, process: MpiProcess, rank: int, size: int) -> None: ...
+    def wait(self, timeout_s: float) -> bool:
+        """Waits without the GIL; whether all ranks have met.
+
+        Raises:
+            HorovodInternalError, UsageError: that failed.
+        """
+
 class EngineOptions:
     """How an engine behaves; all fields have defaults and can be given as keywords.
 
@@ -209,6 +286,7 @@ class EngineOptions:
         allreduce_algorithm: exchange, direct, ring, doubling, trees or hierarchical; auto for the
             one that the cost model prefers. The same on all ranks.
         costs: what the cost model knows of the network.
+        mpi: moves the data in place of the engine, if given.
     """
 
     def __init__(
@@ -228,6 +306,7 @@ class EngineOptions:
         autotune: AutotuneOptions | None = ...,
         allreduce_algorithm: str = ...,
         costs: CostConstants = ...,
+        mpi: MpiWorld | None = ...,
     ) -> None: ...
 
 class Engine:

@@ -67,6 +67,9 @@ class Config:
         cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
         num_streams: TCP connections that carry data between two ranks of different hosts.
         gradient_buckets: whether gradients live in buckets in shared memory, where that works.
+        cpu_operations: what moves the data: native, gloo (the same), or mpi.
+        mpi_library: the file of libmpi_abi; empty to look for it.
+        mpi_threads_disable: whether MPI is initialised for Horovod's own thread only.
         allreduce_algorithm: how tensors are reduced between ranks; auto for the best one.
         autotune: whether the best settings are measured while training.
         autotune_log: file for what was tried; empty for none.
@@ -108,6 +111,9 @@ class Config:
     cache_capacity: int = 1024
     num_streams: int = 1
     gradient_buckets: bool = True
+    cpu_operations: str = "native"
+    mpi_library: str = ""
+    mpi_threads_disable: bool = False
     allreduce_algorithm: str = "auto"
     autotune: bool = False
     autotune_log: str = ""
@@ -196,6 +202,11 @@ class Config:
                 "order of the ranks, as HOROVOD_DETERMINISTIC=1 asks for: unset one of them, or "
                 "use exchange or direct"
             )
+        if self.deterministic and self.cpu_operations == "mpi":
+            raise StartError(
+                "HOROVOD_CPU_OPERATIONS=mpi leaves the order of additions to the MPI library, but "
+                "HOROVOD_DETERMINISTIC=1 asks for equal reruns: unset one of them"
+            )
         if self.start_timeout_s <= 0:
             raise StartError(f"HOROVOD_START_TIMEOUT={self.start_timeout_s:g} is not above 0")
 
@@ -260,6 +271,11 @@ def _drop_what_does_not_fit(values: dict[str, Any]) -> list[str]:
         advice.append(
             f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown_s:g} is ignored, as it is below the "
             f"{check_s:g} s of HOROVOD_STALL_CHECK_TIME_SECONDS"
+        )
+    if values["cpu_operations"] == "mpi" and values["allreduce_algorithm"] != "auto":
+        advice.append(
+            f"HOROVOD_ALLREDUCE_ALGORITHM={values['allreduce_algorithm']} is ignored: with "
+            "HOROVOD_CPU_OPERATIONS=mpi the MPI library chooses"
         )
     cores, local_size = values["thread_affinity"], values["local_size"]
     if 0 < len(cores) < local_size:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from horovod.config import Config
 from horovod.errors import NotInitializedError, UsageError
 from horovod.group import Group
+from horovod.mpi import ProcessMpi
 from horovod.start import RunningEngine, start_engine
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class _Context:
         self._meeting: Meeting | None = None
         self._exit_reason = ""
         self._listeners: list[JobListener] = []
+        self._mpi = ProcessMpi()
 
     def listen(self, listener: JobListener) -> None:
         with self._lock:
@@ -88,7 +90,7 @@ class _Context:
                 self._watch_exit()
             # Also after a failure: a retry must not meet what the failed try left in the store.
             self._epoch += 1
-            running = start_engine(self._meet(config), self._epoch)
+            running = start_engine(self._meet(config), self._epoch, self._mpi)
             group = Group(running.engine, 0, range(config.size))
             self._job = _Job(running.config, running, group)
             for listener in self._listeners:
@@ -136,6 +138,10 @@ class _Context:
         self._meeting = None
         if job is not None:
             job.running.abandon()
+        self._mpi.abandon()
+
+    def mpi(self) -> ProcessMpi:
+        return self._mpi
 
     def _watch_exit(self) -> None:
         """Tells the peers why this process ends: its exception, or that it simply ended."""
@@ -155,6 +161,7 @@ class _Context:
         self.shutdown(self._exit_reason or "its process ended")
         if self._meeting is not None:
             self._meeting.close()
+        self._mpi.finish()
 
 
 def _place(traceback: TracebackType | None) -> str:
@@ -314,6 +321,25 @@ def global_group() -> Group:
         NotInitializedError: Horovod has not been initialised.
     """
     return _context.job().group
+
+
+def uses_mpi() -> bool:
+    """Whether MPI moves the data of the job; False while Horovod is not initialised."""
+    return settings().cpu_operations == "mpi"
+
+
+def mpi_threads_supported() -> bool:
+    """Whether the program may call MPI from any thread while Horovod does.
+
+    Raises:
+        NotInitializedError: Horovod has not been initialised.
+        UsageError: MPI does not move the data of the job.
+    """
+    if _context.job().config.cpu_operations != "mpi":
+        raise UsageError(
+            "mpi_threads_supported() has no answer: MPI does not move the data of this job"
+        )
+    return _context.mpi().all_threads
 
 
 def settings() -> Config:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod.config import Config
+    from horovod.mpi import ProcessMpi
 
 _END_TIMEOUT_S = 5.0
 
@@ -50,24 +51,27 @@ class RunningEngine:
         self.engine.abandon()
 
 
-def start_engine(config: Config, epoch: int) -> RunningEngine:
+def start_engine(config: Config, epoch: int, mpi: ProcessMpi) -> RunningEngine:
     """Connects to the other ranks and starts the engine of this one.
 
     Args:
         config: the settings of this rank.
         epoch: how many engines this process has started, this one included; the same on all ranks.
+        mpi: of this process; used if the settings say that it moves the data.
 
     Raises:
-        StartError: a rank did not appear in time, or the secret is wrong.
+        StartError: a rank did not appear in time, the secret is wrong, or MPI cannot be used.
     """
+    if config.cpu_operations == "mpi":
+        mpi.begin(config)
     dump = StackDump()
     try:
         if config.size == 1:
             label = f"{config.hostname}:{os.getpid()}"
-            options = _options(config, [label], dump, LinkSpeeds())
+            options = _options(config, [label], dump, LinkSpeeds(), mpi)
             engine = _native.Engine(0, 1, options, None, (), ())
         else:
-            engine, config = _connect(config, epoch, dump)
+            engine, config = _connect(config, epoch, dump, mpi)
     except BaseException:
         dump.close()
         raise
@@ -81,7 +85,9 @@ def start_engine(config: Config, epoch: int) -> RunningEngine:
     return running
 
 
-def _connect(config: Config, epoch: int, dump: StackDump) -> tuple[_native.Engine, Config]:
+def _connect(
+    config: Config, epoch: int, dump: StackDump, mpi: ProcessMpi
+) -> tuple[_native.Engine, Config]:
     secret = secret_of(config)
     store = StoreClient(
         config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
@@ -100,7 +106,7 @@ def _connect(config: Config, epoch: int, dump: StackDump) -> tuple[_native.Engin
         engine = _native.Engine(
             config.rank,
             config.size,
-            _options(config, peers.rank_names, dump, peers.speeds),
+            _options(config, peers.rank_names, dump, peers.speeds, mpi),
             peers.port,
             peers.local_peers,
             peers.remote_peers,
@@ -139,7 +145,11 @@ def _costs(speeds: LinkSpeeds) -> _native.CostConstants:
 
 
 def _options(
-    config: Config, rank_names: Sequence[str], dump: StackDump, speeds: LinkSpeeds
+    config: Config,
+    rank_names: Sequence[str],
+    dump: StackDump,
+    speeds: LinkSpeeds,
+    mpi: ProcessMpi,
 ) -> _native.EngineOptions:
     return _native.EngineOptions(
         fusion_threshold=config.fusion_threshold,
@@ -156,4 +166,5 @@ def _options(
         autotune=_autotune(config),
         allreduce_algorithm=config.allreduce_algorithm,
         costs=_costs(speeds),
+        mpi=mpi.world(config) if config.cpu_operations == "mpi" else None,
     )

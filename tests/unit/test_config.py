@@ -290,14 +290,34 @@ def test_what_has_no_effect_is_accepted_in_silence(setting: Setting) -> None:
     assert Config.from_env(environ) == Config.from_env({})
 
 
+def test_old_controllers_mean_the_engine() -> None:
+    Config.from_env({"HOROVOD_CONTROLLER": "gloo"})
+    Config.from_env({"HOROVOD_CONTROLLER": "Native"})
+    with pytest.warns(UserWarning, match="HOROVOD_CONTROLLER=mpi is understood as native"):
+        assert Config.from_env({"HOROVOD_CONTROLLER": "MPI"}).cpu_operations == "native"
+
+
 @pytest.mark.parametrize("name", ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"])
-def test_old_controllers_mean_the_engine(name: str) -> None:
-    Config.from_env({name: "gloo"})
-    Config.from_env({name: "Native"})
-    with pytest.warns(UserWarning, match=f"{name}=mpi is understood as native"):
-        Config.from_env({name: "MPI"})
+def test_libraries_that_are_not_used_are_refused(name: str) -> None:
     with pytest.raises(StartError, match=f"{name}='ccl'.*unset it"):
         Config.from_env({name: "ccl"})
+
+
+def test_what_moves_the_data_is_chosen() -> None:
+    assert Config.from_env({"HOROVOD_CPU_OPERATIONS": "Native"}).cpu_operations == "native"
+    assert Config.from_env({"HOROVOD_CPU_OPERATIONS": "MPI"}).cpu_operations == "mpi"
+    # As our launcher sets it on every rank.
+    Config.from_env({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"})
+    with pytest.warns(UserWarning, match="HOROVOD_CPU_OPERATIONS=gloo is understood as native"):
+        Config.from_env({"HOROVOD_CPU_OPERATIONS": "gloo"})
+
+
+def test_mpi_takes_no_advice_on_algorithms() -> None:
+    over_mpi = {"HOROVOD_CPU_OPERATIONS": "mpi"}
+    with pytest.warns(UserWarning, match="HOROVOD_ALLREDUCE_ALGORITHM=ring is ignored"):
+        Config.from_env(over_mpi | {"HOROVOD_ALLREDUCE_ALGORITHM": "ring"})
+    with pytest.raises(StartError, match="HOROVOD_DETERMINISTIC=1 asks for equal reruns"):
+        Config.from_env(over_mpi | {"HOROVOD_DETERMINISTIC": "1"})
 
 
 def test_a_deprecated_timeout_gives_way_to_its_successor() -> None:

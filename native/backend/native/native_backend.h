@@ -14,6 +14,7 @@ class NativeBackend final : public Backend {
   explicit NativeBackend(Transport& transport, bool deterministic = false, PlanOptions plans = {})
       : transport_(transport), deterministic_(deterministic), plans_(std::move(plans)) {}
 
+  [[nodiscard]] bool reduces_in_shared_memory() const override { return true; }
   std::unique_ptr<Execution> allreduce(Batch batch) override;
   std::unique_ptr<Execution> adasum(Batch batch) override;
   std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;

@@ -120,7 +120,7 @@ def _mpi() -> Entry:
     path = _library("mpi_abi")
     if not path:
         return Entry("MPI", False, "no libmpi_abi.so (MPI 5) among the libraries of the system")
-    return Entry(f"MPI ({_LATER})", False, path)
+    return Entry("MPI (HOROVOD_CPU_OPERATIONS=mpi)", True, path)
 
 
 def _library(name: str, module: str = "") -> str:

@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 from horovod.settings import TABLE
-from horovod.settings.setting import Kind, Status
+from horovod.settings.setting import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,9 +55,11 @@ def _deprecated(reader: SettingsReader) -> list[str]:
 
 
 def _understood_otherwise(reader: SettingsReader) -> list[str]:
-    """Only for mpi: our own launcher sets gloo, for scripts that ask whether MPI is needed."""
-    return [
-        f"{setting.name}=mpi is understood as native: Horovod's own engine, which needs no MPI"
-        for setting in TABLE.values()
-        if setting.kind is Kind.WORD and reader.text(setting.name).lower() == "mpi"
-    ]
+    """No advice if our launcher set gloo, for scripts that ask whether MPI is needed."""
+    meant = []
+    if reader.text("HOROVOD_CONTROLLER").lower() == "mpi":
+        meant.append("HOROVOD_CONTROLLER=mpi")
+    by_launcher = reader.text("HOROVOD_CONTROLLER").lower() == "gloo"
+    if reader.text("HOROVOD_CPU_OPERATIONS").lower() == "gloo" and not by_launcher:
+        meant.append("HOROVOD_CPU_OPERATIONS=gloo")
+    return [f"{text} is understood as native: Horovod's own engine" for text in meant]

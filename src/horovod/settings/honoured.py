@@ -16,6 +16,7 @@ ALLREDUCE_ALGORITHMS = (
     "trees",
     "hierarchical",
 )
+CPU_OPERATIONS = ("native", "gloo", "mpi")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _flag = partial(Setting, kind=Kind.FLAG, default=False)
@@ -149,6 +150,31 @@ _SPEED = (
     ),
 )
 
+_MPI = (
+    Setting(
+        "HOROVOD_CPU_OPERATIONS",
+        "what moves the data: native is Horovod's own engine, and gloo means the same; mpi is an "
+        "MPI library with the standard binary interface (libmpi_abi), whose mpirun starts the job",
+        kind=Kind.WORD,
+        default="native",
+        field="cpu_operations",
+        words=CPU_OPERATIONS,
+        refusal="unset it, or set it to native or mpi: Intel oneCCL and others are not used",
+    ),
+    Setting(
+        "HOROVOD_MPI_LIBRARY",
+        "the file of libmpi_abi, if `HOROVOD_CPU_OPERATIONS` is mpi",
+        field="mpi_library",
+        shown="looked for beside mpirun, in the environment of Python, and by the system's loader",
+    ),
+    _flag(
+        "HOROVOD_MPI_THREADS_DISABLE",
+        "1 initialises MPI for Horovod's own thread only: the program must not call MPI itself",
+        flag="--mpi-threads-disable, --no-mpi-threads-disable",
+        field="mpi_threads_disable",
+    ),
+)
+
 _CORRECTNESS = (
     _flag(
         "HOROVOD_DETERMINISTIC",
@@ -273,6 +299,7 @@ HONOURED: tuple[Setting, ...] = (
     *_JOB,
     *_MEETING,
     *_SPEED,
+    *_MPI,
     *_CORRECTNESS,
     *_REPORTS,
     *_PLACES,

@@ -8,7 +8,6 @@ from horovod.settings.setting import Kind, Setting, Status
 
 _unused = partial(Setting, status=Status.WITHOUT_EFFECT)
 
-_NO_MPI = "the engine moves data itself, without MPI"
 _NO_NCCL = "NCCL is not used in this version"
 _NO_SPARK = "this version has no Spark integration"
 _CHOSEN = "the engine chooses by operation, size and hosts"
@@ -28,14 +27,6 @@ _RUN_TIME = (
     _unused(
         "HOROVOD_CONTROLLER",
         "native, gloo and mpi all mean the engine's own; any other word is refused",
-        kind=Kind.WORD,
-        default="native",
-        words=_OWN_ENGINE,
-        refusal=_REFUSAL,
-    ),
-    _unused(
-        "HOROVOD_CPU_OPERATIONS",
-        "native, gloo and mpi all mean the engine's own; any other word, such as ccl, is refused",
         kind=Kind.WORD,
         default="native",
         words=_OWN_ENGINE,
@@ -62,12 +53,7 @@ _RUN_TIME = (
         "the tuner has no such parameter",
         flag="--autotune-gaussian-process-noise",
     ),
-    _unused(
-        "HOROVOD_MPI_THREADS_DISABLE",
-        _NO_MPI,
-        flag="--mpi-threads-disable, --no-mpi-threads-disable",
-    ),
-    _unused("HOROVOD_ADASUM_MPI_CHUNK_SIZE", _NO_MPI),
+    _unused("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "MPI cuts messages as it likes"),
     _unused("HOROVOD_NUM_NCCL_STREAMS", _NO_NCCL, flag="--num-nccl-streams"),
     _unused("HOROVOD_BATCH_D2D_MEMCOPIES", "nothing is packed: fused tensors stay where they are"),
     _unused("HOROVOD_ENABLE_ASYNC_COMPLETION", "GPU tensors are not supported in this version"),

@@ -1,36 +1,41 @@
-"""What older scripts ask before they train: which controllers and libraries are there.
+"""What scripts ask before they train: which controllers and libraries are there.
 
 This Horovod has one engine of its own, found in every build. Scripts take ``gloo_*`` for "works
-without MPI", so these answer True, and everything that would need a library answers False.
+without MPI", so these answer True. MPI is found at run time, and used if the user asks for it.
 """
 
 from __future__ import annotations
 
-from horovod.errors import UsageError
+from horovod import context
+from horovod.mpi import find_library
 
 
 def mpi_enabled() -> bool:
-    """False: MPI may start a job, but it never controls it."""
-    return False
+    """Whether MPI moves the data of this job (``HOROVOD_CPU_OPERATIONS=mpi``)."""
+    return context.uses_mpi()
 
 
 def mpi_built() -> bool:
-    """False: nothing is compiled against MPI."""
-    return False
+    """Whether an MPI library with the standard binary interface (libmpi_abi) is found here.
+
+    Nothing is compiled against MPI: the answer is about this machine.
+    """
+    return find_library(context.settings().mpi_library) is not None
 
 
 def mpi_threads_supported() -> bool:
-    """Raises, as MPI does not control the job.
+    """Whether the program may call MPI from any thread while Horovod does.
 
     Raises:
-        UsageError: always.
+        NotInitializedError: Horovod has not been initialised.
+        UsageError: MPI does not move the data of this job.
     """
-    raise UsageError("mpi_threads_supported() has no answer: MPI does not control this job")
+    return context.mpi_threads_supported()
 
 
 def gloo_enabled() -> bool:
-    """True: the job works without MPI. (The engine is Horovod's own, not Gloo.)"""
-    return True
+    """Whether the job works without MPI. (The engine is Horovod's own, not Gloo.)"""
+    return not context.uses_mpi()
 
 
 def gloo_built() -> bool:

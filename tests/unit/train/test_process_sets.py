@@ -270,7 +270,7 @@ class _Running:
 def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
     """The engine that hvd.init() will find."""
     engine = LoneEngine(1)
-    monkeypatch.setattr(context, "start_engine", lambda config, epoch: _Running(engine))
+    monkeypatch.setattr(context, "start_engine", lambda config, epoch, mpi: _Running(engine))
     monkeypatch.setattr(Config, "from_env", staticmethod(lambda: Config(rank=1, size=4)))
     yield engine
     context.shutdown()

@@ -1,0 +1,43 @@
+// Collectives on CPU memory by an MPI library.
+//
+// Each process set has a communicator of its own, made where the ranks agree on the set. All batches of a set are
+// given to MPI in the order of their answers, whatever their priority: so the order of calls is the same on all ranks.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "backend/backend.h"
+#include "backend/mpi/mpi_process.h"
+
+namespace hvd {
+
+class MpiBackend final : public Backend {
+ public:
+  // `ring` is called from another thread when an execution may go on. It is not called after the destructor.
+  MpiBackend(std::shared_ptr<mpi::MpiWorld> world, std::function<void()> ring);
+  MpiBackend(const MpiBackend&) = delete;
+  MpiBackend& operator=(const MpiBackend&) = delete;
+  ~MpiBackend() override;
+
+  void add_process_set(uint32_t id, const std::vector<int>& members) override;
+  void remove_process_set(uint32_t id) override;
+  void give_up(const std::string& reason) override { world_->process()->thread().give_up(reason); }
+
+  std::unique_ptr<Execution> allreduce(Batch batch) override;
+  std::unique_ptr<Execution> adasum(Batch batch) override;
+  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
+  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
+  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
+  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+
+ private:
+  [[nodiscard]] const mpi::SharedComm& comm_of(const Batch& batch) const;
+  std::unique_ptr<Execution> execute(std::vector<int> members, std::unique_ptr<mpi::Task> task);
+
+  std::shared_ptr<mpi::MpiWorld> world_;
+  std::shared_ptr<mpi::Bell> bell_;
+  std::map<uint32_t, mpi::SharedComm> comms_;  // by process set
+};
+
+}  // namespace hvd

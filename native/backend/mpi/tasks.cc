@@ -1,0 +1,266 @@
+#include "backend/mpi/tasks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/mpi/packing.h"
+
+namespace hvd::mpi {
+namespace {
+
+bool lies_in_one_piece(const std::vector<Extent>& extents) { return extents.size() == 1; }
+
+// One round of requests, and what comes before and after it.
+class Collective : public Task {
+ public:
+  Collective(Batch batch, SharedComm comm) : batch_(std::move(batch)), comm_(std::move(comm)) {}
+
+  bool go_on(Context& context, std::vector<Request>& requests) final {
+    if (started_) {
+      finish(context);
+      return false;
+    }
+    started_ = true;
+    Request request = kRequestNull;
+    start(context, request);
+    requests.push_back(request);
+    return true;
+  }
+
+ protected:
+  virtual void start(Context& context, Request& request) = 0;
+  virtual void finish(Context& /*context*/) {}
+
+  [[nodiscard]] const Batch& batch() const { return batch_; }
+  [[nodiscard]] Comm comm() const { return comm_->get(); }
+  [[nodiscard]] bool is_converted() const { return wire_dtype(batch_.dtype) != batch_.dtype; }
+  [[nodiscard]] size_t wire_bytes(int64_t count) const {
+    return static_cast<size_t>(count) * size_of(wire_dtype(batch_.dtype));
+  }
+
+ private:
+  Batch batch_;
+  SharedComm comm_;
+  bool started_ = false;
+};
+
+class Allreduce final : public Collective {
+ public:
+  Allreduce(Batch batch, SharedComm comm, const Operators& operators)
+      : Collective(std::move(batch), std::move(comm)),
+        reduction_(reduction_of(wire_dtype(this->batch().dtype), this->batch().op, operators)) {}
+
+ private:
+  void start(Context& context, Request& request) override {
+    const Batch& its = batch();
+    const int64_t count = total_of(its.inputs);
+    const bool packed = is_converted() || !lies_in_one_piece(its.inputs);
+    if (packed) staging_ = context.staging.take(wire_bytes(count));
+    result_ = packed ? staging_.data() : its.outputs.front().data;
+    const std::byte* given = its.inputs.front().data;
+    const bool as_it_is = !packed && its.prescale == 1.0 && given != result_;
+    if (!as_it_is) pack(its.dtype, its.prescale, its.inputs, result_);
+    context.check(context.functions.iallreduce(as_it_is ? given : in_place(), result_, count, reduction_.datatype,
+                                               reduction_.op, comm(), &request),
+                  "MPI_Iallreduce");
+  }
+
+  void finish(Context& context) override {
+    unpack(batch().dtype, batch().postscale, result_, batch().outputs);
+    context.staging.give_back(std::move(staging_));
+  }
+
+  Reduction reduction_;
+  Staging staging_;
+  std::byte* result_ = nullptr;
+};
+
+class Reducescatter final : public Collective {
+ public:
+  Reducescatter(Batch batch, SharedComm comm, const Operators& operators, const std::vector<int64_t>& counts)
+      : Collective(std::move(batch), std::move(comm)),
+        reduction_(reduction_of(wire_dtype(this->batch().dtype), this->batch().op, operators)),
+        counts_(counts.begin(), counts.end()) {}
+
+ private:
+  void start(Context& context, Request& request) override {
+    const Batch& its = batch();
+    const std::byte* given = its.inputs.front().data;
+    if (is_converted() || its.prescale != 1.0 || !lies_in_one_piece(its.inputs)) {
+      input_ = context.staging.take(wire_bytes(total_of(its.inputs)));
+      pack(its.dtype, its.prescale, its.inputs, input_.data());
+      given = input_.data();
+    }
+    if (is_converted() || !lies_in_one_piece(its.outputs)) {
+      output_ = context.staging.take(wire_bytes(total_of(its.outputs)));
+    }
+    result_ = output_.bytes > 0 ? output_.data() : its.outputs.front().data;
+    context.check(context.functions.ireduce_scatter(given, result_, counts_.data(), reduction_.datatype, reduction_.op,
+                                                    comm(), &request),
+                  "MPI_Ireduce_scatter");
+  }
+
+  void finish(Context& context) override {
+    unpack(batch().dtype, batch().postscale, result_, batch().outputs);
+    context.staging.give_back(std::move(input_));
+    context.staging.give_back(std::move(output_));
+  }
+
+  Reduction reduction_;
+  std::vector<Count> counts_;
+  Staging input_;
+  Staging output_;
+  std::byte* result_ = nullptr;
+};
+
+class Broadcast final : public Collective {
+ public:
+  Broadcast(Batch batch, SharedComm comm, int root)
+      : Collective(std::move(batch), std::move(comm)), root_(root), is_root_(root == this->batch().set_rank) {}
+
+ private:
+  void start(Context& context, Request& request) override {
+    const Batch& its = batch();
+    const bool packed = !lies_in_one_piece(its.inputs);
+    if (packed) staging_ = context.staging.take(wire_bytes(total_of(its.inputs)));
+    value_ = packed ? staging_.data() : (is_root_ ? its.inputs : its.outputs).front().data;
+    if (is_root_) pack(its.dtype, 1.0, its.inputs, value_);
+    context.check(context.functions.ibcast(value_, total_of(its.inputs), kByte, root_, comm(), &request), "MPI_Ibcast");
+  }
+
+  void finish(Context& context) override {
+    unpack(batch().dtype, 1.0, value_, batch().outputs);
+    context.staging.give_back(std::move(staging_));
+  }
+
+  int root_;
+  bool is_root_;
+  Staging staging_;
+  std::byte* value_ = nullptr;
+};
+
+// What every rank gives, or gets, one after the other.
+struct Parts {
+  std::vector<Count> counts;
+  std::vector<Aint> offsets;
+
+  void add(int64_t count) {
+    offsets.push_back(counts.empty() ? 0 : offsets.back() + counts.back());
+    counts.push_back(count);
+  }
+};
+
+class Allgather final : public Collective {
+ public:
+  Allgather(Batch batch, SharedComm comm, const std::vector<int64_t>& counts)
+      : Collective(std::move(batch), std::move(comm)) {
+    for (const int64_t count : counts) parts_.add(count);
+  }
+
+ private:
+  void start(Context& context, Request& request) override {
+    const Extent& input = batch().inputs.front();
+    context.check(context.functions.iallgatherv(input.data, input.count, kByte, batch().outputs.front().data,
+                                                parts_.counts.data(), parts_.offsets.data(), kByte, comm(), &request),
+                  "MPI_Iallgatherv");
+  }
+
+  Parts parts_;
+};
+
+class Alltoall final : public Collective {
+ public:
+  Alltoall(Batch batch, SharedComm comm, const std::vector<std::vector<int64_t>>& counts)
+      : Collective(std::move(batch), std::move(comm)) {
+    const auto me = static_cast<size_t>(this->batch().set_rank);
+    for (const int64_t count : counts[me]) sent_.add(count);
+    for (const auto& row : counts) received_.add(row[me]);
+  }
+
+ private:
+  void start(Context& context, Request& request) override {
+    context.check(context.functions.ialltoallv(batch().inputs.front().data, sent_.counts.data(), sent_.offsets.data(),
+                                               kByte, batch().outputs.front().data, received_.counts.data(),
+                                               received_.offsets.data(), kByte, comm(), &request),
+                  "MPI_Ialltoallv");
+  }
+
+  Parts sent_;
+  Parts received_;
+};
+
+class MakeCommunicator final : public Task {
+ public:
+  MakeCommunicator(SharedComm world, std::vector<int> members, int tag, SharedComm made)
+      : world_(std::move(world)), members_(std::move(members)), tag_(tag), made_(std::move(made)) {}
+
+  bool go_on(Context& context, std::vector<Request>& /*requests*/) override {
+    try {
+      make(context);
+    } catch (const Error& error) {
+      made_->error = error;
+    }
+    return false;
+  }
+
+ private:
+  void make(Context& context) {
+    const Functions& mpi = context.functions;
+    Group all = kGroupNull;
+    Group group = kGroupNull;
+    context.check(mpi.comm_group(world_->get(), &all), "MPI_Comm_group");
+    context.check(mpi.group_incl(all, static_cast<int>(members_.size()), members_.data(), &group), "MPI_Group_incl");
+    context.check(mpi.comm_create_group(world_->get(), group, tag_, &made_->handle), "MPI_Comm_create_group");
+    context.check(mpi.comm_set_errhandler(made_->get(), kErrorsReturn), "MPI_Comm_set_errhandler");
+    context.check(mpi.group_free(&group), "MPI_Group_free");
+    context.check(mpi.group_free(&all), "MPI_Group_free");
+  }
+
+  SharedComm world_;
+  std::vector<int> members_;
+  int tag_;
+  SharedComm made_;
+};
+
+class FreeCommunicator final : public Task {
+ public:
+  explicit FreeCommunicator(SharedComm comm) : comm_(std::move(comm)) {}
+  bool go_on(Context& context, std::vector<Request>& /*requests*/) override {
+    if (comm_->handle != kCommNull) context.check(context.functions.comm_free(&comm_->handle), "MPI_Comm_free");
+    return false;
+  }
+
+ private:
+  SharedComm comm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_allreduce(Batch batch, SharedComm comm, const Operators& operators) {
+  return std::make_unique<Allreduce>(std::move(batch), std::move(comm), operators);
+}
+
+std::unique_ptr<Task> make_reducescatter(Batch batch, SharedComm comm, const Operators& operators,
+                                         const std::vector<int64_t>& counts) {
+  return std::make_unique<Reducescatter>(std::move(batch), std::move(comm), operators, counts);
+}
+
+std::unique_ptr<Task> make_allgather(Batch batch, SharedComm comm, const std::vector<int64_t>& counts) {
+  return std::make_unique<Allgather>(std::move(batch), std::move(comm), counts);
+}
+
+std::unique_ptr<Task> make_broadcast(Batch batch, SharedComm comm, int root_set_rank) {
+  return std::make_unique<Broadcast>(std::move(batch), std::move(comm), root_set_rank);
+}
+
+std::unique_ptr<Task> make_alltoall(Batch batch, SharedComm comm, const std::vector<std::vector<int64_t>>& counts) {
+  return std::make_unique<Alltoall>(std::move(batch), std::move(comm), counts);
+}
+
+std::unique_ptr<Task> make_communicator(SharedComm world, std::vector<int> members, int tag, SharedComm made) {
+  return std::make_unique<MakeCommunicator>(std::move(world), std::move(members), tag, std::move(made));
+}
+
+std::unique_ptr<Task> free_communicator(SharedComm comm) { return std::make_unique<FreeCommunicator>(std::move(comm)); }
+
+}  // namespace hvd::mpi

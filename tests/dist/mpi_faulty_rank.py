@@ -1,0 +1,82 @@
+"""One rank of test_mpi.py: something goes wrong while MPI moves the data.
+
+Every rank prints what it met, and how long after its last operation began.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from horovod import _native, context
+from horovod.errors import HorovodInternalError, StartError
+from horovod.group import Group, ReduceOp
+
+VICTIM = 1
+ROUNDS = 12
+
+
+def add(group: Group, values: np.ndarray, name: str) -> None:
+    buffer = _native.Buffer.from_array(values)
+    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name=name, keep_alive=values).wait()
+
+
+def say(*words: object) -> None:
+    """Marks where a line begins: mpirun may put several into one."""
+    sys.stdout.write("@" + " ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def work_until_it_fails(fault: str) -> None:
+    group = context.global_group()
+    values = np.zeros(1_000_000, np.float32)
+    began_s = time.monotonic()
+    try:
+        for number in range(10**9):
+            if group.rank == VICTIM and number == ROUNDS:
+                if fault == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("this rank gives up")
+            began_s = time.monotonic()
+            add(group, values, f"x{number % 3}")
+    except HorovodInternalError as error:
+        took_s = time.monotonic() - began_s
+        say("error", group.rank, f"{took_s:.2f}", type(error).__name__, error)
+
+
+def begin_again() -> None:
+    context.shutdown()
+    try:
+        context.init()
+    except StartError as error:
+        say("again", error)
+    else:
+        say("again fine")
+
+
+def main() -> None:
+    fault = sys.argv[1]
+    try:
+        context.init()
+    except StartError as error:
+        say("start", error)
+        return
+    if fault == "reinit":
+        for _ in range(3):
+            context.shutdown()
+            context.init()
+            values = np.ones(100_000, np.float32)
+            add(context.global_group(), values, "x")
+            say("sum", values[0])
+        return
+    work_until_it_fails(fault)
+    if fault == "kill":
+        begin_again()
+
+
+if __name__ == "__main__":
+    main()
