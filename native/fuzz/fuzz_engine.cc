@@ -100,8 +100,15 @@ void run(Input& in) {
   }
   for (const auto& operation : work.operations) work.specs.push_back(operation->spec);
   while (!in.empty()) {
-    const size_t who = in.below(peers.size());
-    act(in, *peers[who], *controls[who], rank, work.specs);
+    if (rank != 0 && in.flip()) {  // what only the coordinator may say leads farthest
+      hvd::Message answer;
+      answer.kind = hvd::MessageKind::kRespond;
+      answer.responses = {hvd::fuzz::make_response(in, work.specs)};
+      controls.front()->send(rank, answer);
+    } else {
+      const size_t who = in.below(peers.size());
+      act(in, *peers[who], *controls[who], rank, work.specs);
+    }
     if (in.below(8) == 1) static_cast<void>(engine.wait(*work.operations.front(), std::chrono::microseconds(100)));
   }
   // Long enough for some turns of the engine, whoever drives it.
