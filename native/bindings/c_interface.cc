@@ -21,7 +21,7 @@ namespace {
 
 constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
 
-bool (*interrupted)() = nullptr;
+bool (*is_interrupted)() = nullptr;
 
 std::vector<Buffer> buffers_of(const HvdBuffer* buffers, int32_t count) {
   std::vector<Buffer> list;
@@ -86,7 +86,7 @@ int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
 
 int32_t wait(HvdEngine* reference, HvdOperation* submitted) {
   while (!reference->engine->wait(*submitted->operation, kSignalCheckPeriod)) {
-    if (interrupted != nullptr && interrupted()) return 0;
+    if (is_interrupted != nullptr && is_interrupted()) return 0;
   }
   return 1;
 }
@@ -144,6 +144,6 @@ const HvdInterface* c_interface() { return &kInterface; }
 
 HvdEngine* refer_to(std::shared_ptr<Engine> engine) { return new HvdEngine{std::move(engine)}; }
 
-void look_for_signals_with(bool (*look)()) { interrupted = look; }
+void look_for_signals_with(bool (*interrupted)()) { is_interrupted = interrupted; }
 
 }  // namespace hvd::bindings

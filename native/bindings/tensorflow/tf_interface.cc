@@ -20,8 +20,8 @@ struct Lookup {
       problem = std::string(kLibrary) + " is not loaded";
       return;
     }
-#define HVD_LOOK_UP(result, name, arguments)                                           \
-  functions.name = reinterpret_cast<result(*) arguments>(dlsym(library, "TF_" #name)); \
+#define HVD_LOOK_UP(name, signature)                                                        \
+  functions.name = reinterpret_cast<decltype(functions.name)>(dlsym(library, "TF_" #name)); \
   if (functions.name == nullptr) problem += (problem.empty() ? "it lacks TF_" : ", TF_") + std::string(#name);
     HVD_TENSORFLOW_FUNCTIONS(HVD_LOOK_UP)
 #undef HVD_LOOK_UP

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 struct TF_AsyncOpKernelDoneCallback;
 struct TF_KernelBuilder;
@@ -39,70 +40,68 @@ struct StringView {
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
-// Result, name without "TF_", arguments.
+// Name without "TF_", signature.
 #define HVD_TENSORFLOW_FUNCTIONS(X)                                                                                    \
-  X(TF_Status*, NewStatus, ())                                                                                         \
-  X(void, DeleteStatus, (TF_Status*))                                                                                  \
-  X(void, SetStatus, (TF_Status*, int code, const char*))                                                              \
-  X(int, GetCode, (const TF_Status*))                                                                                  \
-  X(const char*, Message, (const TF_Status*))                                                                          \
-  X(TF_Tensor*, NewTensor,                                                                                             \
-    (int dtype, const int64_t* dims, int num_dims, void* data, size_t bytes, void (*release)(void*, size_t, void*),    \
-     void* argument))                                                                                                  \
-  X(void, DeleteTensor, (TF_Tensor*))                                                                                  \
-  X(int, TensorType, (const TF_Tensor*))                                                                               \
-  X(int, NumDims, (const TF_Tensor*))                                                                                  \
-  X(int64_t, Dim, (const TF_Tensor*, int))                                                                             \
-  X(size_t, TensorByteSize, (const TF_Tensor*))                                                                        \
-  X(void*, TensorData, (const TF_Tensor*))                                                                             \
-  X(TF_KernelBuilder*, NewKernelBuilder,                                                                               \
-    (const char* op, const char* device, void* (*create)(TF_OpKernelConstruction*),                                    \
-     void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*)))                                             \
-  X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                                          \
-    (const char* op, const char* device, void* (*create)(TF_OpKernelConstruction*),                                    \
-     void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*destroy)(void*)))              \
-  X(void, RegisterKernelBuilder, (const char* name, TF_KernelBuilder*, TF_Status*))                                    \
-  X(int, NumInputs, (TF_OpKernelContext*))                                                                             \
-  X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                               \
-  X(void, SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))                                         \
-  X(TF_Tensor*, AllocateOutput,                                                                                        \
-    (TF_OpKernelContext*, int, int dtype, const int64_t* dims, int num_dims, size_t bytes, TF_Status*))                \
-  X(TF_Tensor*, ForwardInputOrAllocateOutput,                                                                          \
-    (TF_OpKernelContext*, const int* inputs, int num_inputs, int output, const int64_t* dims, int num_dims,            \
-     int* forwarded, TF_Status*))                                                                                      \
-  X(int64_t, GetIterId, (TF_OpKernelContext*))                                                                         \
-  X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                                  \
-  X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                        \
-  X(StringView, OpKernelConstruction_GetName, (TF_OpKernelConstruction*))                                              \
-  X(void, OpKernelConstruction_GetAttrSize,                                                                            \
-    (TF_OpKernelConstruction*, const char*, int32_t* list_size, int32_t* total_size, TF_Status*))                      \
-  X(void, OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*))            \
-  X(void, OpKernelConstruction_GetAttrBool, (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))       \
-  X(void, OpKernelConstruction_GetAttrString, (TF_OpKernelConstruction*, const char*, char*, size_t most, TF_Status*)) \
-  X(TF_OpDefinitionBuilder*, NewOpDefinitionBuilder, (const char*))                                                    \
-  X(void, RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                                                 \
-  X(void, OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                                          \
-  X(void, OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                                         \
-  X(void, OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char*))                                        \
-  X(void, OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                                           \
-  X(void, OpDefinitionBuilderSetShapeInferenceFunction, (TF_OpDefinitionBuilder*, ShapeFunction))                      \
-  X(int64_t, ShapeInferenceContextNumInputs, (TF_ShapeInferenceContext*))                                              \
-  X(TF_ShapeHandle*, NewShapeHandle, ())                                                                               \
-  X(void, DeleteShapeHandle, (TF_ShapeHandle*))                                                                        \
-  X(void, ShapeInferenceContextGetInput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                \
-  X(void, ShapeInferenceContextSetOutput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))               \
-  X(TF_ShapeHandle*, ShapeInferenceContextScalar, (TF_ShapeInferenceContext*))                                         \
-  X(TF_ShapeHandle*, ShapeInferenceContextVectorFromSize, (TF_ShapeInferenceContext*, size_t))                         \
-  X(int, ShapeInferenceContextRankKnown, (TF_ShapeInferenceContext*, TF_ShapeHandle*))                                 \
-  X(void, ShapeInferenceContextWithRankAtLeast,                                                                        \
-    (TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t, TF_ShapeHandle* result, TF_Status*))                         \
-  X(void, ShapeInferenceContextSubshape,                                                                               \
-    (TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t start, int64_t end, TF_ShapeHandle* result, TF_Status*))      \
-  X(void, ShapeInferenceContextConcatenateShapes,                                                                      \
-    (TF_ShapeInferenceContext*, TF_ShapeHandle*, TF_ShapeHandle*, TF_ShapeHandle * result, TF_Status*))
+  X(NewStatus, TF_Status*())                                                                                           \
+  X(DeleteStatus, void(TF_Status*))                                                                                    \
+  X(SetStatus, void(TF_Status*, int code, const char*))                                                                \
+  X(GetCode, int(const TF_Status*))                                                                                    \
+  X(Message, const char*(const TF_Status*))                                                                            \
+  X(NewTensor, TF_Tensor*(int dtype, const int64_t* dims, int num_dims, void* data, size_t bytes,                      \
+                          void (*release)(void*, size_t, void*), void* argument))                                      \
+  X(DeleteTensor, void(TF_Tensor*))                                                                                    \
+  X(TensorType, int(const TF_Tensor*))                                                                                 \
+  X(NumDims, int(const TF_Tensor*))                                                                                    \
+  X(Dim, int64_t(const TF_Tensor*, int))                                                                               \
+  X(TensorByteSize, size_t(const TF_Tensor*))                                                                          \
+  X(TensorData, void*(const TF_Tensor*))                                                                               \
+  X(NewKernelBuilder, TF_KernelBuilder*(const char* op, const char* device, void* (*create)(TF_OpKernelConstruction*), \
+                                        void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*)))          \
+  X(NewAsyncKernelBuilder,                                                                                             \
+    TF_KernelBuilder*(const char* op, const char* device, void* (*create)(TF_OpKernelConstruction*),                   \
+                      void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*),                      \
+                      void (*destroy)(void*)))                                                                         \
+  X(RegisterKernelBuilder, void(const char* name, TF_KernelBuilder*, TF_Status*))                                      \
+  X(NumInputs, int(TF_OpKernelContext*))                                                                               \
+  X(GetInput, void(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                                 \
+  X(SetOutput, void(TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))                                           \
+  X(AllocateOutput,                                                                                                    \
+    TF_Tensor*(TF_OpKernelContext*, int, int dtype, const int64_t* dims, int num_dims, size_t bytes, TF_Status*))      \
+  X(ForwardInputOrAllocateOutput, TF_Tensor*(TF_OpKernelContext*, const int* inputs, int num_inputs, int output,       \
+                                             const int64_t* dims, int num_dims, int* forwarded, TF_Status*))           \
+  X(GetIterId, int64_t(TF_OpKernelContext*))                                                                           \
+  X(OpKernelContext_Failure, void(TF_OpKernelContext*, TF_Status*))                                                    \
+  X(OpKernelConstruction_Failure, void(TF_OpKernelConstruction*, TF_Status*))                                          \
+  X(OpKernelConstruction_GetName, StringView(TF_OpKernelConstruction*))                                                \
+  X(OpKernelConstruction_GetAttrSize,                                                                                  \
+    void(TF_OpKernelConstruction*, const char*, int32_t* list_size, int32_t* total_size, TF_Status*))                  \
+  X(OpKernelConstruction_GetAttrInt64, void(TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*))              \
+  X(OpKernelConstruction_GetAttrBool, void(TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))         \
+  X(OpKernelConstruction_GetAttrString, void(TF_OpKernelConstruction*, const char*, char*, size_t most, TF_Status*))   \
+  X(NewOpDefinitionBuilder, TF_OpDefinitionBuilder*(const char*))                                                      \
+  X(RegisterOpDefinition, void(TF_OpDefinitionBuilder*, TF_Status*))                                                   \
+  X(OpDefinitionBuilderAddAttr, void(TF_OpDefinitionBuilder*, const char*))                                            \
+  X(OpDefinitionBuilderAddInput, void(TF_OpDefinitionBuilder*, const char*))                                           \
+  X(OpDefinitionBuilderAddOutput, void(TF_OpDefinitionBuilder*, const char*))                                          \
+  X(OpDefinitionBuilderSetIsStateful, void(TF_OpDefinitionBuilder*, bool))                                             \
+  X(OpDefinitionBuilderSetShapeInferenceFunction, void(TF_OpDefinitionBuilder*, ShapeFunction))                        \
+  X(ShapeInferenceContextNumInputs, int64_t(TF_ShapeInferenceContext*))                                                \
+  X(NewShapeHandle, TF_ShapeHandle*())                                                                                 \
+  X(DeleteShapeHandle, void(TF_ShapeHandle*))                                                                          \
+  X(ShapeInferenceContextGetInput, void(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                  \
+  X(ShapeInferenceContextSetOutput, void(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                 \
+  X(ShapeInferenceContextScalar, TF_ShapeHandle*(TF_ShapeInferenceContext*))                                           \
+  X(ShapeInferenceContextVectorFromSize, TF_ShapeHandle*(TF_ShapeInferenceContext*, size_t))                           \
+  X(ShapeInferenceContextRankKnown, int(TF_ShapeInferenceContext*, TF_ShapeHandle*))                                   \
+  X(ShapeInferenceContextWithRankAtLeast,                                                                              \
+    void(TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t, TF_ShapeHandle* result, TF_Status*))                     \
+  X(ShapeInferenceContextSubshape,                                                                                     \
+    void(TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t start, int64_t end, TF_ShapeHandle* result, TF_Status*))  \
+  X(ShapeInferenceContextConcatenateShapes,                                                                            \
+    void(TF_ShapeInferenceContext*, TF_ShapeHandle*, TF_ShapeHandle*, TF_ShapeHandle * result, TF_Status*))
 
 struct TensorFlow {
-#define HVD_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
+#define HVD_DECLARE(name, signature) std::add_pointer_t<signature> name = nullptr;
   HVD_TENSORFLOW_FUNCTIONS(HVD_DECLARE)
 #undef HVD_DECLARE
 };
