@@ -16,7 +16,7 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,9 +156,13 @@ class SshHosts:
             if _same_file(f"/proc/{process.pid}/ns/net", path) and _name(process) != "sshd"
         ]
 
-    def sessions(self, host: int) -> list[psutil.Process]:
-        """The sessions of a host's sshd."""
-        return psutil.Process(self.daemons[host].pid).children(recursive=True)
+    def cut_sessions(self, host: int) -> None:
+        """Kills the sessions of a host's sshd, but nothing that they started."""
+        for process in psutil.Process(self.daemons[host].pid).children(recursive=True):
+            # One that is killed may take another one with it.
+            with suppress(psutil.NoSuchProcess):
+                if _name(process) == "sshd":
+                    process.kill()
 
     def assert_nothing_runs(self, timeout_s: float) -> None:
         """Waits until no process of a job is left on any host."""

@@ -195,9 +195,7 @@ def test_a_connection_that_is_lost_ends_the_ranks_on_both_sides(hosts: SshHosts)
     with hosts.launched(*ALL, *SLEEPER) as launcher:
         pids_of(launcher, 4)
         began_s = time.monotonic()
-        for session in hosts.sessions(1):
-            if session.name() == "sshd":
-                session.kill()
+        hosts.cut_sessions(1)
         assert launcher.wait() == 1
         hosts.assert_nothing_runs(began_s + GONE_S - time.monotonic())
         assert "the agent of host1 is gone: the connection was lost" in launcher.stderr
