@@ -1,7 +1,7 @@
 // The collectives as MPI does them.
 //
-// A batch of one tensor is given to MPI where it lies. Several are packed, so that one call moves all: what MPI asks
-// for each call is more than the copy. Half types travel as float32.
+// A batch of one tensor is given to MPI where it lies. Several are packed, so that one call moves all: MPI's own
+// operations take no derived datatypes. Half types travel as float32.
 #pragma once
 
 #include <memory>
