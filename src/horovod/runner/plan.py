@@ -217,7 +217,8 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
         "PYTHONUNBUFFERED": "1",
         **_store_variables(store.address, store.port),
         "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        # With mpi the ranks tell that mpirun has to start them.
+        "HOROVOD_CPU_OPERATIONS": inherited.get("HOROVOD_CPU_OPERATIONS") or "gloo",
         "HOROVOD_GLOO_IFACE": interfaces[0] if interfaces else LOOPBACK_INTERFACE,
     }
 
