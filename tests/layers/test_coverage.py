@@ -22,8 +22,12 @@ REFERENCE = re.compile(
 SECTIONS = [
     *[f"1.{i}" for i in range(1, 11)],
     *[f"2.{i}" for i in range(1, 13)],
+    *[f"3.{i}" for i in range(1, 14)],
+    *[f"4.{i}" for i in range(1, 7)],
     *[f"6.{i}" for i in range(1, 17)],
-    *[f"7.{i}" for i in (*range(1, 9), 11)],
+    *[f"7.{i}" for i in range(1, 12)],
+    *[f"L1.{i}" for i in (*range(1, 13), 14, 15, 16)],
+    *["L2.1", "L2.2", "L3.2", "L7.3", "L8.4"],
 ]
 
 
@@ -32,7 +36,7 @@ def rows(text: str) -> list[tuple[str, str, str]]:
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if re.match(r"\| \d", line):
+        if re.match(r"\| L?\d", line):
             assert len(cells) == 3, line
             found.append((cells[0], cells[1], cells[2]))
     return found
