@@ -125,7 +125,7 @@ def test_digits_in_keras_without_launcher(tmp_path: Path) -> None:
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("model", ["InceptionV3", "ResNet101", "VGG16"])
+@pytest.mark.parametrize("model", ["VGG16"])  # the others trace for minutes
 def test_synthetic_benchmark_of_keras(model: str) -> None:
     options = ("--smoke", "--model", model, "--fp16-allreduce")
     output = run_on_two_ranks(KERAS_EXAMPLES / "synthetic_benchmark.py", *options)
