@@ -273,7 +273,8 @@ def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
     monkeypatch.setattr(context, "start_engine", lambda config, epoch, mpi: _Running(engine))
     # Adapters that other tests of this process have loaded look for a real engine.
     monkeypatch.setattr(context._context, "_listeners", [])
-    monkeypatch.setattr(Config, "from_env", staticmethod(lambda: Config(rank=1, size=4)))
+    config = Config(rank=1, size=4, rendezvous_addr="127.0.0.1", rendezvous_port=1)
+    monkeypatch.setattr(Config, "from_env", staticmethod(lambda: config))
     yield engine
     context.shutdown()
 
