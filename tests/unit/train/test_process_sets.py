@@ -259,8 +259,9 @@ def test_what_join_and_weights_send(engine: LoneEngine) -> None:
 class _Running:
     """What ``start_engine`` returns."""
 
-    def __init__(self, engine: LoneEngine) -> None:
+    def __init__(self, engine: LoneEngine, config: Config) -> None:
         self.engine = engine
+        self.config = config
 
     def close(self, reason: str) -> None:
         self.engine.close(reason)
@@ -270,7 +271,9 @@ class _Running:
 def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
     """The engine that hvd.init() will find."""
     engine = LoneEngine(1)
-    monkeypatch.setattr(context, "start_engine", lambda config, epoch, mpi: _Running(engine))
+    monkeypatch.setattr(
+        context, "start_engine", lambda config, epoch, mpi: _Running(engine, config)
+    )
     # Adapters that other tests of this process have loaded look for a real engine.
     monkeypatch.setattr(context._context, "_listeners", [])
     config = Config(rank=1, size=4, rendezvous_addr="127.0.0.1", rendezvous_port=1)
