@@ -117,10 +117,17 @@ def _nccl() -> Entry:
 
 
 def _mpi() -> Entry:
-    path = _library("mpi_abi")
-    if not path:
-        return Entry("MPI", False, "no libmpi_abi.so (MPI 5) among the libraries of the system")
-    return Entry("MPI (HOROVOD_CPU_OPERATIONS=mpi)", True, path)
+    try:
+        # Loads the engine, which a launcher does without.
+        from horovod.mpi import find_library
+
+        found = find_library()
+    except ImportError:  # the engine's own line tells more
+        found = None
+    if found is None:
+        return Entry("MPI", False, "no libmpi_abi.so (MPI 5) of the system, Python or mpirun")
+    path, version = found
+    return Entry("MPI (HOROVOD_CPU_OPERATIONS=mpi)", True, f"{path}, {version}")
 
 
 def _library(name: str, module: str = "") -> str:
