@@ -78,9 +78,7 @@ def places(text: str) -> list[str]:
 
 
 ONE_HOST = [f"rank {rank}/2 local {rank}/2 cross 0/1 sum 3.0" for rank in (0, 1)]
-TWO_HOSTS = [
-    f"rank {rank}/4 local {rank % 2}/2 cross {rank // 2}/2 sum 10.0" for rank in range(4)
-]
+TWO_HOSTS = [f"rank {rank}/4 local {rank % 2}/2 cross {rank // 2}/2 sum 10.0" for rank in range(4)]
 
 
 @needs_open_mpi
@@ -94,6 +92,12 @@ def test_open_mpi_on_one_host(mpi: str) -> None:
 @needs_mpich
 def test_mpich_on_one_host() -> None:
     assert places(run(mpich("-np", "2", *RANK, "none"))) == ONE_HOST
+
+
+@needs_mpich
+def test_mpich_starts_the_ranks_and_moves_their_data() -> None:
+    command = mpich("-np", "2", *RANK, "none")
+    assert places(run(command, HOROVOD_CPU_OPERATIONS="mpi")) == ONE_HOST
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,9 @@ def test_open_mpi_trains_the_digits_example_on_two_hosts(tmp_path: Path) -> None
     with Cluster(2) as cluster, SshHosts(cluster, tmp_path) as hosts:
         names = ",".join(f"{host.address}:2" for host in cluster.hosts)
         with entered(cluster.hosts[0].namespace):
-            words = open_mpi("-np", "4", "-H", names, "-x", "HOROVOD_START_TIMEOUT", "-x", "PYTHONPATH")
+            words = open_mpi(
+                "-np", "4", "-H", names, "-x", "HOROVOD_START_TIMEOUT", "-x", "PYTHONPATH"
+            )
             assert places(run([*words, *RANK, "none"], **hosts.environment)) == TWO_HOSTS
             assert "on 4 rank(s)" in run([*words, *DIGITS], **hosts.environment)
         hosts.assert_nothing_runs(5.0)

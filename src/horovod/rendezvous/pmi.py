@@ -33,8 +33,13 @@ def share(text: str | None, pmi_fd: int, deadline: float) -> str:
         StartError: the connection is none, broke, or did not answer in time.
     """
     try:
-        with closing(socket.socket(fileno=os.dup(pmi_fd))) as sock:
-            return _Session(sock, deadline).share(text)
+        blocking = os.get_blocking(pmi_fd)
+        try:
+            with closing(socket.socket(fileno=os.dup(pmi_fd))) as sock:
+                return _Session(sock, deadline).share(text)
+        finally:
+            # A deadline makes the connection non-blocking, for MPI as well.
+            os.set_blocking(pmi_fd, blocking)
     except OSError as error:
         raise StartError(f"the process manager of mpirun did not help: {error}") from error
 

@@ -83,8 +83,9 @@ def test_pmi_brings_the_text_of_rank_0_to_all() -> None:
             for text, (_, theirs) in zip(texts, hydra.pairs, strict=True)
         ]
         assert [task.result(DEADLINE_S) for task in tasks] == ["0123abc"] * 3
-        # What follows is MPI's: the connection is open, and nothing of it was read.
+        # What follows is MPI's: the connection is open and blocking, and nothing of it was read.
         mpi = hydra.pairs[0][1]
+        assert os.get_blocking(mpi.fileno())
         mpi.settimeout(DEADLINE_S)
         mpi.sendall(b"cmd=init\n")
         assert mpi.recv(100).startswith(b"cmd=response_to_init")
