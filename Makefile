@@ -93,7 +93,7 @@ test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## th
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
 test-tsan: build/tsan/build.ninja ## the same with ThreadSanitizer
-test-tsan: CASES = -plan: -reduce:  # pure functions: no threads to watch
+test-tsan: CASES = -plan: '-plan hosts:' -reduce:  # pure functions: no threads to watch
 test-native test-asan test-tsan:
 	@cmake --build $(<D) --parallel $(JOBS)
 	$(<D)/native/tests/native_tests $(CASES)
