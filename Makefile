@@ -139,12 +139,15 @@ build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.st
 
 # ---- The rest
 
-bench: $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo, Open MPI and MPICH; minutes
+bench: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure against gloo, Open MPI and MPICH; minutes
 	python benchmarks/allreduce.py $(BENCH)
 	python benchmarks/many_tensors.py $(BENCH)
 	python benchmarks/latency.py
 	python benchmarks/shared_memory.py
 	python benchmarks/training_step.py
+	python benchmarks/keras_step.py
+	python benchmarks/startup.py
+	python benchmarks/many_ranks.py
 	python benchmarks/timeline.py
 
 bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emulated hosts, as root; half an hour
