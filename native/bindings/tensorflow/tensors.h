@@ -25,7 +25,7 @@ struct HeldTensor {
   std::vector<int64_t> shape;
 
   HeldTensor() = default;
-  explicit HeldTensor(TF_Tensor* tensor);
+  explicit HeldTensor(TF_Tensor* held);
   // Valid while this object is where it is.
   [[nodiscard]] HvdBuffer buffer() const;
 };
