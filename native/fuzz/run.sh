@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Runs every fuzzer, native and Python, for FUZZ_SECONDS each, JOBS at a time: called by `make fuzz`.
+# The seed is fixed, so that a change is judged by what it changes; FUZZ_SEED=$RANDOM looks elsewhere.
 # An input that fails lies in build/fuzz/found; give it to the fuzzer as its only argument to see it again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${FUZZ_SECONDS:-60}
+seed=${FUZZ_SEED:-1}
 jobs=${JOBS:-$(nproc)}
 found=$PWD/build/fuzz/found
 mkdir -p "$found"
@@ -13,7 +15,7 @@ run_one() {
   local name=$1 log
   shift
   log=$found/$name.log
-  if ASAN_OPTIONS=allocator_may_return_null=1 "$@" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 \
+  if ASAN_OPTIONS=allocator_may_return_null=1 "$@" -seed="$seed" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 \
       -artifact_prefix="$found/$name-" >"$log" 2>&1; then
     echo "ok   $name: $(grep -E '^(Done|INFO: exiting)|skipped' "$log" | tail -1)"
   else
@@ -23,7 +25,7 @@ run_one() {
   fi
 }
 export -f run_one
-export found seconds
+export found seconds seed
 
 {
   if command -v clang++ >/dev/null && clang++ -fsanitize=fuzzer,address -x c++ - -o build/fuzz/probe 2>/dev/null \
