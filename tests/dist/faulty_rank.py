@@ -1,6 +1,7 @@
 """A rank that reduces until something goes wrong: run by test_faults.py on every rank of a job.
 
-Arguments: the fault ("kill", "stop", "raise", "exit", "exit_early", "none"), the rank that has it, and the number of elements.
+Arguments: the fault ("kill", "stop", "raise", "exit", "exit_early", "none"), the rank that has it,
+and the number of elements.
 Every other rank prints the error that it got, and how long after the fault it came.
 """
 

@@ -1,4 +1,4 @@
-"""Starts ranks with the mpirun of an MPI that has libmpi_abi; the store runs in the test process."""
+"""Starts ranks with the mpirun of an MPI that has libmpi_abi; the store runs in the test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ class Mpi:
     def command(self, size: int, words: Sequence[str]) -> list[str]:
         """Starts ranks, more than there are cores if need be, and keeps them if one dies."""
         version = subprocess.run(
-            [self.mpirun, "--version"], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+            [self.mpirun, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=True,
         )
         is_open_mpi = "Open MPI" in version.stdout
         flags = (

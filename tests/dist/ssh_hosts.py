@@ -217,5 +217,3 @@ def _name(process: psutil.Process) -> str:
         return str(process.name())
     except psutil.Error:
         return ""
-
-

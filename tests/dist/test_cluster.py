@@ -43,14 +43,14 @@ def namespaces(pid: int) -> set[str]:
 
 
 def test_nothing_is_left_of_a_cluster() -> None:
-    with pytest.raises(ZeroDivisionError), Cluster(2):
+    with pytest.raises(ZeroDivisionError), Cluster(2):  # noqa: PT012
         assert len(namespaces(os.getpid())) == 3  # a switch and two hosts
         raise ZeroDivisionError
     assert not namespaces(os.getpid())
 
 
 def test_nothing_is_left_of_a_cluster_that_cannot_be_made() -> None:
-    with pytest.raises(ClusterError, match="tc .* rate infmbit"):
+    with pytest.raises(ClusterError, match=r"tc .* rate infmbit"):
         Cluster(2, rate_mbit=math.inf)
     assert not namespaces(os.getpid())
 

@@ -210,7 +210,6 @@ def test_an_agent_that_reads_half_a_job_does_not_repeat_it(framed: bool) -> None
     assert secret[:20] not in agent.stdout + agent.stderr
 
 
-
 GET_DUMPABLE = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)\n"
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -26,9 +26,6 @@ from launcher import (
 
 import horovod
 from horovod.errors import RankFailedError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 # A rank with a child in its process group, one in a session of its own, and a Python. Each tells
 # the test that it runs by its line on stdout.

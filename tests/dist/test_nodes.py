@@ -66,9 +66,7 @@ def test_ranks_know_their_place_and_no_key() -> None:
     with nodes(python(code)) as launchers:
         assert [launcher.wait() for launcher in launchers] == [0, 0], launchers[0].stderr
         lines = sorted(line for launcher in launchers for line in launcher.lines["stdout"])
-    assert lines == [
-        f"[{rank}]<stdout>:{rank} 4 {rank % 2} {rank // 2} False" for rank in range(4)
-    ]
+    assert lines == [f"[{rank}]<stdout>:{rank} 4 {rank % 2} {rank // 2} False" for rank in range(4)]
 
 
 @pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
