@@ -38,7 +38,7 @@ class JobFile:
         """
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check(self._folder)
+            self._check(self._folder, self._folder.stat())
             draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.draft")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
@@ -60,7 +60,7 @@ class JobFile:
         while True:
             try:
                 with open(self.path, encoding="ascii") as file:
-                    self._check(self.path)
+                    self._check(self.path, os.fstat(file.fileno()))
                     text = file.read()
                 if text and text != previous:
                     return text
@@ -79,8 +79,7 @@ class JobFile:
         """Once all have read it. Idempotent."""
         self.path.unlink(missing_ok=True)
 
-    def _check(self, path: Path) -> None:
-        status = path.stat()
+    def _check(self, path: Path, status: os.stat_result) -> None:
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise StartError(
                 f"{path} belongs to user {status.st_uid} with mode "
