@@ -92,7 +92,8 @@ def allreduce(
         )
         compressed, context = compression.compress(tensor)
         (reduced,) = autograd.allreduce(call, (compressed,))
-        return compression.decompress(reduced, context)
+        result: torch.Tensor = compression.decompress(reduced, context)
+        return result
     # The way of most calls, with nothing that a small tensor would have to pay for.
     output = torch.empty_like(tensor)
     group_of(process_set).allreduce(
