@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "device/gpu.h"
 
 namespace hvd {
 
@@ -46,6 +47,15 @@ struct Batch {
   std::vector<Extent> outputs;
   // Of an allreduce in place, if every member's inputs lie in memory that all members see: where each set rank's are.
   std::vector<std::vector<Extent>> reachable;
+
+  // Of tensors on GPUs: the index of the device of each set rank, and this rank's. Extents lie there.
+  std::vector<int> devices;
+  std::shared_ptr<device::Gpu> gpu;
+  std::vector<device::SharedEvent> ready;  // behind these, inputs may be read and outputs written
+  bool averages = false;                   // op is Sum, and postscale is nothing but the division by all members
+  std::string what;                        // for messages: "allreduce.grad.0", or "allreduce.grad.0 and 16 others"
+
+  [[nodiscard]] bool on_gpu() const { return gpu != nullptr; }
 };
 
 // A batch that is being executed, by the thread that drives the engine. Memory stays valid until it is done.
@@ -59,6 +69,11 @@ class Execution {
   // Does what can be done without waiting; returns whether anything was done.
   virtual bool advance() = 0;
   [[nodiscard]] virtual bool done() const = 0;
+  // Whether callers may go on: what is left happens on a device, behind `finished()`. advance() must be called until
+  // done() even so, and throws if the device or the library fails.
+  [[nodiscard]] virtual bool handed_over() const { return done(); }
+  // Of batches on a GPU, once handed over: the point in a stream behind which outputs are valid and memory is free.
+  [[nodiscard]] virtual device::SharedEvent finished() const { return nullptr; }
   // Whether nothing more can be done before this global rank sends or reads.
   [[nodiscard]] virtual bool waits_for(int rank) = 0;
   // The same of a rank that has left, of which nothing more is on its way that the engine knows of.

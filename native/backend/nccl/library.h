@@ -1,0 +1,24 @@
+// NCCL's functions, declared by hand and found at run time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hvd::nccl {
+
+struct Functions;  // abi.h
+
+struct Library {
+  std::shared_ptr<const Functions> functions;
+  std::string path;
+  int version = 0;  // 22907 is 2.29.7
+  bool is_rccl = false;
+  std::string warning;  // of a version with a known fault, or empty
+};
+
+// Takes a library that the process has loaded already before all others. Throws Error (kUsage) that lists what was
+// tried and why each did not do.
+[[nodiscard]] std::shared_ptr<const Library> load_library(const std::vector<std::string>& candidates);
+
+}  // namespace hvd::nccl

@@ -1,0 +1,60 @@
+// Collectives on GPU memory by NCCL, or RCCL, found at run time.
+//
+// A communicator for each process set and list of devices, made when it is first needed, in parallel with others. All
+// batches of a communicator go to it in the order of the coordinator's answers. One thread calls NCCL; the engine hands
+// tasks over and is rung when one is on its stream, when it is done, and when it failed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/nccl/library.h"
+#include "device/gpu.h"
+
+namespace hvd::nccl {
+
+struct CommunicatorSpec {
+  uint32_t set = 0;
+  std::vector<int> devices;  // by set rank, as Batch::devices
+  int set_rank = 0;
+  std::shared_ptr<device::Gpu> gpu;
+  std::string unique_id;                // what ncclGetUniqueId gave on set rank 0
+  std::vector<std::string> rank_names;  // by set rank, for messages
+};
+
+class NcclBackend final : public Backend {
+ public:
+  // `ring` may be called from any thread, and is not called after the destructor.
+  NcclBackend(std::shared_ptr<const Library> library, std::function<void()> ring);
+  NcclBackend(const NcclBackend&) = delete;
+  NcclBackend& operator=(const NcclBackend&) = delete;
+  ~NcclBackend() override;
+
+  // Bytes of a new unique id; throws Error (kInternal) with NCCL's words.
+  [[nodiscard]] std::string make_unique_id() const;
+  // Starts to make a communicator; batches may follow at once.
+  void add_communicator(CommunicatorSpec spec);
+  [[nodiscard]] bool has_communicator(uint32_t set, const std::vector<int>& devices) const;
+  // Whether NCCL can do this batch: not 16-bit integers, not integers with factors. The same on all ranks.
+  [[nodiscard]] static bool serves(const Batch& batch);
+
+  void remove_process_set(uint32_t id) override;
+  // Aborts all communicators, so that their kernels end.
+  void give_up(const std::string& reason) override;
+
+  std::unique_ptr<Execution> allreduce(Batch batch) override;
+  std::unique_ptr<Execution> adasum(Batch batch) override;  // throws: StagedBackend does it
+  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
+  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
+  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
+  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace hvd::nccl
