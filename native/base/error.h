@@ -30,6 +30,16 @@ class Error : public std::exception {
   std::string message_;
 };
 
+// Runs `body`, which looks at what a rank sent; what it throws names that rank.
+template <class Body>
+decltype(auto) naming_sender(int rank, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw Error(error.kind(), "rank " + std::to_string(rank) + ": " + error.what());
+  }
+}
+
 // Throws kInternal with the text of errno.
 [[noreturn]] void throw_errno(const std::string& what);
 

@@ -155,25 +155,26 @@ bool ControlPlane::receive(const std::function<void(int, const Message&)>& handl
   for (int rank = 0; rank < transport_.size(); ++rank) {
     if (!transport_.has(rank)) continue;
     Link& link = transport_.control(rank);
-    link.poll();
+    naming_sender(rank, [&] { link.poll(); });
     Bytes& incoming = peers_[static_cast<size_t>(rank)].incoming;
     while (Frame* frame = link.front()) {
       any = true;
       const std::span<const std::byte> payload(frame->payload, frame->header.bytes);
       const bool last = frame->header.key.lane == kLastFragment;
       if (last && incoming.empty()) {
-        const Message message = Message::decode(payload);
+        const Message message = naming_sender(rank, [&] { return Message::decode(payload); });
         link.consume(*frame);
         handle(rank, message);
         continue;
       }
       if (incoming.size() + payload.size() > kMostMessageBytes) {
-        throw Error(ErrorKind::kInternal, "a control message of a peer is too long");
+        throw Error(ErrorKind::kInternal, "rank " + std::to_string(rank) + ": a control message is too long");
       }
       incoming.insert(incoming.end(), payload.begin(), payload.end());
       link.consume(*frame);
       if (!last) continue;
-      const Message message = Message::decode(std::exchange(incoming, Bytes()));
+      const Bytes whole = std::exchange(incoming, Bytes());
+      const Message message = naming_sender(rank, [&] { return Message::decode(whole); });
       handle(rank, message);
     }
   }

@@ -150,6 +150,22 @@ struct Victim {
     message.kind = MessageKind::kRespond;
     message.responses = {std::move(response)};
     control.send(1, message);
+    expect_all_fail(why);
+  }
+
+  // Sends bytes where a control message should be.
+  void expect_failure_of_bytes(uint32_t num_bytes, const std::string& why) {
+    Link& link = transport.control(1);
+    std::byte* room = link.try_reserve(num_bytes);
+    REQUIRE(room != nullptr);
+    std::memset(room, 0xff, num_bytes);
+    link.commit({.key = {}, .bytes = num_bytes});
+    CHECK(link.flush());
+    expect_all_fail(why);
+  }
+
+ private:
+  void expect_all_fail(const std::string& why) {
     for (const auto& operation : all()) {
       REQUIRE(engine->wait(*operation, std::chrono::seconds(20)));
       REQUIRE(operation->error().has_value());
@@ -164,6 +180,10 @@ Response execution_of(const std::vector<std::string>& names, std::vector<std::ve
   response.names.front().extents = std::move(extents);
   response.num_averaged = 2;
   return response;
+}
+
+TEST("hostile peers: bytes that are no message end the job with the name of their sender") {
+  for (const uint32_t num_bytes : {1U, 9U, 100U}) Victim().expect_failure_of_bytes(num_bytes, "rank 0: ");
 }
 
 TEST("hostile peers: a coordinator cannot order what does not fit to what was submitted") {

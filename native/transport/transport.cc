@@ -214,8 +214,11 @@ std::vector<int> Transport::take_ended(bool ask_local) {
 bool Transport::poll_data() {
   bool more = false;
   if (!all_local_) notice();
-  for (Peer& peer : peers_) {
-    for (const auto& link : peer.data) link->poll();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    naming_sender(static_cast<int>(rank), [&] {
+      for (const auto& link : peer.data) link->poll();
+    });
     for (size_t i = 1; i < peer.sockets.size(); ++i) more = peer.sockets[i]->may_read() || more;
   }
   return more;

@@ -12,7 +12,7 @@ from horovod import context
 from horovod._native import Buffer
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
-from horovod.tensorflow.gradient_reduction import variable_key
+from horovod.tensorflow.gradient_groups import variable_key
 from horovod.tensorflow.state import broadcast_variables
 from horovod.train.objects import agree, broadcast_object
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from horovod._keras.compiling import prepare_compile
 from horovod._keras.optimizer import ReducingOptimizer, Wrapping, wrap
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import Groups, make_settings
+from horovod.tensorflow.gradient_reduction import make_settings
 from horovod.tensorflow.tape import checked_layers
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     import keras
+
+    from horovod.tensorflow.gradient_groups import Groups
 
 
 def distribute(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import keras
 
     from horovod._keras.optimizer import ReducingOptimizer
-    from horovod.tensorflow.gradient_reduction import Groups
+    from horovod.tensorflow.gradient_groups import Groups
 
 
 def DistributedOptimizer(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from horovod.errors import UsageError
-from horovod.tensorflow.gradient_reduction import as_dense, variable_key
+from horovod.tensorflow.gradient_groups import variable_key
+from horovod.tensorflow.gradient_reduction import as_dense
 from horovod.train.gradients import check_passes
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 

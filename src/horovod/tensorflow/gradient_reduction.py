@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
@@ -16,17 +16,22 @@ from horovod.errors import UsageError
 from horovod.tensorflow import ops
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_groups import (
+    CheckedGroups,
+    Groups,
+    checked_groups,
+    members_of,
+    variable_key,
+)
 from horovod.tensorflow.xla import refuse_xla
-from horovod.train.gradients import split_list
 from horovod.train.numbering import NameNumbers
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
 
 if TYPE_CHECKING:
-    from horovod.group import ReduceOp
+    from collections.abc import Hashable, Iterable, Sequence
 
-Groups: TypeAlias = int | Sequence[Sequence[Any]] | None
-"""How many groups, or lists of variables whose gradients are reduced together."""
+    from horovod.group import ReduceOp
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -43,7 +48,8 @@ class ReductionSettings:
         predivide_factor: divide by this before the sum, and by the rest after it; dense ones only.
         compression: how gradients travel.
         sparse_as_dense: whether ``tf.IndexedSlices`` become dense before.
-        groups: how many groups, or the keys of the variables that go together.
+        groups: how many groups, or the keys of the variables that go together; None puts small
+            gradients together.
         process_set: the ranks that take part; gradients of the others stay as they are.
         device_dense, device_sparse: where the operations are placed; anywhere if empty.
         scale_local_gradients: whether gradients of local variables are divided by the set's size.
@@ -54,7 +60,7 @@ class ReductionSettings:
     predivide_factor: float = 1.0
     compression: Any = Compression.none
     sparse_as_dense: bool = False
-    groups: int | tuple[tuple[Hashable, ...], ...] | None = None
+    groups: CheckedGroups = None
     process_set: ProcessSet = global_process_set
     device_dense: str = ""
     device_sparse: str = ""
@@ -96,17 +102,8 @@ def make_settings(
         )
         groups = num_groups if groups is None else groups
     return ReductionSettings(
-        name, reduce_op, gradient_predivide_factor, groups=_checked_groups(groups), **others
+        name, reduce_op, gradient_predivide_factor, groups=checked_groups(groups), **others
     )
-
-
-def variable_key(variable: Any) -> Hashable:
-    """What tells a variable apart: the same for a Keras variable and the ``tf.Variable`` in it."""
-    if not isinstance(variable, tf.Variable):
-        held = getattr(variable, "value", None)
-        variable = held if isinstance(held, tf.Variable) else variable
-    key: Hashable = variable.ref()
-    return key
 
 
 class GradientReducer:
@@ -203,14 +200,16 @@ class GradientReducer:
             names = [f"grad_{i}" for i in places]
         else:
             names = [f"{i}.{_last_name(variables[i])}" for i in places]
+        shapes = tuple(_known_shape(variables[i]) for i in places)
+        sizes = [_num_bytes(self.settings, *pair) for pair in zip(mine, shapes, strict=True)]
         prefix = self._numbered_prefix() if self._numbered else ""
         if prefix:
             names = [f"{prefix}.{name}" for name in names]
         plan = _Plan(
             scope="" if prefix or generic_names else f"{self.settings.name}_Allreduce",
             names=tuple(names),
-            shapes=tuple(_known_shape(variables[i]) for i in places),
-            members=_members(self.settings.groups, keys),
+            shapes=shapes,
+            members=members_of(self.settings.groups, keys, sizes),
         )
         if tf.executing_eagerly():
             # As one function, so that all are in flight at once.
@@ -307,40 +306,14 @@ def _divided(gradient: Any, divisor: int) -> Any:
     return gradient / tf.cast(divisor, gradient.dtype)
 
 
-def _members(
-    groups: int | tuple[tuple[Hashable, ...], ...] | None, keys: Sequence[Hashable]
-) -> tuple[tuple[int, ...], ...]:
-    """The places that are reduced together."""
-    everything = range(len(keys))
-    if groups is None:
-        return tuple((i,) for i in everything)
-    if isinstance(groups, int):
-        parts = split_list(everything, groups)
-    else:
-        place_of = {key: i for i, key in enumerate(keys)}
-        parts = [[place_of[key] for key in group if key in place_of] for group in groups]
-        grouped = {i for part in parts for i in part}
-        parts += [[i] for i in everything if i not in grouped]
-    return tuple(tuple(part) for part in parts if part)
-
-
-def _checked_groups(groups: Groups) -> int | tuple[tuple[Hashable, ...], ...] | None:
-    if groups is None:
+def _num_bytes(
+    settings: ReductionSettings, gradient: Any, shape: tuple[int, ...] | None
+) -> int | None:
+    """What a dense gradient holds, if that is known before its values are."""
+    is_sparse = isinstance(gradient, tf.IndexedSlices) and not settings.sparse_as_dense
+    if is_sparse or shape is None:
         return None
-    if isinstance(groups, int):
-        if groups < 1:
-            raise UsageError(f"groups={groups} must be at least 1, or a list of lists of variables")
-        return groups
-    try:
-        keyed = tuple(tuple(variable_key(variable) for variable in group) for group in groups)
-    except (TypeError, AttributeError):
-        raise UsageError(
-            f"groups={groups!r} is neither a number nor a list of lists of variables"
-        ) from None
-    listed = [key for group in keyed for key in group]
-    if len(set(listed)) != len(listed):
-        raise UsageError("groups: a variable is there twice")
-    return keyed
+    return int(gradient.dtype.size) * math.prod(shape)
 
 
 def _known_shape(variable: Any) -> tuple[int, ...] | None:

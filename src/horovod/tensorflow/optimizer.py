@@ -12,7 +12,7 @@ from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.gradient_reduction import Groups
+    from horovod.tensorflow.gradient_groups import Groups
 
 
 def DistributedOptimizer(

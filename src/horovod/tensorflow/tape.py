@@ -9,12 +9,14 @@ import tensorflow as tf
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import GradientReducer, Groups, make_settings
+from horovod.tensorflow.gradient_reduction import GradientReducer, make_settings
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from horovod.tensorflow.gradient_groups import Groups
 
 
 class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types

@@ -36,7 +36,7 @@ def test_missing_gradients_stay_missing(two_ranks: RecordingOps) -> None:
     given = gradients(1.0, 2.0)
     reduced = reducer.reduce([given[0], None, given[1]], variables("a", "b", "c"))
     assert first_values(reduced) == [REDUCED, None, 2 * REDUCED]
-    assert two_ranks.names == ["Tape_Allreduce/0.a", "Tape_Allreduce/2.c"]
+    assert two_ranks.names == ["Tape_Allreduce/0.a.and.1"]
 
 
 def test_nothing_travels_if_there_is_no_gradient(two_ranks: RecordingOps) -> None:
@@ -48,7 +48,7 @@ def test_generic_names_hold_neither_scope_nor_variable(two_ranks: RecordingOps) 
     reducer = GradientReducer(make_settings("Tape"))
     with tf.name_scope("outer"):
         reducer.reduce(gradients(1.0, 2.0), variables("a", "b"), generic_names=True)
-    assert two_ranks.names == ["grad_0", "grad_1"]
+    assert two_ranks.names == ["grad_0.and.1"]
 
 
 def test_optimizers_are_numbered_when_they_are_used(two_ranks: RecordingOps) -> None:
@@ -88,6 +88,18 @@ def test_a_keras_variable_is_the_variable_in_it(two_ranks: RecordingOps) -> None
     reducer = GradientReducer(make_settings("Tape"))
     reducer.register_local(inner)
     assert reducer.is_local(inner.value)
+
+
+def test_small_gradients_go_together_but_for_sparse_ones(two_ranks: RecordingOps) -> None:
+    named = [tf.Variable([[1.0], [2.0]], name=name) for name in "abc"]
+    dense = tf.constant([[1.0], [2.0]])
+    sparse = tf.IndexedSlices(dense[:1], tf.constant([0]), tf.constant([2, 1]))
+    GradientReducer(make_settings("Tape")).reduce([dense, sparse, dense], named)
+    assert two_ranks.names == ["Tape_Allreduce/0.a.and.1", "Tape_Allreduce/1.b"]
+    two_ranks.names.clear()
+    reducer = GradientReducer(make_settings("Other", sparse_as_dense=True))
+    reducer.reduce([dense, sparse, dense], named)
+    assert two_ranks.names == ["Other_Allreduce/0.a.and.2"]
 
 
 @pytest.mark.parametrize(("groups", "lengths"), [(2, [2, 1]), (1, [3]), (7, [1, 1, 1])])
