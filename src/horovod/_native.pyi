@@ -25,9 +25,13 @@ class Buffer:
         dtype: one of bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64,
             float16, bfloat16, float32, float64.
         shape: the extent of each dimension; empty for a scalar.
+        device: index of the GPU that the memory belongs to; -1 for the host's.
+        stream: handle of the GPU's stream on which the caller uses the memory.
     """
 
-    def __init__(self, address: int, dtype: str, shape: Sequence[int]) -> None: ...
+    def __init__(
+        self, address: int, dtype: str, shape: Sequence[int], device: int = -1, stream: int = 0
+    ) -> None: ...
     @staticmethod
     def from_array(array: Any) -> Buffer:
         """Views any object with ``__dlpack__`` or the buffer protocol (CPU, C-contiguous)."""
@@ -64,6 +68,16 @@ class NativeArray:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def address(self) -> int: ...
+    @property
+    def device(self) -> int:
+        """Index of the GPU that the memory belongs to; -1 for the host's."""
+
+    def copy_to(self, buffer: Buffer) -> None:
+        """Copies this array on its GPU, in the order of the buffer's stream; does not wait.
+
+        Raises:
+            UsageError: the buffer has another dtype, shape or device.
+        """
 
 def private_array(num_bytes: int) -> NativeArray:
     """An array of bytes in ordinary memory, with any values."""
@@ -83,6 +97,12 @@ class Handle:
         Raises:
             HorovodInternalError, MismatchError, PeerLostError, ShutDownError: it failed.
         """
+
+    def order(self, device: int, stream: int) -> None:
+        """Lets a stream of a GPU go on behind the operation only; after a successful wait."""
+
+    def finished(self) -> bool:
+        """Whether also what a GPU had to do for it has ended."""
 
     def results(self) -> list[NativeArray]:
         """The arrays that the engine allocated (allgather, alltoall, SHARE_MEMORY); after a
@@ -266,6 +286,46 @@ class MpiWorld:
             HorovodInternalError, UsageError: that failed.
         """
 
+def find_gpu(candidates: Sequence[str]) -> tuple[str, int, int]:
+    """The path and the version of the first GPU driver that can be used, and its number of devices.
+
+    Args:
+        candidates: paths, or names for the system's loader.
+
+    Raises:
+        UsageError: there is none; the message says why for each candidate.
+    """
+
+def find_nccl(candidates: Sequence[str]) -> tuple[str, int, str]:
+    """The path and the version of the first NCCL library that can be used, and a warning about it.
+
+    Args:
+        candidates: paths, or names for the system's loader.
+
+    Raises:
+        UsageError: there is none; the message says why for each candidate.
+    """
+
+class GpuOptions:
+    """How tensors on GPUs are moved.
+
+    Args:
+        driver_candidates, nccl_candidates: as of :func:`find_gpu` and :func:`find_nccl`.
+        operations: auto, nccl or staged.
+        chunk_bytes: what tensors are cut into on their way through host memory.
+        max_pinned_bytes: of host memory that is pinned for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver_candidates: Sequence[str] = ...,
+        nccl_candidates: Sequence[str] = ...,
+        operations: str = ...,
+        chunk_bytes: int = ...,
+        max_pinned_bytes: int = ...,
+    ) -> None: ...
+
 class EngineOptions:
     """How an engine behaves; all fields have defaults and can be given as keywords.
 
@@ -287,6 +347,7 @@ class EngineOptions:
             one that the cost model prefers. The same on all ranks.
         costs: what the cost model knows of the network.
         mpi: moves the data in place of the engine, if given.
+        gpu: how tensors on GPUs are moved; without it they are refused.
     """
 
     def __init__(
@@ -307,6 +368,7 @@ class EngineOptions:
         allreduce_algorithm: str = ...,
         costs: CostConstants = ...,
         mpi: MpiWorld | None = ...,
+        gpu: GpuOptions | None = ...,
     ) -> None: ...
 
 class Engine:
@@ -362,6 +424,7 @@ class Engine:
         divide_by_initial_world_size: bool = ...,
         unnamed: int = ...,
         priority: int = ...,
+        device: int = ...,
     ) -> Handle:
         """Hands an operation to the engine; all inputs of one call form a group.
 
@@ -372,7 +435,8 @@ class Engine:
         ``weight`` of this rank's values makes an average a weighted one. ``ranks`` are the members
         of a new process set, or the number of the one to be removed. ``unnamed`` counts operations
         without a name, from 1: ranks that submit different ones under a number get a MismatchError.
-        What has a higher ``priority`` on some rank goes first.
+        What has a higher ``priority`` on some rank goes first. ``device`` of a join is the GPU with
+        which this rank goes on to take part, -1 for the one that it used last.
 
         Raises:
             UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.

@@ -1,4 +1,4 @@
-"""Process sets for Python: collectives on contiguous CPU memory of any framework.
+"""Process sets for Python: collectives on contiguous memory of any framework.
 
 An adapter turns its tensors into :class:`horovod._native.Buffer` views and calls a :class:`Group`.
 Every method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` waits
@@ -234,7 +234,13 @@ class Group:
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
-    def join(self, *, divide_by_initial_world_size: bool = True, call_site: str = "") -> Handle:
+    def join(
+        self,
+        *,
+        divide_by_initial_world_size: bool = True,
+        device: int = -1,
+        call_site: str = "",
+    ) -> Handle:
         """Says that this rank has no more inputs; ends when all ranks of the set have said so.
 
         Until then the rank takes part in every allreduce with what does not change its result.
@@ -244,6 +250,7 @@ class Group:
         Args:
             divide_by_initial_world_size: whether Average goes on dividing by the size of the set,
                 or by the number of ranks that have not joined.
+            device: of the GPU with which this rank goes on to take part; -1 for the last used.
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
@@ -254,6 +261,7 @@ class Group:
             (),
             options,
             divide_by_initial_world_size=divide_by_initial_world_size,
+            device=device,
         )
 
     def share_memory(self, num_bytes: int, *, name: str, call_site: str = "") -> Handle:

@@ -196,8 +196,10 @@ class _Alltoall(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.call = call
         ctx.shape = tensor.shape
-        output, received = call.run(tensor)
-        ctx.received = tuple(received.tolist())
+        handle = call.submit(tensor, waits_next=True)
+        handle.wait()
+        output, received = call.take(handle)
+        ctx.received = tuple(handle.received_splits())
         ctx.mark_non_differentiable(received)
         return output, received
 

@@ -21,7 +21,8 @@ def join(
     before.
 
     Args:
-        device: not needed; accepted for older scripts.
+        device: index of the GPU with which this rank goes on to take part, where the others reduce
+            tensors on GPUs; -1 for the one whose tensors it used last.
         process_set: the ranks that take part.
         divide_by_initial_world_size: whether averages go on being divided by the size of the set,
             or by the number of ranks that still have data.
@@ -38,7 +39,9 @@ def join(
         >>> hvd.join()
     """
     handle = group_of(process_set).join(
-        divide_by_initial_world_size=divide_by_initial_world_size, call_site=call_site()
+        device=device,
+        divide_by_initial_world_size=divide_by_initial_world_size,
+        call_site=call_site(),
     )
     handle.wait()
     return handle.last_joined()
