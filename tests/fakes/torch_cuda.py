@@ -3,8 +3,8 @@
 A :class:`CudaTensor` says of itself that it is on ``cuda:<index>``; its elements lie in memory of
 the host, which the fake driver (``tests/fakes/gpu``) takes for that of the device. Before PyTorch
 reads or writes one of them, the current stream of the fake driver must have come to its end: so an
-operation that was not ordered before it shows, in wrong values. What a real PyTorch refuses, tensors
-on the host among those on a device, is refused here, too.
+operation that was not ordered before it shows, in wrong values. What a real PyTorch refuses, namely
+tensors on the host among those on a device, is refused here, too.
 
 ``torch.cuda`` is patched while :func:`installed` is open, in all threads; tensors are made on a
 device by threads that are inside of a :class:`CudaMode`.
@@ -331,7 +331,7 @@ def _is_cuda(device: Any) -> bool:
 
 
 class CudaMode(TorchFunctionMode):
-    """Lets functions such as ``torch.empty(..., device="cuda")`` of this thread make CudaTensors."""
+    """Lets functions of this thread make tensors, as in ``torch.empty(..., device="cuda")``."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

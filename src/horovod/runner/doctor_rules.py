@@ -90,9 +90,6 @@ ARGUMENTS = {
         )
     },
     ("DistributedOptimizer", "num_groups"): Rule(Level.DEPRECATED, "use groups"),
-    ("join", "device"): Rule(
-        Level.HONOURED, "is the GPU that takes part until the end; the last one used without it"
-    ),
     ("run", "np"): Rule(Level.DEPRECATED, "use num_proc"),
     ("run", "network_interface"): Rule(Level.DEPRECATED, "use network_interfaces"),
     ("run", "disable_cache"): Rule(Level.IGNORED, "nothing is cached"),
