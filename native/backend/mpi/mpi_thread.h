@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/bell.h"
 #include "backend/mpi/abi.h"
 #include "backend/mpi/staging.h"
 #include "base/clock.h"
@@ -47,23 +48,7 @@ class Task {
   virtual bool go_on(Context& context, std::vector<Request>& requests) = 0;
 };
 
-// Rings whoever waits for tasks; until it is told not to.
-class Bell {
- public:
-  explicit Bell(std::function<void()> ring) : ring_(std::move(ring)) {}
-  void ring() {
-    const std::lock_guard lock(mutex_);
-    if (ring_) ring_();
-  }
-  void silence() {
-    const std::lock_guard lock(mutex_);
-    ring_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  std::function<void()> ring_;
-};
+using hvd::Bell;
 
 // A task on its way.
 class Ticket {
