@@ -26,7 +26,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev system test test-native test-asan test-tsan test-python fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+.PHONY: help demo dev system test test-native test-asan test-tsan test-python test-gpu fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -89,6 +89,9 @@ test: ## run all tests
 
 test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## the Python tests, on the installed package
 	python -m pytest $(PYTEST)
+
+test-gpu: $(VENV)/dev.stamp $(VENV)/installed.stamp ## on a machine with a GPU, with a PyTorch for it in .venv
+	python -m pytest tests/gpu $(PYTEST)
 
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer

@@ -20,33 +20,26 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
+from fake_gpu import FakeCuda
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _thread = threading.local()
 _driver: FakeDriver
 
 
-class FakeDriver:
-    """What PyTorch would ask of the driver, asked of the fake one.
+class FakeDriver(FakeCuda):
+    """What PyTorch would ask of the driver, asked of the fake one."""
 
-    Args:
-        path: of libfake_cuda.so.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.library = ctypes.CDLL(str(path))
-        for name in ("alive", "calls", "contexts_made", "reset"):
-            getattr(self.library, f"fake_cuda_{name}").restype = ctypes.c_int64
-        self.library.fake_cuda_wrong_uses.restype = ctypes.c_char_p
-        self._check(self.library.cuInit(0), "cuInit")
+    def __init__(self) -> None:
+        super().__init__()
+        self._check(self.functions.cuInit(0), "cuInit")
         count = ctypes.c_int()
-        self._check(self.library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+        self._check(self.functions.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
         self.num_devices = count.value
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self._lock = threading.Lock()
@@ -55,14 +48,14 @@ class FakeDriver:
         """A stream of a device; its handle."""
         stream = ctypes.c_void_p()
         with self.current(index):
-            self._check(self.library.cuStreamCreate(ctypes.byref(stream), 1), "cuStreamCreate")
+            self._check(self.functions.cuStreamCreate(ctypes.byref(stream), 1), "cuStreamCreate")
         return stream.value or 0
 
     def synchronize(self, index: int, stream: int) -> None:
         """Waits until a stream has nothing left to do."""
         with self.current(index):
             handle = ctypes.c_void_p(stream)
-            self._check(self.library.cuStreamSynchronize(handle), "cuStreamSynchronize")
+            self._check(self.functions.cuStreamSynchronize(handle), "cuStreamSynchronize")
 
     def fill_later(self, tensor: CudaTensor, value: int) -> None:
         """Fills the bytes of a tensor when its current stream comes there."""
@@ -71,48 +64,24 @@ class FakeDriver:
             address = ctypes.c_uint64(tensor.data_ptr())
             stream = ctypes.c_void_p(current_stream(index).cuda_stream)
             size = ctypes.c_size_t(tensor.nbytes)
-            result = self.library.cuMemsetD8Async(address, ctypes.c_ubyte(value), size, stream)
+            result = self.functions.cuMemsetD8Async(address, ctypes.c_ubyte(value), size, stream)
             self._check(result, "cuMemsetD8Async")
-
-    def alive(self, what: str) -> int:
-        """See ``cuda_control.h``."""
-        return int(self.library.fake_cuda_alive(what.encode()))
-
-    def contexts_made(self, index: int) -> int:
-        """How often a context was made on a device."""
-        return int(self.library.fake_cuda_contexts_made(index))
-
-    def configure(self, specification: str) -> None:
-        """See ``cuda/settings.h``."""
-        assert self.library.fake_cuda_configure(specification.encode()), specification
-
-    def hold(self, index: int) -> None:
-        """Stops all streams of a device until :meth:`release`."""
-        self.library.fake_cuda_hold_device(index)
-
-    def release(self, index: int) -> None:
-        """Lets the streams of a device go on."""
-        self.library.fake_cuda_release_device(index)
-
-    def wrong_uses(self) -> str:
-        """What a real driver would have punished."""
-        return str(self.library.fake_cuda_wrong_uses().decode())
 
     @contextmanager
     def current(self, index: int) -> Iterator[None]:
         """A device's primary context on this thread, as PyTorch has it."""
-        self._check(self.library.cuCtxPushCurrent_v2(self._context(index)), "cuCtxPushCurrent")
+        self._check(self.functions.cuCtxPushCurrent_v2(self._context(index)), "cuCtxPushCurrent")
         try:
             yield
         finally:
             popped = ctypes.c_void_p()
-            self.library.cuCtxPopCurrent_v2(ctypes.byref(popped))
+            self.functions.cuCtxPopCurrent_v2(ctypes.byref(popped))
 
     def _context(self, index: int) -> ctypes.c_void_p:
         with self._lock:
             if index not in self._contexts:
                 context = ctypes.c_void_p()
-                result = self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), index)
+                result = self.functions.cuDevicePrimaryCtxRetain(ctypes.byref(context), index)
                 self._check(result, "cuDevicePrimaryCtxRetain")
                 self._contexts[index] = context
             return self._contexts[index]
@@ -349,14 +318,10 @@ class CudaMode(TorchFunctionMode):
 
 
 @contextmanager
-def installed(library: Path) -> Iterator[FakeDriver]:
-    """Patches ``torch.cuda`` to be about the devices of the fake driver.
-
-    Args:
-        library: libfake_cuda.so.
-    """
+def installed() -> Iterator[FakeDriver]:
+    """Patches ``torch.cuda`` to be about the devices of the fake driver."""
     global _driver
-    _driver = FakeDriver(library)
+    _driver = FakeDriver()
     patches = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,

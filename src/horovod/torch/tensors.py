@@ -75,7 +75,6 @@ def results(handle: Handle) -> tuple[torch.Tensor, ...]:
     """
     arrays = handle.results()
     if arrays and arrays[0].device >= 0:
-        devices.follow(handle, arrays[0].device)
         return tuple(map(_copied, arrays))
     return tuple(map(adopt, arrays))
 
