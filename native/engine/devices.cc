@@ -18,9 +18,9 @@ OwnedArray make_device_array(const std::shared_ptr<EngineDevice>& device, DType 
   auto memory = device->gpu()->allocate(std::max<size_t>(array.bytes(), 1), device->stream());
   std::byte* const address = memory.get();
   // The memory goes before the stream does.
-  array.data = std::shared_ptr<std::byte[]>(address, [memory = std::move(memory), device](std::byte*) mutable {
+  array.data = std::shared_ptr<std::byte[]>(address, [memory = std::move(memory), owner = device](std::byte*) mutable {
     memory.reset();
-    device.reset();
+    owner.reset();
   });
   return array;
 }

@@ -56,6 +56,7 @@ Batch Engine::batch_of(ProcessSet& set, const std::vector<std::shared_ptr<Operat
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
   batch.prescale = operation.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
+  batch.prescaled = spec.weighted || spec.prescale != 1.0;
   batch.postscale = spec.postscale;
   if (spec.weighted) {
     // Before the sum, so that half types do not overflow.

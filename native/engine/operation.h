@@ -20,7 +20,7 @@ namespace hvd {
 struct OwnedArray {
   DType dtype = DType::kUInt8;
   Shape shape;
-  std::shared_ptr<std::byte[]> data;
+  std::shared_ptr<std::byte[]> data = nullptr;
   // Of memory on a GPU: behind `written` it holds the result, and it is given back in the order of `stream`.
   std::shared_ptr<device::Gpu> gpu = nullptr;
   device::Stream stream = nullptr;

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from checks import CHECKS
-from gpu_ranks import NCCL, WAYS, GpuRanks, Way, fake_cuda, variables
 from gpu_api import GpuApi, run_all_checks
+from gpu_ranks import NCCL, WAYS, GpuRanks, Way, fake_cuda, variables
 
 import horovod
 

@@ -23,10 +23,10 @@ struct GpuCard {
 
   GpuOperations operations = GpuOperations::kAuto;
   bool is_rccl = false;
-  int version = 0;        // of NCCL: 22907 is 2.29.7
-  std::string trouble;    // why NCCL cannot be used here; empty if it can
-  std::string gpu;        // its UUID
-  std::string unique_id;  // of a communicator, from set rank 0
+  int version = 0;             // of NCCL: 22907 is 2.29.7
+  std::string trouble = {};    // why NCCL cannot be used here; empty if it can
+  std::string gpu = {};        // its UUID
+  std::string unique_id = {};  // of a communicator, from set rank 0
 
   // What is too long of `trouble` is cut off.
   [[nodiscard]] Bytes encode() const;
@@ -37,8 +37,8 @@ struct GpuCard {
 struct GpuPath {
   enum class Kind : uint8_t { kNccl, kStaged, kRefused };
   Kind kind = Kind::kStaged;
-  bool by_need = false;  // NCCL would have been better
-  std::string reason;    // of the other two
+  bool by_need = false;     // NCCL would have been better
+  std::string reason = {};  // of the other two
 };
 
 // By set rank: the cards, the numbers of the hosts (empty if all are on one), and what messages call the members.

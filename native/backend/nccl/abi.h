@@ -54,7 +54,8 @@ struct UniqueId {
 };
 
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
-inline constexpr unsigned kConfigVersion = 21801;  // the fields below are those of 2.18.1; later ones get their defaults
+inline constexpr unsigned kConfigVersion =
+    21801;  // the fields below are those of 2.18.1; later ones get their defaults
 inline constexpr int kUndefined = INT_MIN;
 
 // ncclConfig_t

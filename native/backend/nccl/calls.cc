@@ -66,7 +66,9 @@ bool has_factor(const Batch& batch) {
 Calls reduction(const Batch& batch) {
   const auto dtype = data_type(batch.dtype);
   if (!dtype) throw Error(ErrorKind::kInternal, batch.what + ": NCCL was given a type that it does not have");
-  Calls made{.dtype = *dtype, .op = operation(batch)};
+  Calls made;
+  made.dtype = *dtype;
+  made.op = operation(batch);
   if (!has_factor(batch)) return made;
   if (batch.averages && !is_prescaled(batch)) {
     made.op = kAvg;

@@ -8,8 +8,8 @@
 namespace hvd::nccl {
 namespace {
 
-// Whose communicators never block their caller and have the fields of Config. 2.18.1 also ended the hangs of alltoall with
-// uneven sizes, as its release notes say.
+// Whose communicators never block their caller and have the fields of Config. 2.18.1 also ended the hangs of alltoall
+// with uneven sizes, as its release notes say.
 constexpr int kOldestVersion = 21800;
 // From 2.9.0 on, versions are counted in this way: 2.29.7 is 22907. Before it was 2808 for 2.8.8.
 constexpr int kMajor = 10000;
@@ -71,8 +71,7 @@ int version_of(void* library, bool is_rccl) {
   if (get_version(&version) != kSuccess) throw Error(ErrorKind::kUsage, "ncclGetVersion failed");
   if (version >= kOldestVersion) return version;
   throw Error(ErrorKind::kUsage, "it is version " + version_text(version) + ", but at least " +
-                                     version_text(kOldestVersion) +
-                                     " is needed, whose communicators do not block" +
+                                     version_text(kOldestVersion) + " is needed, whose communicators do not block" +
                                      (is_rccl ? "" : "; earlier ones also hang in alltoall with uneven sizes"));
 }
 
