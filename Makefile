@@ -96,6 +96,7 @@ build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/dem
 	cmake -S tests/fakes/gpu -B $(@D) -G Ninja
 	cmake --build $(@D) --parallel $(JOBS)
 	@touch $@
+
 test-gpu: $(VENV)/dev.stamp $(VENV)/installed.stamp ## on a machine with a GPU, with a PyTorch for it in .venv
 	python -m pytest tests/gpu $(PYTEST)
 
