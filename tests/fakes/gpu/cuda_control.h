@@ -1,5 +1,5 @@
-// What a test asks of the fake CUDA driver, and what the fake NCCL does: exported by libfake_cuda.so beside the functions
-// of the driver. FAKE_CUDA_CONTROLS(X) lists them as X(type of result, name, (parameters)).
+// What a test asks of the fake CUDA driver, and what the fake NCCL does: exported by libfake_cuda.so beside the
+// functions of the driver. FAKE_CUDA_CONTROLS(X) lists them as X(type of result, name, (parameters)).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 //   int64_t calls(function)
 // How often a primary context was made on the device.
 //   int64_t contexts_made(device)
-// Uses that a real driver would punish late or never, a line each; empty if there were none. Valid until the thread asks
-// again.
+// Uses that a real driver would punish late or never, a line each; empty if there were none. Valid until the thread
+// asks again.
 //   const char* wrong_uses()
 // Follows a specification as HVD_FAKE_CUDA does; see settings.h. Returns 0 if it is not understood.
 //   int configure(specification)
@@ -29,22 +29,22 @@
 //   int read(memory, to, bytes), int write(memory, from, bytes)
 // Of a stream: its flags and priority; -1 for flags if it is none.
 //   int stream_flags(stream), int stream_priority(stream)
-#define FAKE_CUDA_CONTROLS(X)                                 \
-  X(int64_t, alive, (const char* what))                       \
-  X(int64_t, calls, (const char* function))                   \
-  X(int64_t, contexts_made, (int device))                     \
-  X(const char*, wrong_uses, ())                              \
-  X(int, configure, (const char* specification))              \
-  X(void, hold_device, (int device))                          \
-  X(void, release_device, (int device))                       \
-  X(int, hold_stream, (void* stream))                         \
-  X(int, release_stream, (void* stream))                      \
-  X(void, fail_device, (int device, int code))                \
-  X(int64_t, reset, ())                                       \
-  X(int, synchronize, (void* stream))                         \
-  X(int, read, (uint64_t memory, void* to, uint64_t bytes))   \
+#define FAKE_CUDA_CONTROLS(X)                                        \
+  X(int64_t, alive, (const char* what))                              \
+  X(int64_t, calls, (const char* function))                          \
+  X(int64_t, contexts_made, (int device))                            \
+  X(const char*, wrong_uses, ())                                     \
+  X(int, configure, (const char* specification))                     \
+  X(void, hold_device, (int device))                                 \
+  X(void, release_device, (int device))                              \
+  X(int, hold_stream, (void* stream))                                \
+  X(int, release_stream, (void* stream))                             \
+  X(void, fail_device, (int device, int code))                       \
+  X(int64_t, reset, ())                                              \
+  X(int, synchronize, (void* stream))                                \
+  X(int, read, (uint64_t memory, void* to, uint64_t bytes))          \
   X(int, write, (uint64_t memory, const void* from, uint64_t bytes)) \
-  X(int, stream_flags, (void* stream))                        \
+  X(int, stream_flags, (void* stream))                               \
   X(int, stream_priority, (void* stream))
 
 // For the fake NCCL alone; C++ between libraries of one build.
@@ -58,8 +58,8 @@ namespace fake_cuda {
 #define FAKE_CUDA_PRIVATE __attribute__((visibility("default")))
 
 struct StreamPlace {
-  int device = -1;                // -1: there is no such stream
-  std::shared_ptr<void> stream;   // keeps its place although it may be destroyed
+  int device = -1;               // -1: there is no such stream
+  std::shared_ptr<void> stream;  // keeps its place although it may be destroyed
 };
 // The default stream is that of the device.
 FAKE_CUDA_PRIVATE StreamPlace fake_cuda_find_stream(void* stream, int device);

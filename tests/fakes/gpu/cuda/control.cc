@@ -2,9 +2,8 @@
 #include <cstring>
 
 #define FAKE_CUDA_INSIDE
-#include "cuda_control.h"
-
 #include "cuda/exported.h"
+#include "cuda_control.h"
 
 namespace fake_cuda {
 namespace {
@@ -135,7 +134,9 @@ std::string fake_cuda_uuid_of(int device) {
 
 void fake_cuda_note_wrong_use(const std::string& text) { note_wrong_use(text); }
 
-bool fake_cuda_is_ending(const StreamPlace& place) { return static_cast<const Stream*>(place.stream.get())->is_ending(); }
+bool fake_cuda_is_ending(const StreamPlace& place) {
+  return static_cast<const Stream*>(place.stream.get())->is_ending();
+}
 
 void fake_cuda_break_device(int device, int code) {
   if (Device* found = Driver::get().device(device)) found->error = code;

@@ -7,7 +7,7 @@
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 // Returns from the function what it must say before it does anything.
-#define BEGIN_CALL(function)               \
+#define BEGIN_CALL(function)                \
   static ::fake_cuda::Call call(#function); \
   if (const ::fake_cuda::Result failed = call.begin()) return failed
 
