@@ -1,8 +1,12 @@
-"""Process sets for Python: collectives on contiguous memory of any framework.
+"""Process sets for Python: collectives on contiguous memory, of CPUs or GPUs, of any framework.
 
 An adapter turns its tensors into :class:`horovod._native.Buffer` views and calls a :class:`Group`.
 Every method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` waits
 and raises what went wrong.
+
+Of tensors on a GPU the wait ends when the work is in a stream of the device: ``handle.order()``
+lets the caller's stream go on behind it, and results that the engine allocated are copied with
+``NativeArray.copy_to``.
 """
 
 from __future__ import annotations
@@ -250,7 +254,8 @@ class Group:
         Args:
             divide_by_initial_world_size: whether Average goes on dividing by the size of the set,
                 or by the number of ranks that have not joined.
-            device: of the GPU with which this rank goes on to take part; -1 for the last used.
+            device: of the GPU that this rank takes part with in operations on GPUs; -1 for the one
+                that it used last. Without any, such an operation fails on all ranks.
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)

@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace hvd {
-namespace {
-
-// What a member gave to its device before it left may take this long to arrive.
-constexpr Duration kLastDataTime = std::chrono::seconds(2);
-
-}  // namespace
 
 void GpuRoute::enter(GpuExecution& execution) {
   if (kind_) {
@@ -41,16 +35,5 @@ GpuExecution::GpuExecution(std::shared_ptr<GpuRoute> route, Batch batch, bool st
 }
 
 GpuExecution::~GpuExecution() { route_->leave(*this); }
-
-bool GpuExecution::waits_for(int rank) { return inner_ ? inner_->waits_for(rank) : route_->waits_for(rank); }
-
-// A member that leaves in good order has seen the end on its own device, which may be a little ahead of this one.
-bool GpuExecution::gives_up_on(int rank) {
-  if (inner_ == nullptr) return route_->gives_up_on(rank);
-  if (!inner_->gives_up_on(rank)) return false;
-  const TimePoint now = std::chrono::steady_clock::now();
-  if (!first_gone_) first_gone_ = now;
-  return now - *first_gone_ >= kLastDataTime;
-}
 
 }  // namespace hvd

@@ -7,7 +7,6 @@
 
 #include "backend/gpu/agreement.h"
 #include "backend/gpu/gpu_backend.h"
-#include "base/clock.h"
 
 namespace hvd {
 
@@ -49,8 +48,10 @@ class GpuExecution final : public Execution {
   [[nodiscard]] bool handed_over() const override { return inner_ != nullptr && inner_->handed_over(); }
   [[nodiscard]] device::SharedEvent finished() const override { return inner_ ? inner_->finished() : nullptr; }
   [[nodiscard]] bool may_be_on_device() const override { return inner_ != nullptr && inner_->may_be_on_device(); }
-  [[nodiscard]] bool waits_for(int rank) override;
-  [[nodiscard]] bool gives_up_on(int rank) override;
+  [[nodiscard]] bool waits_for(int rank) override { return inner_ ? inner_->waits_for(rank) : route_->waits_for(rank); }
+  [[nodiscard]] bool gives_up_on(int rank) override {
+    return inner_ ? inner_->gives_up_on(rank) : route_->gives_up_on(rank);
+  }
 
  private:
   friend class GpuRoute;
@@ -60,7 +61,6 @@ class GpuExecution final : public Execution {
   bool staged_only_;
   GpuRoute::Begin begin_;
   std::unique_ptr<Execution> inner_;
-  std::optional<TimePoint> first_gone_;  // when a member was first said to have left
 };
 
 }  // namespace hvd
