@@ -317,6 +317,15 @@ class CudaMode(TorchFunctionMode):
         return CudaTensor(made, _index(device)).requires_grad_(requires_grad)
 
 
+def _run_backward(*args: Any, **kwargs: Any) -> Any:
+    """The mode does not reach into a backward pass by itself."""
+    with CudaMode():
+        return _engine_run_backward(*args, **kwargs)
+
+
+_engine_run_backward = torch.autograd._engine_run_backward
+
+
 @contextmanager
 def installed() -> Iterator[FakeDriver]:
     """Patches ``torch.cuda`` to be about the devices of the fake driver."""
@@ -338,7 +347,10 @@ def installed() -> Iterator[FakeDriver]:
     # Otherwise module.to("cuda") would change what parameters are made of, not the parameters.
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
-        with mock.patch.multiple(torch.cuda, **patches):
+        with (
+            mock.patch.multiple(torch.cuda, **patches),
+            mock.patch.object(torch.autograd, "_engine_run_backward", _run_backward),
+        ):
             yield _driver
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(overwrites)

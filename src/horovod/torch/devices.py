@@ -109,6 +109,12 @@ def beside(tensor: torch.Tensor | None, values: Sequence[Any], dtype: torch.dtyp
     return made.pin_memory().to(tensor.device, non_blocking=True)
 
 
+def current_index() -> int:
+    """Index of the current GPU; -1 if this process uses none, which asking does not change."""
+    initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.current_device() if initialised else -1
+
+
 def _stream(index: int) -> int:
     stream: int = torch.cuda.current_stream(index).cuda_stream
     return stream
