@@ -68,7 +68,7 @@ class DeltaReducer:
             group, f"{self._first_name}.overflow{self._suffix}", "allreduce",
             self._settings.call_site, ReduceOp.MAX,
         )  # fmt: skip
-        (anywhere,) = call.run((torch.tensor([overflow], dtype=torch.uint8),))
+        (anywhere,) = call.run((torch.tensor([overflow], dtype=torch.uint8, device="cpu"),))
         if bool(anywhere) and not overflow and gradients:
             with torch.no_grad():
                 _values(gradients[0]).mul_(float("nan"))

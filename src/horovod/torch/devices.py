@@ -102,7 +102,8 @@ def beside(tensor: torch.Tensor | None, values: Sequence[Any], dtype: torch.dtyp
         values: as of ``torch.tensor``.
         dtype: of the result.
     """
-    made = torch.tensor(values, dtype=dtype)
+    # Also where torch.set_default_device() wants everything to be on a GPU.
+    made = torch.tensor(values, dtype=dtype, device="cpu")
     # From memory that is not pinned, the host would wait for all that the stream has to do.
     if tensor is None or tensor.is_cpu:
         return made
