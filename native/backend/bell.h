@@ -1,12 +1,12 @@
-// How threads of a backend wake the engine.
+// Rings whoever drives the engine, from any thread, until it is told not to.
 #pragma once
 
 #include <functional>
 #include <mutex>
+#include <utility>
 
 namespace hvd {
 
-// Rings whoever waits for tasks; until it is told not to.
 class Bell {
  public:
   explicit Bell(std::function<void()> ring) : ring_(std::move(ring)) {}

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,8 +46,6 @@ class Task {
   // any. Only the first call may start collectives: so their order is that of submit(), the same on all ranks.
   virtual bool go_on(Context& context, std::vector<Request>& requests) = 0;
 };
-
-using hvd::Bell;
 
 // A task on its way.
 class Ticket {
