@@ -121,6 +121,7 @@ Backend& Engine::backend_for(const Operation& operation) {
 // Callers may go on. On the CPU that is when all is done.
 void Engine::hand_over(Active& active) {
   active.handed_over = true;
+  if (gpu_backend_ != nullptr) counters_.nccl_batches.store(gpu_backend_->num_nccl_batches());
   const device::SharedEvent finished = active.execution->finished();
   for (const auto& operation : active.operations) {
     if (finished != nullptr) {

@@ -109,7 +109,7 @@ TEST("engine gpu: tensors without elements, and results without rows") {
       auto gather = make_operation(OpKind::kAllgather, "rows", {none}, {});
       world.run_operation(rank, gather);
       CHECK(gather->results.at(0).shape == Shape({0, 3}));
-      CHECK(gather->settled());
+      CHECK(GpuWorld::settles(*gather));
       const GpuTensor some = world.tensor(rank, DType::kFloat32, 4, 2);
       auto group = make_allreduce("group", {none, some.view()}, {none, some.view()});
       world.run_operation(rank, group);

@@ -79,6 +79,15 @@ class GpuWorld {
     const device::Gpu::Current current(*cuda_.gpu(device_of(rank)));
     CHECK_EQ(cuda_.synchronize(nullptr), device::kSuccess);
   }
+  // Whether the device is soon done with the memory.
+  static bool settles(const Operation& operation) {
+    const TimePoint until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const Operation nobodys;
+    while (!operation.settled() && std::chrono::steady_clock::now() < until) {
+      static_cast<void>(nobodys.wait_done(std::chrono::milliseconds(1)));
+    }
+    return operation.settled();
+  }
   // A result of the engine, copied as an adapter does it.
   std::vector<double> result(int rank, const OwnedArray& array) {
     const int64_t count = num_elements(array.shape);
