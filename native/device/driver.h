@@ -75,6 +75,8 @@ class Driver {
 
  private:
   Driver() = default;
+  // Of the library with this handle; the one that is known if it was taken before.
+  [[nodiscard]] static std::shared_ptr<const Driver> take(void* handle, const std::string& candidate);
 
   Functions functions_{};
   std::string path_;

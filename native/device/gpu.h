@@ -25,12 +25,15 @@ class Event {
   [[nodiscard]] bool reached() const;
   // The stream goes on only behind this point. Any stream of any device of this process.
   void hold(Stream stream) const;
+  // The same of the default stream (nullptr) of another device: which one that is follows from `of`.
+  void hold(Stream stream, const Gpu& of) const;
 
   [[nodiscard]] const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
 
  private:
   std::shared_ptr<Gpu> gpu_;
   RawEvent raw_;
+  friend class Gpu;
 };
 
 using SharedEvent = std::shared_ptr<const Event>;
@@ -72,11 +75,24 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   void destroy_stream(Stream stream);
 
   // Memory of the device, in the order of a stream.
+  // nullptr for no bytes. It is freed in the order of `stream`, which must live until then: who uses it on another
+  // stream lets `stream` wait for that first.
   [[nodiscard]] std::shared_ptr<std::byte[]> allocate(size_t bytes, Stream stream);
+  // These are queued on the stream; for no bytes nothing is. Host memory must be pinned, or the call waits.
+  void copy_to_host(std::byte* to, const std::byte* from, size_t bytes, Stream stream) const;
+  void copy_from_host(std::byte* to, const std::byte* from, size_t bytes, Stream stream) const;
+  void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) const;
+  void fill(std::byte* memory, unsigned char value, size_t bytes, Stream stream) const;
+  // Of the host; PinnedPool keeps them.
+  [[nodiscard]] std::byte* allocate_pinned(size_t bytes);
+  void free_pinned(std::byte* memory);
 
  private:
   Gpu() = default;
   friend class Event;
+
+  void take_context();
+  [[nodiscard]] RawEvent take_event();
 
   std::shared_ptr<const Driver> driver_;
   int device_ = 0;
@@ -88,7 +104,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   std::vector<RawEvent> free_events_;
 };
 
-// Host memory that the device copies to and from without waiting; pooled. At most `limit` bytes exist at a time.
+// Host memory that the device copies to and from without waiting; pooled. Thread-safe; blocks may be given back on a
+// thread of the driver.
 class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
  public:
   PinnedPool(std::shared_ptr<Gpu> gpu, size_t block_bytes, size_t max_blocks);
@@ -97,10 +114,13 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   ~PinnedPool();
 
   [[nodiscard]] size_t block_bytes() const { return block_bytes_; }
-  // A block, or nullptr if all are in use; it goes back to the pool when nobody refers to it.
-  [[nodiscard]] std::shared_ptr<std::byte[]> try_take();
+  // A block, or nullptr if as many as may exist are in use; it goes back to the pool when nobody refers to it.
+  // `beyond_limit`: never nullptr. What was made so stays in the pool.
+  [[nodiscard]] std::shared_ptr<std::byte[]> try_take(bool beyond_limit = false);
 
  private:
+  [[nodiscard]] std::byte* allocate();
+
   std::shared_ptr<Gpu> gpu_;
   size_t block_bytes_;
   size_t max_blocks_;

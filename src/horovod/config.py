@@ -70,6 +70,11 @@ class Config:
         cpu_operations: what moves the data: native, gloo (the same), or mpi.
         mpi_library: the file of libmpi_abi; empty to look for it.
         mpi_threads_disable: whether MPI is initialised for Horovod's own thread only.
+        gpu_operations: what moves tensors on GPUs: auto, nccl or staged.
+        cuda_library: the file of the GPU driver; empty to look for it.
+        nccl_library: the file of NCCL; empty to look for it.
+        gpu_chunk_bytes: what tensors on GPUs are cut into on their way through host memory.
+        gpu_pinned_bytes: most host memory that is pinned for that.
         allreduce_algorithm: how tensors are reduced between ranks; auto for the best one.
         autotune: whether the best settings are measured while training.
         autotune_log: file for what was tried; empty for none.
@@ -114,6 +119,11 @@ class Config:
     cpu_operations: str = "native"
     mpi_library: str = ""
     mpi_threads_disable: bool = False
+    gpu_operations: str = "auto"
+    cuda_library: str = ""
+    nccl_library: str = ""
+    gpu_chunk_bytes: int = 4 * MIB
+    gpu_pinned_bytes: int = 64 * MIB
     allreduce_algorithm: str = "auto"
     autotune: bool = False
     autotune_log: str = ""

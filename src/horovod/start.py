@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod import _native
+from horovod import _native, gpu
 from horovod.config import NATIVE_LOG_LEVELS
 from horovod.position import PositionWatch, StackDump
 from horovod.rendezvous.arrival import called_key, connected_key, process_age_s
@@ -167,4 +167,5 @@ def _options(
         allreduce_algorithm=config.allreduce_algorithm,
         costs=_costs(speeds),
         mpi=mpi.world(config) if config.cpu_operations == "mpi" else None,
+        gpu=gpu.options(config),
     )

@@ -61,9 +61,9 @@ def loss_of(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
     return torch.nn.functional.mse_loss(model(x), y)
 
 
-def train_distributed(rank: int, recipe: Recipe) -> list[torch.Tensor]:
-    """Trains on this rank's data; returns the parameters."""
-    model = make_model(rank, recipe.dtype)
+def train_distributed(rank: int, recipe: Recipe, device: str = "cpu") -> list[torch.Tensor]:
+    """Trains on this rank's data and a device; returns the parameters."""
+    model = make_model(rank, recipe.dtype).to(device)
     optimizer = recipe.optimizer(model.parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -77,7 +77,7 @@ def train_distributed(rank: int, recipe: Recipe) -> list[torch.Tensor]:
         wrapped.zero_grad()
         for index in range(recipe.passes):
             x, y = batch(rank, step * recipe.passes + index, recipe.dtype)
-            (loss_of(model, x, y) / recipe.passes).backward()
+            (loss_of(model, x.to(device), y.to(device)) / recipe.passes).backward()
         if recipe.clip is None:
             wrapped.step()
             continue
@@ -85,7 +85,7 @@ def train_distributed(rank: int, recipe: Recipe) -> list[torch.Tensor]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         with wrapped.skip_synchronize():
             wrapped.step()
-    return [param.detach() for param in model.parameters()]
+    return [param.detach().cpu() for param in model.parameters()]
 
 
 def train_alone(size: int, recipe: Recipe) -> list[torch.Tensor]:
@@ -145,6 +145,16 @@ def train_many(names: list[str]) -> dict[str, list[torch.Tensor]]:
     torch.set_num_threads(1)
     hvd.init()
     trained = {name: train_distributed(hvd.rank(), RECIPES[name][0]) for name in names}
+    hvd.shutdown()
+    return trained
+
+
+def train_many_on_gpu(names: list[str], spread: bool = False) -> dict[str, list[torch.Tensor]]:
+    """As :func:`train_many`, on the first GPU, or spread over all of them."""
+    torch.set_num_threads(1)
+    hvd.init()
+    torch.cuda.set_device(hvd.local_rank() if spread else 0)
+    trained = {name: train_distributed(hvd.rank(), RECIPES[name][0], "cuda") for name in names}
     hvd.shutdown()
     return trained
 

@@ -15,14 +15,15 @@ ALLOWED = {
     "base": set(),
     "plan": {"base"},
     "reduce": {"base"},
+    "device": {"base"},
     "transport": {"base"},
-    "backend": {"transport", "plan", "reduce", "base"},
-    "engine": {"backend", "transport", "plan", "reduce", "base"},
-    "bindings": {"engine", "backend", "transport", "plan", "reduce", "base"},
-    "testing": {"engine", "backend", "transport", "plan", "reduce", "base"},
-    "tests": {"testing", "engine", "backend", "transport", "plan", "reduce", "base"},
-    "fuzz": {"engine", "backend", "transport", "plan", "reduce", "base"},
-    "benchmarks": {"testing", "engine", "backend", "transport", "plan", "reduce", "base"},
+    "backend": {"transport", "plan", "reduce", "device", "base"},
+    "engine": {"backend", "transport", "plan", "reduce", "device", "base"},
+    "bindings": {"engine", "backend", "transport", "plan", "reduce", "device", "base"},
+    "testing": {"engine", "backend", "transport", "plan", "reduce", "device", "base"},
+    "tests": {"testing", "engine", "backend", "transport", "plan", "reduce", "device", "base"},
+    "fuzz": {"engine", "backend", "transport", "plan", "reduce", "device", "base"},
+    "benchmarks": {"testing", "engine", "backend", "transport", "plan", "reduce", "device", "base"},
 }
 LAYERS = sorted(ALLOWED)
 

@@ -7,7 +7,7 @@
 namespace hvd {
 
 MpiBackend::MpiBackend(std::shared_ptr<mpi::MpiWorld> world, std::function<void()> ring)
-    : world_(std::move(world)), bell_(std::make_shared<mpi::Bell>(std::move(ring))) {}
+    : world_(std::move(world)), bell_(std::make_shared<Bell>(std::move(ring))) {}
 
 // All ranks free their communicators in this order. Nobody waits for it here.
 MpiBackend::~MpiBackend() {

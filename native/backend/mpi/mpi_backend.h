@@ -36,7 +36,7 @@ class MpiBackend final : public Backend {
   std::unique_ptr<Execution> execute(std::vector<int> members, std::unique_ptr<mpi::Task> task);
 
   std::shared_ptr<mpi::MpiWorld> world_;
-  std::shared_ptr<mpi::Bell> bell_;
+  std::shared_ptr<Bell> bell_;
   std::map<uint32_t, mpi::SharedComm> comms_;  // by process set
 };
 

@@ -11,13 +11,13 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/bell.h"
 #include "backend/mpi/abi.h"
 #include "backend/mpi/staging.h"
 #include "base/clock.h"
@@ -45,24 +45,6 @@ class Task {
   // Called at first, and whenever all of `requests` are complete; adds those that come next. Returns whether there are
   // any. Only the first call may start collectives: so their order is that of submit(), the same on all ranks.
   virtual bool go_on(Context& context, std::vector<Request>& requests) = 0;
-};
-
-// Rings whoever waits for tasks; until it is told not to.
-class Bell {
- public:
-  explicit Bell(std::function<void()> ring) : ring_(std::move(ring)) {}
-  void ring() {
-    const std::lock_guard lock(mutex_);
-    if (ring_) ring_();
-  }
-  void silence() {
-    const std::lock_guard lock(mutex_);
-    ring_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  std::function<void()> ring_;
 };
 
 // A task on its way.

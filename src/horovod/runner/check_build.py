@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import importlib.util
 import shutil
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import horovod
@@ -17,12 +14,11 @@ from horovod.runner.facts import FRAMEWORKS, engine_kernels, framework_versions,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from horovod.gpu import Driver, Nccl, Search
+
 _LATER = "found, but not supported in this version"
 
 _NO_MPIRUN = "no mpirun on the path; horovodrun does without"
-
-# NCCL mostly comes with a wheel that PyTorch or JAX depends on.
-_NCCL_MODULE = "nvidia.nccl"
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ def build_report(verbose: bool = False) -> str:
         "Available Tensor Operations": [
             Entry("native shared memory", not fault, fault or f"{kernels} kernels"),
             Entry("native TCP", not fault, fault or f"{kernels} kernels"),
-            _nccl(),
+            *_gpu(),
             _mpi(),
         ],
     }
@@ -105,15 +101,32 @@ def _mpirun() -> Entry:
     return Entry("MPI", found is not None, f"{found} may start the ranks" if found else _NO_MPIRUN)
 
 
-def _nccl() -> Entry:
-    path = _library("nccl", _NCCL_MODULE)
-    if not path:
-        return Entry(
-            "NCCL", False, "no libnccl.so.2 among the libraries of the system or of Python"
-        )
-    version = nccl_version(path)
-    titled = f"NCCL {version}" if version else "NCCL"
-    return Entry(f"{titled} ({_LATER})", False, path)
+def _gpu() -> list[Entry]:
+    """The driver of GPUs and NCCL; with the first alone, tensors go through host memory."""
+    try:
+        # Loads the engine, which a launcher does without.
+        from horovod import gpu
+
+        driver, nccl = gpu.find_driver(), gpu.find_nccl()
+    except ImportError as error:
+        return [Entry("GPU", False, str(error)), Entry("NCCL", False, str(error))]
+    return [_driver(driver), _nccl(nccl)]
+
+
+def _driver(search: Search[Driver]) -> Entry:
+    driver = search.found
+    if driver is None:
+        return Entry("GPU", False, search.problem)
+    devices = f"{driver.num_devices} device{'' if driver.num_devices == 1 else 's'}"
+    return Entry(f"GPU ({driver.title}, {devices})", driver.num_devices > 0, driver.path)
+
+
+def _nccl(search: Search[Nccl]) -> Entry:
+    nccl = search.found
+    if nccl is None:
+        return Entry("NCCL", False, search.problem)
+    warning = f" ({nccl.warning})" if nccl.warning else ""
+    return Entry(nccl.title, True, f"{nccl.path}{warning}")
 
 
 def _mpi() -> Entry:
@@ -128,28 +141,3 @@ def _mpi() -> Entry:
         return Entry("MPI", False, "no libmpi_abi.so (MPI 5) of the system, Python or mpirun")
     path, version = found
     return Entry("MPI (HOROVOD_CPU_OPERATIONS=mpi)", True, f"{path}, {version}")
-
-
-def _library(name: str, module: str = "") -> str:
-    """Where a shared library is: the system's, of this Python's prefix, or in a module's folder."""
-    if found := ctypes.util.find_library(name):
-        return found
-    folders = [Path(sys.prefix) / "lib"]
-    if module and has_module(module):
-        spec = importlib.util.find_spec(module)
-        folders += [
-            Path(place) / "lib" for place in getattr(spec, "submodule_search_locations", None) or ()
-        ]
-    matches = (str(path) for folder in folders for path in sorted(folder.glob(f"lib{name}.so*")))
-    return next(matches, "")
-
-
-def nccl_version(path: str) -> str:
-    """The version that NCCL itself tells, such as 2.27.3; empty if the library cannot be loaded."""
-    number = ctypes.c_int()
-    try:
-        ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):
-        return ""
-    major, rest = divmod(number.value, 10000)
-    return f"{major}.{rest // 100}.{rest % 100}"

@@ -138,11 +138,16 @@ def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
-    from horovod.runner.doctor import examine_environment, examine_script, report
+    from horovod.runner.doctor import (
+        examine_environment,
+        examine_libraries,
+        examine_script,
+        report,
+    )
 
     if not paths or paths[0].startswith("-"):
         raise UsageError("doctor: name the scripts to examine, as in 'horovodrun doctor train.py'")
-    remarks = examine_environment(environ)
+    remarks = [*examine_environment(environ), *examine_libraries(environ)]
     for path in paths:
         try:
             text = Path(path).read_text()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError, UsageError
 from horovod.runner.doctor_rules import ARGUMENTS, CALLS, MISSING_MODULES, MISSING_NAMES, Level
@@ -20,6 +20,8 @@ from horovod.settings.setting import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from horovod.gpu import Search
 
 _PREFIXES = ("HOROVOD_", "_HOROVOD_")
 _READING = ("get", "getenv")
@@ -51,6 +53,31 @@ def examine_environment(environ: Mapping[str, str]) -> list[Remark]:
         for name in sorted(environ)
         if name.startswith(_PREFIXES)
     ]
+
+
+def examine_libraries(environ: Mapping[str, str]) -> list[Remark]:
+    """Which libraries for GPUs are found here, if a variable that is set is about them."""
+    names = ("HOROVOD_CUDA_LIBRARY", "HOROVOD_NCCL_LIBRARY", "HOROVOD_GPU_OPERATIONS")
+    cuda, nccl, operations = (environ.get(name, "").strip() for name in names)
+    if not (cuda or nccl or operations):
+        return []
+    # Loads the engine, which a launcher does without.
+    from horovod import gpu
+
+    found: list[tuple[str, gpu.Search[Any]]] = [(names[0], gpu.find_driver(cuda))]
+    if operations.lower() != "staged":
+        found.append((names[1], gpu.find_nccl(nccl)))
+    return [_on_library(name, search) for name, search in found]
+
+
+def _on_library(name: str, search: Search[Any]) -> Remark:
+    library = search.found
+    if library is None:
+        return Remark("this host", Level.FAILS, f"{name}: {search.problem}")
+    warning = getattr(library, "warning", "")
+    level = Level.CHANGED if warning else Level.HONOURED
+    text = f"{library.title} is {library.path}{f' ({warning})' if warning else ''}"
+    return Remark("this host", level, text)
 
 
 def examine_script(text: str, path: str) -> list[Remark]:

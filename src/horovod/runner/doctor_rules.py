@@ -59,10 +59,13 @@ _NO_LIBRARY = Rule(
 # By function; said wherever it is called.
 CALLS = {
     **dict.fromkeys(
-        ("mpi_built", "mpi_enabled", "nccl_built", "ddl_built", "ccl_built", "cuda_built"),
-        _NO_LIBRARY,
+        ("mpi_built", "nccl_built", "cuda_built", "rocm_built"),
+        Rule(
+            Level.CHANGED,
+            "tells what is found on this machine: nothing is compiled against MPI, CUDA or NCCL",
+        ),
     ),
-    "rocm_built": _NO_LIBRARY,
+    **dict.fromkeys(("mpi_enabled", "ddl_built", "ccl_built"), _NO_LIBRARY),
     "mpi_threads_supported": Rule(Level.FAILS, "raises: MPI does not control the job; remove it"),
     "broadcast_optimizer_state": Rule(
         Level.CHANGED, "sends the state of the root as it is, and takes no step with zero gradients"
@@ -87,7 +90,6 @@ ARGUMENTS = {
         )
     },
     ("DistributedOptimizer", "num_groups"): Rule(Level.DEPRECATED, "use groups"),
-    ("join", "device"): Rule(Level.IGNORED, "is not needed"),
     ("run", "np"): Rule(Level.DEPRECATED, "use num_proc"),
     ("run", "network_interface"): Rule(Level.DEPRECATED, "use network_interfaces"),
     ("run", "disable_cache"): Rule(Level.IGNORED, "nothing is cached"),

@@ -17,6 +17,7 @@ ALLREDUCE_ALGORITHMS = (
     "hierarchical",
 )
 CPU_OPERATIONS = ("native", "gloo", "mpi")
+GPU_OPERATIONS = ("auto", "nccl", "staged")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _flag = partial(Setting, kind=Kind.FLAG, default=False)
@@ -175,6 +176,49 @@ _MPI = (
     ),
 )
 
+_GPU = (
+    Setting(
+        "HOROVOD_GPU_OPERATIONS",
+        "what moves tensors on GPUs: auto is NCCL wherever it can serve, and host memory "
+        "elsewhere; nccl refuses to go on without it; staged goes through host memory always",
+        kind=Kind.WORD,
+        default="auto",
+        field="gpu_operations",
+        words=GPU_OPERATIONS,
+        refusal="unset it, or set it to auto, nccl or staged",
+    ),
+    Setting(
+        "HOROVOD_CUDA_LIBRARY",
+        "the file of the GPU driver, libcuda (or libamdhip64)",
+        field="cuda_library",
+        shown="the one that is loaded already, or what the system's loader finds",
+    ),
+    Setting(
+        "HOROVOD_NCCL_LIBRARY",
+        "the file of libnccl (or librccl)",
+        field="nccl_library",
+        shown="the one that is loaded already, or looked for in the environment of Python, and by "
+        "the system's loader",
+    ),
+    _count(
+        "HOROVOD_GPU_CHUNK_SIZE",
+        "bytes that tensors on GPUs are cut into on their way through host memory, the same on all "
+        "ranks",
+        default=4 * MIB,
+        field="gpu_chunk_bytes",
+        minimum=4096,
+        shown="4 MiB",
+    ),
+    _count(
+        "HOROVOD_GPU_PINNED_SIZE",
+        "bytes of host memory that each rank pins for that way at most",
+        default=64 * MIB,
+        field="gpu_pinned_bytes",
+        minimum=65536,
+        shown="64 MiB",
+    ),
+)
+
 _CORRECTNESS = (
     _flag(
         "HOROVOD_DETERMINISTIC",
@@ -300,6 +344,7 @@ HONOURED: tuple[Setting, ...] = (
     *_MEETING,
     *_SPEED,
     *_MPI,
+    *_GPU,
     *_CORRECTNESS,
     *_REPORTS,
     *_PLACES,

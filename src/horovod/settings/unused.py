@@ -8,7 +8,6 @@ from horovod.settings.setting import Kind, Setting, Status
 
 _unused = partial(Setting, status=Status.WITHOUT_EFFECT)
 
-_NO_NCCL = "NCCL is not used in this version"
 _NO_SPARK = "this version has no Spark integration"
 _CHOSEN = "the engine chooses by operation, size and hosts"
 
@@ -54,9 +53,16 @@ _RUN_TIME = (
         flag="--autotune-gaussian-process-noise",
     ),
     _unused("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "MPI cuts messages as it likes"),
-    _unused("HOROVOD_NUM_NCCL_STREAMS", _NO_NCCL, flag="--num-nccl-streams"),
+    _unused(
+        "HOROVOD_NUM_NCCL_STREAMS",
+        "each process set has one communicator of NCCL with a stream of its own",
+        flag="--num-nccl-streams",
+    ),
     _unused("HOROVOD_BATCH_D2D_MEMCOPIES", "nothing is packed: fused tensors stay where they are"),
-    _unused("HOROVOD_ENABLE_ASYNC_COMPLETION", "GPU tensors are not supported in this version"),
+    _unused(
+        "HOROVOD_ENABLE_ASYNC_COMPLETION",
+        "it is always on: nobody waits for a GPU but the stream that needs the result",
+    ),
     _unused("HOROVOD_ENABLE_XLA_OPS", "this version has no TensorFlow adapter"),
     _unused("HOROVOD_CCL_CACHE", "Intel oneCCL is not used"),
     _unused("HOROVOD_DISABLE_NVTX_RANGES", "no NVTX ranges are written"),
@@ -72,7 +78,7 @@ _RUN_TIME = (
 )
 
 _BUILD_NAMES = """
-HOROVOD_GPU HOROVOD_GPU_OPERATIONS HOROVOD_GPU_ALLREDUCE HOROVOD_GPU_ALLGATHER HOROVOD_GPU_BROADCAST
+HOROVOD_GPU HOROVOD_GPU_ALLREDUCE HOROVOD_GPU_ALLGATHER HOROVOD_GPU_BROADCAST
 HOROVOD_GPU_ALLTOALL HOROVOD_GPU_REDUCESCATTER HOROVOD_ALLOW_MIXED_GPU_IMPL
 HOROVOD_WITH_TENSORFLOW HOROVOD_WITHOUT_TENSORFLOW HOROVOD_WITH_PYTORCH HOROVOD_WITHOUT_PYTORCH
 HOROVOD_WITH_MXNET HOROVOD_WITHOUT_MXNET HOROVOD_WITH_MPI HOROVOD_WITHOUT_MPI

@@ -169,7 +169,7 @@ def _offsets(call: AllgatherCall, rows: Sequence[int]) -> list[int]:
     """Where this rank's rows begin in each gathered tensor."""
     name = None if call.name is None else f"{call.name}.rows"
     (gathered,) = AllgatherCall(call.group, name, "allgather", call.call_site).run(
-        (torch.tensor(rows, dtype=torch.int64),)
+        (torch.tensor(rows, dtype=torch.int64, device="cpu"),)
     )
     before = gathered.reshape(call.group.size, len(rows))[: call.group.rank]
     return [int(start) for start in before.sum(dim=0).tolist()]
@@ -196,8 +196,10 @@ class _Alltoall(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.call = call
         ctx.shape = tensor.shape
-        output, received = call.run(tensor)
-        ctx.received = tuple(received.tolist())
+        handle = call.submit(tensor, waits_next=True)
+        handle.wait()
+        output, received = call.take(handle)
+        ctx.received = tuple(handle.received_splits())
         ctx.mark_non_differentiable(received)
         return output, received
 

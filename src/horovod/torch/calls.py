@@ -14,7 +14,8 @@ import torch
 
 from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
-from horovod.torch.tensors import adopt, mark_written, view, views
+from horovod.torch.devices import beside, wait
+from horovod.torch.tensors import mark_written, results, view, views
 
 if TYPE_CHECKING:
     from horovod._native import Handle
@@ -84,7 +85,7 @@ class AllreduceCall(Call):
     def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """Returns the reduced tensors; leaves the inputs untouched."""
         outputs = self.outputs(tensors)
-        self.submit(tensors, outputs, waits_next=True).wait()
+        wait(self.submit(tensors, outputs, waits_next=True), outputs[0])
         return outputs
 
 
@@ -117,7 +118,7 @@ class ReducescatterCall(Call):
     def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """Returns this rank's rows of the reduced tensors."""
         outputs = self.outputs(tensors)
-        self.submit(tensors, outputs, waits_next=True).wait()
+        wait(self.submit(tensors, outputs, waits_next=True), outputs[0])
         return outputs
 
     def _output(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -145,7 +146,7 @@ class AllgatherCall(Call):
     @staticmethod
     def take(handle: Handle) -> tuple[torch.Tensor, ...]:
         """The gathered tensors."""
-        return tuple(adopt(array) for array in handle.results())
+        return results(handle)
 
     def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """Returns the gathered tensors."""
@@ -182,7 +183,7 @@ class BroadcastCall(Call):
     def run(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor with the root's values; leaves the input untouched."""
         output = torch.empty_like(tensor)
-        self.submit(tensor, output, waits_next=True).wait()
+        wait(self.submit(tensor, output, waits_next=True), output)
         return output
 
     @property
@@ -192,9 +193,15 @@ class BroadcastCall(Call):
 
 @dataclass(slots=True)
 class AlltoallCall(Call):
-    """Sends consecutive rows to each rank."""
+    """Sends consecutive rows to each rank.
+
+    Attributes:
+        splits: how many rows go to each; None divides equally.
+        like: the counts of received rows are on the device of this tensor; on the CPU without one.
+    """
 
     splits: tuple[int, ...] | None = None
+    like: torch.Tensor | None = None
 
     def submit(self, tensor: torch.Tensor, waits_next: bool = False) -> Handle:
         """Starts the exchange; :meth:`take` gives the result of the ended operation."""
@@ -208,11 +215,10 @@ class AlltoallCall(Call):
             keep=tensor,
         )
 
-    @staticmethod
-    def take(handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:
+    def take(self, handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows received, and how many came from each rank (int32)."""
-        received = torch.tensor(handle.received_splits(), dtype=torch.int32)
-        return adopt(handle.results()[0]), received
+        (output,) = results(handle)
+        return output, beside(self.like, handle.received_splits(), torch.int32)
 
     def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the rows received, and how many came from each rank (int32)."""

@@ -9,6 +9,7 @@ import torch
 from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.calls import AllreduceCall
+from horovod.torch.devices import hand_over
 from horovod.torch.parameter_groups import name_suffix
 from horovod.torch.tensors import dense
 from horovod.train.process_set import group_of
@@ -67,7 +68,7 @@ class DeltaReducer:
             group, f"{self._first_name}.overflow{self._suffix}", "allreduce",
             self._settings.call_site, ReduceOp.MAX,
         )  # fmt: skip
-        (anywhere,) = call.run((torch.tensor([overflow], dtype=torch.uint8),))
+        (anywhere,) = call.run((torch.tensor([overflow], dtype=torch.uint8, device="cpu"),))
         if bool(anywhere) and not overflow and gradients:
             with torch.no_grad():
                 _values(gradients[0]).mul_(float("nan"))
@@ -96,6 +97,8 @@ class DeltaReducer:
         """
         sent = [self._send(param, old) for param, old in before]
         wait_for_all(handle for handle, _, _ in sent)
+        for handle, wire, _ in sent:
+            hand_over(handle, wire)
         compression = self._settings.compression
         with torch.no_grad():
             for (param, old), (_, wire, context) in zip(before, sent, strict=True):

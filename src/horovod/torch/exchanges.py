@@ -1,8 +1,8 @@
 """allgather, broadcast and alltoall in all their forms.
 
 Common arguments:
-    tensor: dense, contiguous, on the CPU; bool, an integer type, float16, bfloat16, float32 or
-        float64; the same dtype on all ranks.
+    tensor: dense, contiguous, on the CPU or a GPU, of the same kind on all ranks; bool, an integer
+        type, float16, bfloat16, float32 or float64; the same dtype on all ranks.
     name: what the ranks agree on; without one, all ranks must call in the same order.
     process_set: the ranks that take part.
 
@@ -20,6 +20,7 @@ import torch
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllgatherCall, AlltoallCall, BroadcastCall, splits_of
 from horovod.torch.compiling import outside_of_graphs
+from horovod.torch.devices import wait
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
@@ -122,7 +123,7 @@ def broadcast_async(
     """Starts :func:`broadcast`; :func:`synchronize` returns the new tensor, without gradient."""
     call = BroadcastCall(group_of(process_set), name, "broadcast", call_site(), root_rank)
     output = torch.empty_like(tensor)
-    return handles.add(call.group, call.submit(tensor, output), lambda _: output)
+    return handles.add(call.group, call.submit(tensor, output), lambda _: output, (output,))
 
 
 @outside_of_graphs
@@ -134,7 +135,7 @@ def broadcast_(
 ) -> torch.Tensor:
     """Overwrites a tensor with that of the root and returns it; autograd does not follow."""
     call = BroadcastCall(group_of(process_set), name, "broadcast", call_site(), root_rank)
-    call.submit(tensor, tensor, waits_next=True).wait()
+    wait(call.submit(tensor, tensor, waits_next=True), tensor)
     return tensor
 
 
@@ -147,7 +148,7 @@ def broadcast_async_(
 ) -> int:
     """Starts :func:`broadcast_`; :func:`synchronize` returns the same tensor object."""
     call = BroadcastCall(group_of(process_set), name, "broadcast", call_site(), root_rank)
-    return handles.add(call.group, call.submit(tensor, tensor), lambda _: tensor)
+    return handles.add(call.group, call.submit(tensor, tensor), lambda _: tensor, (tensor,))
 
 
 @outside_of_graphs
@@ -174,7 +175,7 @@ def alltoall(
         UsageError: the arguments are wrong.
         HorovodInternalError: the operation failed.
     """
-    call = AlltoallCall(group_of(process_set), name, "alltoall", call_site(), splits_of(splits))
+    call = _alltoall_call(splits, name, process_set)
     output, received = autograd.alltoall(call, tensor)
     return output if splits is None else (output, received)
 
@@ -187,7 +188,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts :func:`alltoall`; :func:`synchronize` returns ``(output, received_splits)`` always."""
-    call = AlltoallCall(group_of(process_set), name, "alltoall", call_site(), splits_of(splits))
+    call = _alltoall_call(splits, name, process_set)
     return handles.add(call.group, call.submit(tensor), call.take)
 
 
@@ -199,3 +200,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: a rank was lost, or Horovod was shut down.
     """
     group_of(process_set).barrier(call_site=call_site()).wait()
+
+
+def _alltoall_call(
+    splits: Sequence[int] | torch.Tensor | None, name: str | None, process_set: ProcessSet
+) -> AlltoallCall:
+    group = group_of(process_set)
+    like = splits if isinstance(splits, torch.Tensor) else None
+    return AlltoallCall(group, name, "alltoall", call_site(), splits_of(splits), like)

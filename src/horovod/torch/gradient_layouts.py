@@ -149,7 +149,8 @@ class LayoutAgreement:
             (*_report(param, param in left_dense), places.get(param, _NO_PLACE))
             for param in self._asked
         ]
-        self._handle = self._call.submit((torch.tensor([reports], dtype=torch.int64),))
+        sent = torch.tensor([reports], dtype=torch.int64, device="cpu")
+        self._handle = self._call.submit((sent,))
 
     def settle(self) -> None:
         """Waits for the round that was started last.

@@ -19,6 +19,7 @@ from horovod.errors import HorovodInternalError, UsageError
 from horovod.group import ReduceOp
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
+from horovod.torch.devices import by_device
 from horovod.torch.gradient_buckets import (
     GradientBuckets,
     may_live_in_bucket,
@@ -321,8 +322,8 @@ class GradientReducer:
             return
         sparse = [param for param in members if self._layouts.travels_sparse(param)]
         whole = [param for param in members if self._layouts.travels_dense(param)]
-        if whole:
-            self._launch_dense(group, whole, weight)
+        for members in by_device(whole):
+            self._launch_dense(group, members, weight)
         for param in sparse:
             self._launch_sparse(group, param, weight)
 

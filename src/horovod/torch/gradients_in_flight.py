@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from horovod.torch.devices import wait
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -55,7 +57,7 @@ class DenseInFlight:
 
     def wait(self) -> None:
         """Waits for the end of the operation."""
-        self.handle.wait()
+        wait(self.handle, self.sent[0].wire)
 
     def write_back(self) -> None:
         """Puts the results into ``p.grad``, in the layout that it has or that others have."""

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
+from horovod.torch.devices import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from horovod._native import Handle
     from horovod.group import Group
@@ -19,6 +22,14 @@ class _Pending(NamedTuple):
     group: Group
     handle: Handle
     finish: Callable[[Handle], Any]
+    outputs: Sequence[torch.Tensor]
+
+    def result(self) -> Any:
+        if self.outputs:
+            wait(self.handle, self.outputs[0])
+        else:
+            self.handle.wait()
+        return self.finish(self.handle)
 
 
 class HandleTable:
@@ -29,19 +40,26 @@ class HandleTable:
         self._pending: dict[int, _Pending] = {}
         self._latest: Group | None = None
 
-    def add(self, group: Group, handle: Handle, finish: Callable[[Handle], Any]) -> int:
+    def add(
+        self,
+        group: Group,
+        handle: Handle,
+        finish: Callable[[Handle], Any],
+        outputs: Sequence[torch.Tensor] = (),
+    ) -> int:
         """Keeps an operation until it is synchronised.
 
         Args:
             group: where it runs.
             handle: the operation.
             finish: makes the result of the ended operation; holds the tensors alive until then.
+            outputs: tensors of the caller into which the operation writes, on one device.
         """
         if group is not self._latest:
             self._forget_ended_jobs()
             self._latest = group
         number = next(self._numbers)
-        self._pending[number] = _Pending(group, handle, finish)
+        self._pending[number] = _Pending(group, handle, finish, outputs)
         return number
 
     def poll(self, number: int) -> bool:
@@ -65,8 +83,7 @@ class HandleTable:
         if pending is None:
             return None
         try:
-            pending.handle.wait()
-            return pending.finish(pending.handle)
+            return pending.result()
         finally:
             self._pending.pop(number, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from horovod.torch.compiling import outside_of_graphs
+from horovod.torch.devices import current_index
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
@@ -21,7 +22,8 @@ def join(
     before.
 
     Args:
-        device: not needed; accepted for older scripts.
+        device: index of the GPU with which this rank goes on to take part, where the others reduce
+            tensors on GPUs; -1 for the current one.
         process_set: the ranks that take part.
         divide_by_initial_world_size: whether averages go on being divided by the size of the set,
             or by the number of ranks that still have data.
@@ -38,7 +40,9 @@ def join(
         >>> hvd.join()
     """
     handle = group_of(process_set).join(
-        divide_by_initial_world_size=divide_by_initial_world_size, call_site=call_site()
+        device=current_index() if device < 0 else device,
+        divide_by_initial_world_size=divide_by_initial_world_size,
+        call_site=call_site(),
     )
     handle.wait()
     return handle.last_joined()

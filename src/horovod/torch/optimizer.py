@@ -274,7 +274,7 @@ def DistributedOptimizer(
     use it instead of ``optimizer``.
 
     Args:
-        optimizer: any torch optimizer; its parameters are on the CPU.
+        optimizer: any torch optimizer; its parameters are on the CPU or on GPUs.
         named_parameters: ``model.named_parameters()``; must name each parameter of the optimizer,
             with the same names on all ranks. None names them by their place.
         compression: how gradients travel: Compression.none, fp16, bf16, or your own.

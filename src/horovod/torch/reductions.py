@@ -1,8 +1,8 @@
 """allreduce and reducescatter in all their forms.
 
 Common arguments:
-    tensor: dense, contiguous, on the CPU; the same shape and dtype on all ranks. Dtypes are bool,
-        the integer types, float16, bfloat16, float32 and float64.
+    tensor: dense, contiguous, on the CPU or a GPU; the same shape, dtype and kind of device on all
+        ranks. Dtypes are bool, the integer types, float16, bfloat16, float32 and float64.
     name: what the ranks agree on; without one, all ranks must call in the same order.
     op: Average (the default), Sum, Min, Max or Product; Average of integers truncates towards zero.
     prescale_factor, postscale_factor: applied to each input, and to the result.
@@ -28,6 +28,7 @@ from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.devices import wait
 from horovod.torch.gradient_weight import check_weight
 from horovod.torch.tensors import view
 from horovod.train.call_site import call_site
@@ -96,7 +97,7 @@ def allreduce(
         return result
     # The way of most calls, with nothing that a small tensor would have to pay for.
     output = torch.empty_like(tensor)
-    group_of(process_set).allreduce(
+    handle = group_of(process_set).allreduce(
         (source,),
         (view(output),),
         op=resolve_reduce_op(op, average),
@@ -107,7 +108,8 @@ def allreduce(
         waits_next=True,
         call_site=call_site(),
         keep=(tensor, output),
-    ).wait()
+    )
+    wait(handle, output)
     return output
 
 
@@ -140,7 +142,7 @@ def allreduce_async(
         priority,
     )
     outputs = call.outputs((tensor,))
-    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
+    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0], outputs)
 
 
 @outside_of_graphs
@@ -167,7 +169,7 @@ def allreduce_(
         weight,
     )
     tensors = (tensor,)
-    call.submit(tensors, tensors, waits_next=True).wait()
+    wait(call.submit(tensors, tensors, waits_next=True), tensor)
     return tensor
 
 
@@ -200,7 +202,7 @@ def allreduce_async_(
         priority,
     )
     tensors = (tensor,)
-    return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor)
+    return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor, tensors)
 
 
 @outside_of_graphs
@@ -268,7 +270,7 @@ def grouped_allreduce_async(
     )
     inputs = tuple(tensors)
     outputs = call.outputs(inputs)
-    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs)
+    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs, outputs)
 
 
 @outside_of_graphs
@@ -295,7 +297,7 @@ def grouped_allreduce_(
         weight,
     )
     inputs = tuple(tensors)
-    call.submit(inputs, inputs, waits_next=True).wait()
+    wait(call.submit(inputs, inputs, waits_next=True), inputs[0])
     return list(inputs)
 
 
@@ -325,7 +327,7 @@ def grouped_allreduce_async_(
         priority,
     )
     inputs = tuple(tensors)
-    return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs)
+    return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs, inputs)
 
 
 @outside_of_graphs
@@ -383,7 +385,7 @@ def reducescatter_async(
         "reducescatter", name, op, prescale_factor, postscale_factor, process_set
     )
     outputs = call.outputs((tensor,))
-    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0])
+    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0], outputs)
 
 
 @outside_of_graphs
@@ -430,7 +432,7 @@ def grouped_reducescatter_async(
     )
     inputs = tuple(tensors)
     outputs = call.outputs(inputs)
-    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs)
+    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs, outputs)
 
 
 def _allreduce_call(

@@ -12,6 +12,7 @@ from horovod.group import Group, ReduceOp
 from horovod.torch.calls import AllgatherCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.devices import beside
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import resolve_reduce_op
@@ -105,7 +106,7 @@ class SparseExchange:
             )
         rows = merged(tensor.detach())
         values, context = self.compression.compress(rows.values())
-        header = torch.tensor([self._header(rows)], dtype=torch.float64)
+        header = beside(values, [self._header(rows)], torch.float64)
         sent = (rows.indices().t().contiguous(), values.contiguous(), header)
         call = AllgatherCall(self.group, name, "sparse_allreduce", self.call_site)
         return SparseInFlight(self, call.submit(sent), rows.shape, rows.dtype, context)
@@ -212,8 +213,8 @@ def empty_like(tensor: torch.Tensor, sparse_dim: int) -> torch.Tensor:
         tensor: gives shape and dtype.
         sparse_dim: its number of sparse dimensions; the others are dense.
     """
-    indices = torch.empty(sparse_dim, 0, dtype=torch.int64)
-    values = torch.empty(0, *tensor.shape[sparse_dim:], dtype=tensor.dtype)
+    indices = torch.empty(sparse_dim, 0, dtype=torch.int64, device=tensor.device)
+    values = torch.empty(0, *tensor.shape[sparse_dim:], dtype=tensor.dtype, device=tensor.device)
     return _coo(indices, values, tensor.shape, is_coalesced=True)
 
 

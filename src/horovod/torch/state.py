@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -11,7 +12,8 @@ import torch
 from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.compiling import outside_of_graphs
-from horovod.torch.tensors import dense, view
+from horovod.torch.devices import hand_over
+from horovod.torch.tensors import dense, views
 from horovod.train import objects
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -50,7 +52,8 @@ def broadcast_parameters(params: Mapping[str, torch.Tensor] | list[Any], root_ra
         started.append((call.submit(sent, sent), sent, tensor))
     wait_for_all(handle for handle, _, _ in started)
     with torch.no_grad():
-        for _, sent, tensor in started:
+        for handle, sent, tensor in started:
+            hand_over(handle, sent)
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.copy_(sent)
 
@@ -145,7 +148,8 @@ def broadcast_optimizer_state(
     assert structure is not None
     objects.agree(group, _difference(optimizer, structure), "broadcast_optimizer_state", site)
     if not is_root:
-        tensors = [slot.allocate() for slot in structure.slots]
+        params = _parameters(optimizer)
+        tensors = [slot.allocate(params) for slot in structure.slots]
     _broadcast_tensors(group, tensors, root_rank, site)
     if not is_root:
         _apply(
@@ -155,21 +159,37 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for a tensor in a structure that is sent as a pickle."""
+    """Stands for a tensor in a structure that is sent as a pickle.
+
+    Attributes:
+        index: its place among all of them.
+        shape, stride, dtype: of the tensor.
+        param: the number of the parameter whose state it is; None if it is nobody's.
+        on_gpu: whether it is on a GPU: on each rank that of its parameter, or the current one.
+    """
 
     index: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    param: int | None
+    on_gpu: bool
 
-    def allocate(self) -> torch.Tensor:
-        return torch.empty(self.shape, dtype=self.dtype)
+    def allocate(self, params: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Makes a tensor for the received values, beside this rank's parameter."""
+        device = torch.device("cuda") if self.on_gpu else torch.device("cpu")
+        if self.on_gpu and self.param is not None and params[self.param].is_cuda:
+            device = params[self.param].device
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
 
     def fill(self, received: torch.Tensor) -> torch.Tensor:
         """The received values in the layout that the root has."""
         if received.stride() == self.stride or not received.numel():
             return received
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype).copy_(received)
+        strided = torch.empty_strided(
+            self.shape, self.stride, dtype=self.dtype, device=received.device
+        )
+        return strided.copy_(received)
 
 
 @dataclass(frozen=True)
@@ -195,14 +215,16 @@ def _describe(optimizer: torch.optim.Optimizer) -> tuple[_Structure, list[torch.
     slots: list[_Slot] = []
     tensors: list[torch.Tensor] = []
 
-    def to_slot(value: Any) -> Any:
+    def to_slot(value: Any, param: int | None = None) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         source = value.detach()
         sent = dense(source)
         # A layout with gaps or overlaps, as of an expanded tensor, cannot be written to.
         stride = source.stride() if _is_dense(source) else sent.stride()
-        slots.append(_Slot(len(slots), tuple(value.shape), stride, value.dtype))
+        slots.append(
+            _Slot(len(slots), tuple(value.shape), stride, value.dtype, param, value.is_cuda)
+        )
         tensors.append(sent)
         return slots[-1]
 
@@ -216,7 +238,8 @@ def _describe(optimizer: torch.optim.Optimizer) -> tuple[_Structure, list[torch.
     other_state: dict[Any, Any] = {}
     for key, value in optimizer.state.items():
         if id(key) in index_of:
-            state[index_of[id(key)]] = _replace(value, to_slot)
+            index = index_of[id(key)]
+            state[index] = _replace(value, partial(to_slot, param=index))
         elif not isinstance(key, torch.Tensor):
             other_state[key] = _replace(value, to_slot)
     sizes = [len(group["params"]) for group in optimizer.param_groups]
@@ -259,15 +282,24 @@ def _difference(optimizer: torch.optim.Optimizer, structure: _Structure) -> str:
 
 
 def _broadcast_tensors(group: Group, tensors: Iterable[torch.Tensor], root: int, site: str) -> None:
-    """One operation for all, as bytes: optimizers may keep dtypes that are never reduced."""
+    """As bytes: optimizers may keep dtypes that are never reduced.
+
+    One operation for all on the CPU; those on GPUs may be on several, and go one by one.
+    """
     flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
-    if not flat:
-        return
-    buffers = [view(tensor) for tensor in flat]
-    group.broadcast(
-        buffers, buffers, root, name="optimizer_state.tensors", waits_next=True, call_site=site,
-        keep=flat,
-    ).wait()  # fmt: skip
+    on_cpu = [tensor for tensor in flat if tensor.is_cpu]
+    parts = ([on_cpu] if on_cpu else []) + [[tensor] for tensor in flat if not tensor.is_cpu]
+    started = []
+    for number, part in enumerate(parts):
+        buffers = views(part)
+        handle = group.broadcast(
+            buffers, buffers, root, name=f"optimizer_state.tensors.{number}",
+            waits_next=len(parts) == 1, call_site=site, keep=part,
+        )  # fmt: skip
+        started.append((handle, part[0]))
+    wait_for_all(handle for handle, _ in started)
+    for handle, tensor in started:
+        hand_over(handle, tensor)
 
 
 def _apply(

@@ -206,12 +206,12 @@ class _Statistics:
     Attributes:
         mean, var: per channel, shape (C,); the variance is the biased one. float64 for float64
             inputs, float32 for all others.
-        count: values per channel.
+        count: values per channel, as a float64 scalar.
     """
 
     mean: torch.Tensor
     var: torch.Tensor
-    count: int
+    count: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class _Layer:
         """
         channels = batch.shape[1]
         count = batch.numel() // channels if channels else 0
-        row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64)
+        row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64, device=batch.device)
         if count:
             values = batch.to(_dtype_of_statistics(batch))
             var, mean = torch.var_mean(values, _all_but_channels(batch), correction=0)
@@ -245,11 +245,12 @@ class _Layer:
         (rows,) = AllgatherCall(self.group, self.name, "allgather", self.call_site).run((row,))
         counts, means = rows[:, :1], rows[:, 1 : 1 + channels]
         variances = rows[:, 1 + channels :]
-        total = int(counts.sum())
-        if total < 2:
+        total = counts.sum()
+        # Looking at it may mean to wait for a device, which is seldom necessary.
+        if count < 2 and total < 2:
             raise UsageError(
-                f"SyncBatchNorm got {total} values per channel from all ranks together; training "
-                "needs at least 2"
+                f"SyncBatchNorm got {int(total)} values per channel from all ranks together; "
+                "training needs at least 2"
             )
         shares = counts / total
         mean = (shares * means).sum(dim=0)

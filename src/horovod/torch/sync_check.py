@@ -220,8 +220,11 @@ def _array(name: str, tensor: torch.Tensor, part: slice | None = None) -> Array:
     part = part or slice(0, num_bytes)
 
     def data() -> BytesLike:
-        source = dense(tensor.detach()).cpu()
-        address = source.data_ptr() + part.start
+        source, first = dense(tensor.detach()), part.start
+        if not source.is_cpu:
+            source = source.reshape(-1).view(torch.uint8)[part].cpu()
+            first = 0
+        address = source.data_ptr() + first
         memory: Any = (ctypes.c_char * (part.stop - part.start)).from_address(address)
         memory.owner = source  # so that the tensor lives as long as the view of it
         view: BytesLike = memory

@@ -9,9 +9,12 @@ import torch.utils.dlpack
 
 from horovod._native import Buffer, NativeArray
 from horovod.errors import UsageError
+from horovod.torch import devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from horovod._native import Handle
 
 _NAMES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
 
@@ -30,8 +33,8 @@ def view(tensor: torch.Tensor) -> Buffer:
     """Views a tensor's memory; the caller keeps the tensor alive.
 
     Args:
-        tensor: dense, contiguous, on the CPU; any shape; bool, an integer type, float16, bfloat16,
-            float32 or float64.
+        tensor: dense, contiguous, on the CPU or a GPU; any shape; bool, an integer type, float16,
+            bfloat16, float32 or float64.
 
     Raises:
         UsageError: it is something else; the message says what.
@@ -39,13 +42,11 @@ def view(tensor: torch.Tensor) -> Buffer:
     try:
         dtype = _DTYPE_NAMES[tensor.dtype]
         # The negative bit of a view such as z.conj().imag is not in the memory.
-        if (
-            tensor.is_cpu
-            and tensor.layout is torch.strided
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-        ):
-            return Buffer(tensor.data_ptr(), dtype, tensor.shape)
+        if tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_neg():
+            if tensor.is_cpu:
+                return Buffer(tensor.data_ptr(), dtype, tensor.shape)
+            if tensor.is_cuda:
+                return devices.view(tensor, dtype)
     except (KeyError, AttributeError):
         pass
     raise UsageError(_refusal(tensor))
@@ -63,8 +64,26 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
 
 
 def adopt(array: NativeArray) -> torch.Tensor:
-    """Turns a result that the engine allocated into a tensor, without a copy."""
+    """Turns host memory that the engine allocated into a tensor, without a copy."""
     return torch.utils.dlpack.from_dlpack(array)
+
+
+def results(handle: Handle) -> tuple[torch.Tensor, ...]:
+    """The tensors that the engine allocated for an operation which has been waited for.
+
+    What is on a GPU is copied, on the device, into memory of PyTorch's own.
+    """
+    arrays = handle.results()
+    if arrays and arrays[0].device >= 0:
+        return tuple(map(_copied, arrays))
+    return tuple(map(adopt, arrays))
+
+
+def _copied(array: NativeArray) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, array.dtype)
+    tensor = torch.empty(array.shape, dtype=dtype, device=devices.device_of(array.device))
+    array.copy_to(view(tensor))
+    return tensor
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,8 +106,11 @@ def _refusal(tensor: object) -> str:
         return f"{what} is sparse ({tensor.layout}), which is not supported; use tensor.to_dense()"
     if tensor.device.type == "meta":
         return f"{what} is on the meta device and has no values to send"
-    if tensor.device.type != "cpu":
-        return f"{what} is on {tensor.device}; GPU tensors are not supported in this version"
+    if tensor.device.type not in ("cpu", "cuda"):
+        return (
+            f"{what} is on {tensor.device}; Horovod moves tensors on the CPU and on GPUs that "
+            "PyTorch calls cuda: use tensor.cpu()"
+        )
     if tensor.is_complex():
         return f"{what} is complex, which is not supported; use torch.view_as_real(tensor)"
     if tensor.dtype not in _DTYPE_NAMES:

@@ -1,12 +1,12 @@
 """What scripts ask before they train: which controllers and libraries are there.
 
 This Horovod has one engine of its own, found in every build. Scripts take ``gloo_*`` for "works
-without MPI", so these answer True. MPI is found at run time, and used if the user asks for it.
+without MPI", so these answer True. MPI, NCCL and the drivers of GPUs are found at run time.
 """
 
 from __future__ import annotations
 
-from horovod import context
+from horovod import context, gpu
 from horovod.mpi import find_library
 
 
@@ -44,8 +44,12 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """0: NCCL is not used in this version."""
-    return 0
+    """The version of the NCCL (or RCCL) library that is found here, such as 22907; 0 without one.
+
+    Nothing is compiled against NCCL: the answer is about this machine.
+    """
+    nccl = gpu.find_nccl(context.settings().nccl_library).found
+    return nccl.version if nccl else 0
 
 
 def ddl_built() -> bool:
@@ -59,10 +63,12 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """False: nothing is compiled against CUDA."""
-    return False
+    """Whether a driver of NVIDIA's GPUs is found here; nothing is compiled against CUDA."""
+    driver = gpu.find_driver(context.settings().cuda_library).found
+    return driver is not None and not driver.is_hip
 
 
 def rocm_built() -> bool:
-    """False: nothing is compiled against ROCm."""
-    return False
+    """Whether a driver of AMD's GPUs is found here; nothing is compiled against ROCm."""
+    driver = gpu.find_driver(context.settings().cuda_library).found
+    return driver is not None and driver.is_hip

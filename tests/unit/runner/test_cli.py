@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import horovod
+from horovod import gpu
 from horovod.runner import check_build, local
 from horovod.runner.check_build import build_report
 from horovod.runner.cli import main
@@ -33,14 +34,16 @@ def test_check_build_needs_no_number_of_ranks(capsys: pytest.CaptureFixture[str]
 
 def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(check_build, "_library", lambda name, module="": "")
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(None, "tried libcuda.so.1"))
+    monkeypatch.setattr("horovod.gpu.find_nccl", lambda: gpu.Search(None, "tried libnccl.so.2"))
     monkeypatch.setattr("shutil.which", lambda name: None)
     lines = build_report().splitlines()
-    for name in ("TensorFlow", "Keras", "PyTorch", "MXNet", "JAX", "NCCL", "MPI"):
+    for name in ("TensorFlow", "Keras", "PyTorch", "MXNet", "JAX", "GPU", "NCCL", "MPI"):
         assert f"    [ ] {name}" in lines
     why = build_report(verbose=True)
     assert "[ ] PyTorch: no module torch for this Python\n" in why
-    assert "[ ] NCCL: no libnccl.so.2 among" in why
+    assert "[ ] GPU: tried libcuda.so.1\n" in why
+    assert "[ ] NCCL: tried libnccl.so.2\n" in why
     assert "[ ] MPI: no mpirun on the path; horovodrun does without\n" in why
     monkeypatch.setattr("shutil.which", lambda name: f"/opt/{name}")
     assert "[X] MPI: /opt/mpirun may start the ranks\n" in build_report(verbose=True)
@@ -50,11 +53,15 @@ def test_check_build_names_versions_and_places(monkeypatch: pytest.MonkeyPatch) 
     spec = SimpleNamespace(origin="/place/__init__.py", submodule_search_locations=None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
-    monkeypatch.setattr(check_build, "_library", lambda name, module="": f"/lib/lib{name}.so")
+    driver = gpu.Driver("/lib/libcuda.so.1", 13010, 2)
+    nccl = gpu.Nccl("/lib/libnccl.so.2", 22907, "hangs on Tuesdays")
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(driver, ""))
+    monkeypatch.setattr("horovod.gpu.find_nccl", lambda: gpu.Search(nccl, ""))
     assert "    [X] PyTorch 1.2\n" in build_report()
     text = build_report(verbose=True)
     assert "    [X] PyTorch 1.2: /place/__init__.py\n" in text
-    assert "    [ ] NCCL (found, but not supported in this version): /lib/libnccl.so\n" in text
+    assert "    [X] GPU (CUDA 13.1, 2 devices): /lib/libcuda.so.1\n" in text
+    assert "    [X] NCCL 2.29.7: /lib/libnccl.so.2 (hangs on Tuesdays)\n" in text
     assert f"at {sys.executable}\n" in text
     assert re.search(r"\[X\] native: \w+ kernels, ", text)
 
@@ -76,11 +83,10 @@ def test_check_build_survives_an_engine_that_cannot_be_loaded(
     assert "    [ ] native shared memory: no such symbol\n" in build_report(verbose=True)
 
 
-def test_the_version_of_nccl_is_its_own_word(tmp_path: Path) -> None:
-    broken = tmp_path / "libnccl.so.2"
-    broken.write_text("not a library")
-    assert check_build.nccl_version(str(broken)) == ""
-    assert check_build.nccl_version("libc.so.6") == ""
+def test_a_driver_without_devices_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = gpu.Driver("/opt/libamdhip64.so.6", 60000, 0)
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(driver, ""))
+    assert "    [ ] GPU (HIP, 0 devices)\n" in build_report()
 
 
 def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,11 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
         ),
         (
             "import horovod.torch as hvd\nif hvd.nccl_built(): pass",
-            "2: changed: nccl_built() is False or 0",
+            "2: changed: nccl_built() tells what is found on this machine",
+        ),
+        (
+            "import horovod.torch as hvd\nif hvd.ddl_built(): pass",
+            "2: changed: ddl_built() is False or 0",
         ),
         ("import horovod\nhorovod.run(f, np=2)", "2: deprecated: run(np=…): use num_proc"),
         (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from thread_ranks import run_ranks
 
 import horovod
+from horovod import gpu
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.train import capabilities
@@ -138,11 +139,26 @@ def test_older_scripts_hear_that_the_job_works_without_mpi() -> None:
     assert capabilities.gloo_enabled()
     assert capabilities.gloo_built()
     assert not capabilities.mpi_enabled()
-    assert capabilities.nccl_built() == 0
-    for built in ("ddl_built", "ccl_built", "cuda_built", "rocm_built"):
+    for built in ("ddl_built", "ccl_built"):
         assert getattr(capabilities, built)() is False
     with pytest.raises(ValueError, match="not been initialised"):
         capabilities.mpi_threads_supported()
+
+
+def test_what_is_built_is_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda given: gpu.Search(None, "none"))
+    monkeypatch.setattr("horovod.gpu.find_nccl", lambda given: gpu.Search(None, "none"))
+    assert capabilities.nccl_built() == 0
+    assert capabilities.cuda_built() is capabilities.rocm_built() is False
+    cuda = gpu.Driver("/lib/libcuda.so.1", 12080, 1)
+    nccl = gpu.Nccl("/lib/libnccl.so.2", 22703, "")
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda given: gpu.Search(cuda, ""))
+    monkeypatch.setattr("horovod.gpu.find_nccl", lambda given: gpu.Search(nccl, ""))
+    assert capabilities.nccl_built() == 22703
+    assert (capabilities.cuda_built(), capabilities.rocm_built()) == (True, False)
+    hip = gpu.Driver("/opt/rocm/lib/libamdhip64.so.6", 60000, 1)
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda given: gpu.Search(hip, ""))
+    assert (capabilities.cuda_built(), capabilities.rocm_built()) == (False, True)
 
 
 def test_nothing_shared_loads_a_framework() -> None:

@@ -1,0 +1,44 @@
+"""The contract on a real GPU: one rank, and several that share it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from checks import CHECKS
+from real_ranks import reduce_much, run_contract
+from torch_training import RECIPES, check_equal, train_alone, train_many_on_gpu
+
+import horovod
+
+_NAMES = [check.__name__ for check in CHECKS]
+_MOST_BYTES = 256 * 1024 * 1024
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_contract_on_one_gpu(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "120")
+    results = horovod.run(run_contract, num_proc=size)
+    assert [names for names, _ in results] == [_NAMES] * size
+    assert [elsewhere for _, elsewhere in results] == [[]] * size, "contexts on other GPUs"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_memory_of_the_gpu_is_left_to_the_program(size: int) -> None:
+    assert all(taken < _MOST_BYTES for taken in horovod.run(reduce_much, num_proc=size))
+
+
+def test_training_is_that_of_one_process_with_all_data() -> None:
+    everyones = horovod.run(train_many_on_gpu, (list(RECIPES),), num_proc=2)
+    for name, (recipe, tolerance) in RECIPES.items():
+        # A GPU adds in another order than the CPU.
+        check_equal([mine[name] for mine in everyones], train_alone(2, recipe), 10 * tolerance)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_nccl_between_gpus() -> None:
+    everyones = horovod.run(
+        train_many_on_gpu, (list(RECIPES), True), num_proc=min(4, torch.cuda.device_count())
+    )
+    size = len(everyones)
+    for name, (recipe, tolerance) in RECIPES.items():
+        check_equal([mine[name] for mine in everyones], train_alone(size, recipe), 10 * tolerance)
