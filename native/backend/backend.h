@@ -43,6 +43,7 @@ struct Batch {
   ReduceOp op = ReduceOp::kSum;  // never Average: that is Sum and a factor
   double prescale = 1.0;         // applied to what this rank gives
   double postscale = 1.0;        // applied to the reduced value
+  bool prescaled = false;        // whether any member may have another prescale than 1; the same on all members
   std::vector<Extent> inputs;
   std::vector<Extent> outputs;
   // Of an allreduce in place, if every member's inputs lie in memory that all members see: where each set rank's are.
@@ -74,6 +75,9 @@ class Execution {
   [[nodiscard]] virtual bool handed_over() const { return done(); }
   // Of batches on a GPU, once handed over: the point in a stream behind which outputs are valid and memory is free.
   [[nodiscard]] virtual device::SharedEvent finished() const { return nullptr; }
+  // Of batches on a GPU that are not handed over when all is given up: whether a device may still be at work with the
+  // memory, which is never freed then.
+  [[nodiscard]] virtual bool may_be_on_device() const { return !done(); }
   // Whether nothing more can be done before this global rank sends or reads.
   [[nodiscard]] virtual bool waits_for(int rank) = 0;
   // The same of a rank that has left, of which nothing more is on its way that the engine knows of.
