@@ -22,6 +22,7 @@ class BackendWorld {
     for (TransportParts& parts : make_transports(size, wire)) {
       transports_.push_back(std::make_unique<Transport>(std::move(parts)));
       backends_.push_back(std::make_unique<NativeBackend>(*transports_.back(), deterministic, plans));
+      orders_.emplace_back();
     }
   }
 
@@ -49,20 +50,20 @@ class BackendWorld {
     return all_done(all);
   }
 
- private:
   static bool all_done(const std::vector<Executions>& all) {
     return std::all_of(all.begin(), all.end(), [](const Executions& mine) {
       return std::all_of(mine.begin(), mine.end(), [](const auto& execution) { return execution->done(); });
     });
   }
 
+  // Returns whether anything moved.
   bool take_turn(size_t rank, Executions& mine) {
     Transport& transport = *transports_[rank];
     if (mine.empty()) return false;
     transport.flush();
     transport.poll_data();
     bool progressed = false;
-    const size_t first = static_cast<size_t>(random_.bits() % mine.size());
+    const size_t first = static_cast<size_t>(orders_[rank].bits() % mine.size());
     for (size_t i = 0; i < mine.size(); ++i) {
       Execution& execution = *mine[(first + i) % mine.size()];
       progressed = (!execution.done() && execution.advance()) || progressed;
@@ -70,7 +71,9 @@ class BackendWorld {
     return progressed || transport.set_aside();
   }
 
+ private:
   Random random_;
+  std::vector<Random> orders_;  // by rank: turns may be taken on several threads
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<Backend>> backends_;
 };
