@@ -145,6 +145,10 @@ std::string NcclWorld::end() {
   const auto expect_none = [&](int64_t count, const std::string& what) {
     if (count != 0) text += std::to_string(count) + " " + what + " are left\n";
   };
+  for (const auto& each : ranks_) {  // memory is freed in the order of the default stream
+    const device::Gpu::Current current(*each->gpu());
+    if (cuda_.synchronize(nullptr) != device::kSuccess) text += each->gpu()->where() + " does not end\n";
+  }
   expect_none(nccl_.communicators(), "communicators");
   expect_none(cuda_.alive("streams"), "streams");
   expect_none(cuda_.alive("allocations"), "allocations");

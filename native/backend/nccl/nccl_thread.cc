@@ -95,7 +95,8 @@ void NcclThread::stop() {
   const TimePoint until = steady_now() + kLastTime;
   {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->stopping) state_->stopping = steady_now();
+    if (state_->stopping) return;
+    state_->stopping = steady_now();
     state_->wake.notify_one();
   }
   const bool ended = state_->signal->wait_for(kGoodOrderTime + kNoticeTime, [&] { return state_->ended.load(); });
