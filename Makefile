@@ -22,6 +22,7 @@ PIP := python -m pip --disable-pip-version-check
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h')
 CMAKE_LISTS := CMakeLists.txt $(shell find native -name CMakeLists.txt)
+FAKES := $(shell find tests/fakes/gpu -name '*.cc' -o -name '*.h')
 SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
@@ -87,8 +88,14 @@ test: ## run all tests
 	@$(MAKE) test-tsan
 	@$(MAKE) test-python
 
-test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## the Python tests, on the installed package
+test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests, on the installed package
 	python -m pytest $(PYTEST)
+
+# The GPU driver and the NCCL of tests; ninja need not touch this one of them.
+build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp
+	cmake -S tests/fakes/gpu -B $(@D) -G Ninja
+	cmake --build $(@D) --parallel $(JOBS)
+	@touch $@
 
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
@@ -125,9 +132,9 @@ lint-python: $(VENV)/dev.stamp
 	codespell
 
 lint-native: $(VENV)/dev.stamp build/lint/configured.stamp
-	clang-format --dry-run -Werror $(NATIVE)
+	clang-format --dry-run -Werror $(NATIVE) $(FAKES)
 	@echo 'clang-tidy native'
-	@printf '%s\n' $(filter-out native/fuzz/%,$(filter %.cc,$(NATIVE))) | \
+	@printf '%s\n' $(filter-out native/fuzz/%,$(filter %.cc,$(NATIVE) $(FAKES))) | \
 	  xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet \
 	  2> >(grep -vE '^[0-9]+ warnings? (generated|treated)' >&2)
 	@clang-tidy --quiet $(filter native/fuzz/%.cc,$(NATIVE)) -- -std=c++20 -Inative  # which g++ does not build

@@ -144,7 +144,8 @@ std::shared_ptr<const Driver> Driver::load(const std::vector<std::string>& candi
       reasons += "\n  " + candidate + ": " + error.what();
     }
   }
-  throw Error(ErrorKind::kUsage, "there is no usable GPU driver on this host. Tried:" + reasons);
+  throw Error(ErrorKind::kUsage,
+              "there is no usable GPU driver on this host. Tried:" + (reasons.empty() ? " nothing" : reasons));
 }
 
 int Driver::device_count() const {

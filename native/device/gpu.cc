@@ -1,6 +1,7 @@
 #include "device/gpu.h"
 
 #include <array>
+#include <list>
 #include <map>
 #include <utility>
 
@@ -33,6 +34,37 @@ std::string to_hex(const Uuid& uuid) {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+// What streams will call. A device that fails never does, and then it stays here; the driver may call while the process
+// ends, so this is never destroyed.
+struct Call {
+  std::function<void()> function;
+  std::list<Call>::iterator place;
+};
+
+struct Calls {
+  std::mutex mutex;
+  std::list<Call> waiting;
+};
+
+Calls& calls() {
+  static auto* const all = new Calls;
+  return *all;
+}
+
+Call* add_call(std::function<void()> function) {
+  const std::lock_guard lock(calls().mutex);
+  Call& call = calls().waiting.emplace_back(Call{std::move(function), {}});
+  call.place = std::prev(calls().waiting.end());
+  return &call;
+}
+
+std::function<void()> take_call(Call* call) {
+  const std::lock_guard lock(calls().mutex);
+  std::function<void()> function = std::move(call->function);
+  calls().waiting.erase(call->place);
+  return function;
 }
 
 Pointer address_of(const std::byte* memory) { return reinterpret_cast<Pointer>(memory); }
@@ -134,13 +166,11 @@ SharedEvent Gpu::record(Stream stream) {
 
 void Gpu::call_behind(Stream stream, std::function<void()> function) {
   const Current current(*this);
-  auto given = std::make_unique<std::function<void()>>(std::move(function));
-  const auto trampoline = [](void* data) {
-    const std::unique_ptr<std::function<void()>> taken(static_cast<std::function<void()>*>(data));
-    (*taken)();
-  };
-  driver_->check(driver_->functions().launch_host_func(stream, trampoline, given.get()), "cuLaunchHostFunc", where());
-  [[maybe_unused]] auto* kept = given.release();  // by a device that fails, for ever
+  Call* call = add_call(std::move(function));
+  const auto trampoline = [](void* data) { take_call(static_cast<Call*>(data))(); };
+  const Result result = driver_->functions().launch_host_func(stream, trampoline, call);
+  if (result != kSuccess) take_call(call);
+  driver_->check(result, "cuLaunchHostFunc", where());
 }
 
 Stream Gpu::make_stream(bool high) {

@@ -260,7 +260,7 @@ TEST("nccl failures: what is dropped on its way leaves its memory alone then") {
 TEST("nccl failures: no unique id is an error with NCCL's words") {
   NcclWorld world(1);
   const std::string last = world.rank(0).backend().make_unique_id();
-  const size_t number = last.find('-') + 1;
+  const size_t number = last.find('-', last.find('/')) + 1;
   world.nccl().configure(("fail:unique_id:" + std::to_string(std::stoi(last.substr(number)) + 1)).c_str());
   expect(error_of([&] { static_cast<void>(world.rank(0).backend().make_unique_id()); }),
          {"ncclGetUniqueId of NCCL 2.29.7 failed: ", "NCCL_SOCKET_IFNAME"});

@@ -179,9 +179,14 @@ Result Driver::destroy_stream(const void* handle) {
 
 // What is still queued is done, as by the driver.
 void Driver::dismiss(std::shared_ptr<Stream> stream) {
+  reap(std::chrono::milliseconds(0));
   const std::lock_guard lock(leaving_mutex_);
-  std::erase_if(leaving_, [](const auto& left) { return left->try_join(std::chrono::milliseconds(0)); });
   leaving_.push_back(std::move(stream));
+}
+
+void Driver::reap(std::chrono::milliseconds patience) {
+  const std::lock_guard lock(leaving_mutex_);
+  std::erase_if(leaving_, [&](const auto& left) { return left->try_join(patience); });
 }
 
 Stream::Work Driver::waits_for(const Point& point, const std::shared_ptr<Stream>& waiter) {

@@ -70,6 +70,8 @@ class Driver {
   bool destroy_event(const void* handle);
 
   [[nodiscard]] int64_t alive(const std::string& what);
+  // Waits for the threads of streams that were destroyed.
+  void reap(std::chrono::milliseconds patience);
   // Ends all threads; at the end of the process.
   void end();
 
