@@ -17,8 +17,6 @@ namespace {
 
 // While something is in flight, NCCL is asked that often whether it failed.
 constexpr Duration kCheckPeriod = std::chrono::milliseconds(50);
-// NCCL notices a rank's death too, in words of its own; the connections, which tell who it was, may take that long.
-constexpr Duration kBetterReasonTime = std::chrono::seconds(1);
 // How long the end in good order may take, which includes that of other ranks.
 constexpr Duration kFinalizeTime = std::chrono::seconds(1);
 
@@ -120,9 +118,9 @@ bool Communicator::turn(TimePoint now) {
     const bool finished = take_finished(now);
     return step(now) || finished;
   } catch (const CallError& error) {
-    fail(error, error.may_follow_from_a_lost_rank() ? now + kBetterReasonTime : now);
+    fail(error, error.may_follow_from_a_lost_rank() ? now + options_.better_reason_time : now);
   } catch (const Error& error) {
-    fail(error, now);
+    fail(completed(error), now);
   }
   return true;
 }
@@ -310,6 +308,18 @@ bool Communicator::end(TimePoint now) {
   ended_->store(true, std::memory_order_release);
   phase_ = Phase::kClosed;
   return true;
+}
+
+// The driver's errors do not know whose they are.
+Error Communicator::completed(const Error& error) const {
+  const std::string text = error.what();
+  if (text.starts_with(who())) return error;
+  const Task* task = launching_.get();
+  if (task == nullptr && !in_flight_.empty()) task = in_flight_.front().get();
+  return {error.kind(),
+          who() + ": " + (task != nullptr ? task->batch_.what + ": " : "") + text +
+              ". Likely: an earlier kernel of the program failed (CUDA_LAUNCH_BLOCKING=1 tells which), or "
+              "the GPU did (dmesg tells)"};
 }
 
 // Told at `tell_at`, unless a better reason comes before.
