@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -183,7 +184,7 @@ void Communicator::throw_late() const {
   const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(options_.creation_time).count();
   throw Error(ErrorKind::kInternal,
               who() + ": " + library_->name() + " could not make a communicator of " + members + " within " +
-                  std::to_string(static_cast<int>(seconds + 0.5)) +
+                  std::to_string(std::lround(seconds)) +
                   " s. Likely: one of these ranks hangs, its host cannot be reached through the network interface that "
                   "NCCL took (NCCL_SOCKET_IFNAME names the right one), or a firewall is in between. NCCL_DEBUG=INFO "
                   "lets NCCL write what it tries.");
