@@ -43,6 +43,7 @@ struct Batch {
   ReduceOp op = ReduceOp::kSum;  // never Average: that is Sum and a factor
   double prescale = 1.0;         // applied to what this rank gives
   double postscale = 1.0;        // applied to the reduced value
+  bool prescaled = false;        // whether any member may have another prescale than 1; the same on all members
   std::vector<Extent> inputs;
   std::vector<Extent> outputs;
   // Of an allreduce in place, if every member's inputs lie in memory that all members see: where each set rank's are.

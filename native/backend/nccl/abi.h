@@ -1,0 +1,102 @@
+// The part of NCCL's interface that is used, declared by hand and found at run time. Values are those of the public
+// interface since NCCL 2.18; RCCL has the same.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/driver.h"
+
+namespace hvd::nccl {
+
+using device::Stream;
+using RawCommunicator = struct OpaqueCommunicator*;
+
+// ncclResult_t
+using Result = int;
+inline constexpr Result kSuccess = 0;
+inline constexpr Result kUnhandledCudaError = 1;
+inline constexpr Result kSystemError = 2;
+inline constexpr Result kInternalError = 3;
+inline constexpr Result kInvalidArgument = 4;
+inline constexpr Result kInvalidUsage = 5;
+inline constexpr Result kRemoteError = 6;
+inline constexpr Result kInProgress = 7;
+
+// ncclDataType_t
+enum class DataType : int {
+  kInt8 = 0,
+  kUInt8 = 1,
+  kInt32 = 2,
+  kUInt32 = 3,
+  kInt64 = 4,
+  kUInt64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBFloat16 = 9,
+};
+
+// ncclRedOp_t; those that are made at run time have other numbers.
+using RedOp = int;
+inline constexpr RedOp kSum = 0;
+inline constexpr RedOp kProd = 1;
+inline constexpr RedOp kMax = 2;
+inline constexpr RedOp kMin = 3;
+inline constexpr RedOp kAvg = 4;
+
+// ncclScalarResidence_t: the scalar is read during the call.
+inline constexpr int kScalarHostImmediate = 1;
+
+struct UniqueId {
+  char bytes[128];
+};
+
+inline constexpr unsigned kConfigMagic = 0xcafebeef;
+inline constexpr unsigned kConfigVersion =
+    21801;  // the fields below are those of 2.18.1; later ones get their defaults
+inline constexpr int kUndefined = INT_MIN;
+
+// ncclConfig_t
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = kConfigMagic;
+  unsigned version = kConfigVersion;
+  int blocking = kUndefined;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+};
+
+// Names are those of NCCL without "nccl".
+struct Functions {
+  Result (*get_version)(int* version);
+  Result (*get_unique_id)(UniqueId* id);
+  const char* (*get_error_string)(Result result);
+  const char* (*get_last_error)(RawCommunicator comm);  // may be null
+  Result (*comm_init_rank_config)(RawCommunicator* comm, int size, UniqueId id, int rank, Config* config);
+  Result (*comm_finalize)(RawCommunicator comm);
+  Result (*comm_destroy)(RawCommunicator comm);
+  Result (*comm_abort)(RawCommunicator comm);
+  Result (*comm_get_async_error)(RawCommunicator comm, Result* error);
+  Result (*group_start)();
+  Result (*group_end)();
+  Result (*all_reduce)(const void* from, void* to, size_t count, DataType dtype, RedOp op, RawCommunicator comm,
+                       Stream stream);
+  Result (*reduce)(const void* from, void* to, size_t count, DataType dtype, RedOp op, int root, RawCommunicator comm,
+                   Stream stream);
+  Result (*broadcast)(const void* from, void* to, size_t count, DataType dtype, int root, RawCommunicator comm,
+                      Stream stream);
+  Result (*reduce_scatter)(const void* from, void* to, size_t received, DataType dtype, RedOp op, RawCommunicator comm,
+                           Stream stream);
+  Result (*all_gather)(const void* from, void* to, size_t sent, DataType dtype, RawCommunicator comm, Stream stream);
+  Result (*send)(const void* from, size_t count, DataType dtype, int peer, RawCommunicator comm, Stream stream);
+  Result (*recv)(void* to, size_t count, DataType dtype, int peer, RawCommunicator comm, Stream stream);
+  Result (*red_op_create_pre_mul_sum)(RedOp* op, void* scalar, DataType dtype, int residence, RawCommunicator comm);
+  Result (*red_op_destroy)(RedOp op, RawCommunicator comm);
+};
+
+}  // namespace hvd::nccl
