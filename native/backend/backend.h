@@ -75,6 +75,9 @@ class Execution {
   [[nodiscard]] virtual bool handed_over() const { return done(); }
   // Of batches on a GPU, once handed over: the point in a stream behind which outputs are valid and memory is free.
   [[nodiscard]] virtual device::SharedEvent finished() const { return nullptr; }
+  // Of batches on a GPU that are not handed over when all is given up: whether a device may still be at work with the
+  // memory, which is never freed then.
+  [[nodiscard]] virtual bool may_be_on_device() const { return !done(); }
   // Whether nothing more can be done before this global rank sends or reads.
   [[nodiscard]] virtual bool waits_for(int rank) = 0;
   // The same of a rank that has left, of which nothing more is on its way that the engine knows of.

@@ -7,12 +7,16 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "engine/operation.h"
+#include "engine/devices.h"
 
 namespace nb = nanobind;
 
 namespace hvd::bindings {
 namespace {
+
+// Kinds of devices (dlpack.h).
+constexpr int kDlpackCpu = 1;
+constexpr int kDlpackCuda = 2;
 
 nb::tuple shape_tuple(const Shape& shape) {
   nb::list list;
@@ -26,11 +30,14 @@ DType dtype_from(const std::string& name) {
   return *dtype;
 }
 
-void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype, const Shape& shape) {
+void construct_buffer(Buffer* self, uintptr_t address, const std::string& dtype, const Shape& shape, int device,
+                      uintptr_t stream) {
   for (const int64_t extent : shape) {
     if (extent < 0) throw Error(ErrorKind::kUsage, "a shape holds the negative extent " + std::to_string(extent));
   }
-  new (self) Buffer{reinterpret_cast<std::byte*>(address), dtype_from(dtype), shape};
+  if (device < kCpuDevice) throw Error(ErrorKind::kUsage, "there is no device " + std::to_string(device));
+  new (self)
+      Buffer{reinterpret_cast<std::byte*>(address), dtype_from(dtype), shape, device, reinterpret_cast<void*>(stream)};
   if (address == 0 && self->bytes() > 0) {
     self->~Buffer();
     throw Error(ErrorKind::kUsage, "an array of " + to_string(shape) + " has no address");
@@ -76,6 +83,9 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
 
 // A DLPack capsule that shares the memory and keeps it alive.
 nb::object export_array(const OwnedArray& array) {
+  if (array.gpu != nullptr) {
+    throw Error(ErrorKind::kUsage, "a result on " + array.gpu->where() + " is not exported, but copied with copy_to()");
+  }
   auto* owner = new std::shared_ptr<std::byte[]>(array.data);
   const nb::capsule capsule(owner,
                             [](void* pointer) noexcept { delete static_cast<std::shared_ptr<std::byte[]>*>(pointer); });
@@ -86,10 +96,12 @@ nb::object export_array(const OwnedArray& array) {
 
 // Another view of the same memory, which it keeps alive.
 OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dtype, Shape shape) {
-  OwnedArray part{dtype_from(dtype), std::move(shape), nullptr};
+  OwnedArray part = array;
+  part.dtype = dtype_from(dtype);
+  part.shape = std::move(shape);
   const bool negative = std::any_of(part.shape.begin(), part.shape.end(), [](int64_t extent) { return extent < 0; });
-  const size_t total = static_cast<size_t>(num_elements(array.shape)) * size_of(array.dtype);
-  const size_t bytes = negative ? 0 : static_cast<size_t>(num_elements(part.shape)) * size_of(part.dtype);
+  const size_t total = array.bytes();
+  const size_t bytes = negative ? 0 : part.bytes();
   if (negative || offset > total || bytes > total - offset || offset % size_of(part.dtype) != 0) {
     throw Error(ErrorKind::kUsage, "an array of " + std::to_string(total) + " bytes has no part of " + dtype + " " +
                                        to_string(part.shape) + " at byte " + std::to_string(offset));
@@ -102,15 +114,23 @@ OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dt
 
 void bind_buffer(nb::module_& module) {
   nb::class_<Buffer>(module, "Buffer")
-      .def("__init__", &construct_buffer, nb::arg("address"), nb::arg("dtype"), nb::arg("shape"))
+      .def("__init__", &construct_buffer, nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
+           nb::arg("device") = kCpuDevice, nb::arg("stream") = 0)
       .def_static("from_array", &buffer_from_array, nb::arg("array").noconvert())
       .def_prop_ro("address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.data); })
       .def_prop_ro("dtype", [](const Buffer& self) { return std::string(name_of(self.dtype)); })
       .def_prop_ro("shape", [](const Buffer& self) { return shape_tuple(self.shape); })
-      .def_prop_ro("num_bytes", &Buffer::bytes);
+      .def_prop_ro("num_bytes", &Buffer::bytes)
+      .def_prop_ro("device", [](const Buffer& self) { return self.device; })
+      .def_prop_ro("stream", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.stream); });
   nb::class_<OwnedArray>(module, "NativeArray")
       .def("__dlpack__", [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); })
-      .def("__dlpack_device__", [](const OwnedArray&) { return nb::make_tuple(1, 0); })
+      .def("__dlpack_device__",
+           [](const OwnedArray& self) {
+             return self.gpu == nullptr ? nb::make_tuple(kDlpackCpu, 0) : nb::make_tuple(kDlpackCuda, self.device());
+           })
+      .def("copy_to", &copy_to, nb::arg("buffer"))
+      .def_prop_ro("device", &OwnedArray::device)
       .def("part", &part_of, nb::arg("offset"), nb::arg("dtype"), nb::arg("shape"))
       .def_prop_ro("dtype", [](const OwnedArray& self) { return std::string(name_of(self.dtype)); })
       .def_prop_ro("shape", [](const OwnedArray& self) { return shape_tuple(self.shape); })

@@ -43,8 +43,9 @@ class PyEngine {
 
   [[nodiscard]] const std::shared_ptr<Engine>& engine() const { return engine_; }
 
+  // Until nobody uses the memory any more, the device included.
   void keep(std::shared_ptr<Operation> operation, nb::object object) {
-    while (!kept_.empty() && kept_.front().first->done()) kept_.pop_front();
+    while (!kept_.empty() && kept_.front().first->settled()) kept_.pop_front();
     if (!object.is_none()) kept_.emplace_back(std::move(operation), std::move(object));
   }
 
@@ -54,7 +55,9 @@ class PyEngine {
       const nb::gil_scoped_release release;
       engine_->close(reason);
     }
-    kept_.clear();
+    for (auto& [operation, object] : std::exchange(kept_, {})) {
+      if (!operation->settled()) static_cast<void>(object.release());  // a device that hangs may still write to it
+    }
   }
 
   // The engine is leaked: its locks may be held by threads that do not exist in this process.
@@ -90,6 +93,18 @@ struct PyHandle {
     if (operation->error()) throw Error(*operation->error());
   }
 
+  void order(int device, uintptr_t stream) const {
+    if (operation->done()) throw_error();
+    engine->order(*operation, device, reinterpret_cast<device::Stream>(stream));
+  }
+
+  [[nodiscard]] bool finished() const {
+    if (!operation->done()) return false;
+    throw_error();
+    if (const auto error = operation->device_error()) throw Error(*error);
+    return operation->settled();
+  }
+
   // Waits in slices, so that Ctrl-C and other Python signal handlers come through.
   bool wait(std::optional<double> timeout_s) const {
     if (promise != nullptr) promise->kept = true;
@@ -118,11 +133,23 @@ struct PyHandle {
   }
 };
 
+// The first operation of a device loads libraries.
+void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation, bool waits_next) {
+  const int device = operation->inputs.empty() ? operation->device : operation->inputs.front().device;
+  if (device == kCpuDevice || engine.knows_device(device)) {
+    engine.submit(operation, waits_next);
+    return;
+  }
+  const nb::gil_scoped_release release;
+  engine.submit(operation, waits_next);
+}
+
 PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<Buffer> inputs,
                 std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
                 std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
                 const std::string& call_site, nb::object keep_alive, std::optional<double> weight,
-                std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed, int32_t priority) {
+                std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed, int32_t priority,
+                int device) {
   if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory))
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
@@ -142,13 +169,14 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
   operation->spec.unnamed = unnamed;
   operation->weight = weight.value_or(1.0);
   operation->priority = priority;
+  operation->device = device;
   operation->call_site = call_site;
   operation->set = process_set;
   operation->inputs = std::move(inputs);
   operation->outputs = std::move(outputs);
   operation->has_splits = splits.has_value();
   if (splits) operation->splits = std::move(*splits);
-  self.engine()->submit(operation, waits_next);
+  submit_to(*self.engine(), operation, waits_next);
   self.keep(operation, std::move(keep_alive));
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
@@ -207,6 +235,8 @@ nb::dict statistics(const PyEngine& self) {
   dict["fused_operations"] = numbers.fused_operations;
   dict["passes"] = numbers.passes;
   dict["direct_batches"] = numbers.direct_batches;
+  dict["gpu_batches"] = numbers.gpu_batches;
+  dict["nccl_batches"] = numbers.nccl_batches;
   return dict;
 }
 
@@ -272,7 +302,7 @@ void bind_engine(nb::module_& module) {
              std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
              std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, std::optional<AutotuneOptions> autotune,
              const std::string& allreduce_algorithm, const CostConstants& costs,
-             std::shared_ptr<mpi::MpiWorld> mpi_world) {
+             std::shared_ptr<mpi::MpiWorld> mpi_world, std::optional<GpuOptions> gpu) {
             auto* options = new (self) EngineOptions();
             options->plans = {.allreduce = algorithm_named(allreduce_algorithm), .costs = costs};
             options->fusion_threshold = fusion_threshold;
@@ -289,6 +319,7 @@ void bind_engine(nb::module_& module) {
             if (autotune) autotune->initial_threshold = fusion_threshold;
             options->autotune = std::move(autotune);
             options->mpi = std::move(mpi_world);
+            options->gpu = std::move(gpu);
           },
           nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
           nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
@@ -296,11 +327,13 @@ void bind_engine(nb::module_& module) {
           nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
           nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1,
           nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto", nb::arg("costs") = CostConstants(),
-          nb::arg("mpi") = nb::none());
+          nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
   nb::class_<PyHandle>(module, "Handle")
       .def("done", [](const PyHandle& self) { return self.operation->done(); })
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
       .def("results", &PyHandle::results)
+      .def("order", &PyHandle::order, nb::arg("device"), nb::arg("stream"))
+      .def("finished", &PyHandle::finished)
       .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; })
       .def("new_process_set", [](const PyHandle& self) { return self.operation->new_process_set; })
       .def("last_joined", [](const PyHandle& self) { return self.operation->last_joined; });
@@ -316,7 +349,7 @@ void bind_engine(nb::module_& module) {
            nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
            nb::arg("keep_alive") = nb::none(), nb::arg("weight") = nb::none(),
            nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
-           nb::arg("unnamed") = 0, nb::arg("priority") = 0)
+           nb::arg("unnamed") = 0, nb::arg("priority") = 0, nb::arg("device") = kCpuDevice)
       .def(
           "next_number", [](const PyEngine& self, uint32_t set) { return self.engine()->next_number(set); },
           nb::arg("process_set"))

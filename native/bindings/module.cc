@@ -13,6 +13,7 @@ NB_MODULE(_native, module) {
   hvd::bindings::bind_kernels(module);
   hvd::bindings::bind_buffer(module);
   hvd::bindings::bind_plan(module);
+  hvd::bindings::bind_gpu(module);
   hvd::bindings::bind_mpi(module);
   hvd::bindings::bind_engine(module);
 }

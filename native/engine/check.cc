@@ -100,6 +100,7 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   }
   if (!moves_data(kind)) return;
   if (operation.inputs.empty()) refuse(operation, "needs at least one tensor");
+  operation.spec.on_gpu = operation.device != kCpuDevice;
   for (const Buffer& input : operation.inputs) {
     operation.spec.tensors.push_back({input.dtype, input.shape});
     if (goes_by_rows(kind) && input.shape.empty()) {
@@ -115,6 +116,22 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   if (has_outputs) check_outputs(operation, members, operation.set_rank);
 }
 
+int common_device(const Operation& operation) {
+  std::vector<int> devices;
+  for (const Buffer& input : operation.inputs) devices.push_back(input.device);
+  for (const Buffer& output : operation.outputs) devices.push_back(output.device);
+  if (devices.empty()) return kCpuDevice;
+  const auto other =
+      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
+  if (other == devices.end()) return devices.front();
+  const auto place = [](int device) {
+    return device == kCpuDevice ? std::string("the CPU") : "cuda:" + std::to_string(device);
+  };
+  refuse(operation, "all tensors of one operation must be on one device, but some are on " + place(devices.front()) +
+                        " and others on " + place(*other) +
+                        ". Move them, or submit those of each device by themselves");
+}
+
 void check_received(const RequestSpec& spec, const std::string& from) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kInternal, from + " sent a request that no rank can submit: " + spec.name + " " + what +
@@ -122,7 +139,7 @@ void check_received(const RequestSpec& spec, const std::string& from) {
   };
   if ((spec.name == kJoinName) != (spec.kind == OpKind::kJoin)) refuse("takes the name of join");
   if (!moves_data(spec.kind)) {
-    if (!spec.tensors.empty()) refuse("has tensors, but moves no data");
+    if (!spec.tensors.empty() || spec.on_gpu) refuse("has tensors, but moves no data");
     return;
   }
   if (spec.tensors.empty()) refuse("has no tensor");

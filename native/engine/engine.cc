@@ -24,9 +24,14 @@ Engine::Engine(TransportParts parts, EngineOptions options)
       options_(std::move(options)),
       all_local_(parts.remote_peers.empty()),
       core_for_each_rank_(parts.num_local <= num_usable_cores()),
+      nccl_finder_(options_.gpu ? std::make_shared<NcclFinder>(options_.gpu->nccl_candidates,
+                                                               options_.gpu->operations != GpuOperations::kStaged)
+                                : nullptr),
+      devices_(options_.gpu ? std::make_unique<Devices>(options_.gpu->driver_candidates) : nullptr),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
       backend_(make_backend()),
+      gpu_backend_(make_gpu_backend()),
       left_peers_(static_cast<size_t>(size_)),
       position_(options_.stack_dump) {
   std::vector<int> everybody(static_cast<size_t>(size_));
@@ -70,19 +75,17 @@ std::optional<Error> Engine::error() const {
 }
 
 EngineStatistics Engine::statistics() const {
-  return {counters_.submitted,        counters_.announced_by_id, counters_.batches,
-          counters_.fused_operations, counters_.passes,          counters_.direct_batches};
+  return {counters_.submitted, counters_.announced_by_id, counters_.batches,     counters_.fused_operations,
+          counters_.passes,    counters_.direct_batches,  counters_.gpu_batches, counters_.nccl_batches};
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next) {
   if (abandoned_) {
     throw Error(ErrorKind::kShutDown, operation->spec.name + " was not submitted: this process is a fork of a rank");
   }
+  prepare_device(*operation);
   const std::lock_guard lock(queue_mutex_);
-  if (failure_) throw Error(failure_->kind(), operation->spec.name + " was not submitted: " + failure_->what());
-  if (closing_) {
-    throw Error(ErrorKind::kShutDown, operation->spec.name + " was not submitted: Horovod has been shut down here");
-  }
+  refuse_if_ended(*operation);
   operation->waited_for = waits_next;
   check_submission(*operation, membership_of(*operation));
   operation->submitted = options_.clock->now();
@@ -96,6 +99,13 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   } else {
     transport_->doorbell().ring();
   }
+}
+
+// With queue_mutex_ held.
+void Engine::refuse_if_ended(const Operation& operation) const {
+  if (failure_) throw Error(failure_->kind(), operation.spec.name + " was not submitted: " + failure_->what());
+  if (!closing_) return;
+  throw Error(ErrorKind::kShutDown, operation.spec.name + " was not submitted: Horovod has been shut down here");
 }
 
 // Ranks that had joined have not counted what the others did meanwhile, so all count anew after a join.
@@ -227,6 +237,7 @@ void Engine::close(const std::string& reason) {
   const std::lock_guard drive_lock(drive_mutex_);
   if (const auto writer = timeline_->take_writer()) writer->close();
   const std::lock_guard lock(queue_mutex_);
+  gpu_backend_.reset();
   backend_.reset();
   control_.reset();
   transport_.reset();

@@ -19,10 +19,12 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/gpu/gpu_backend.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/autotuner.h"
 #include "engine/control.h"
+#include "engine/devices.h"
 #include "engine/operation.h"
 #include "engine/position.h"
 #include "engine/process_set.h"
@@ -47,6 +49,7 @@ struct EngineOptions {
   bool deterministic = false;                       // results do not depend on what travels together
   PlanOptions plans;                                // how the algorithm of a collective is chosen
   std::shared_ptr<mpi::MpiWorld> mpi;               // moves the data, if it is there
+  std::optional<GpuOptions> gpu;                    // none: tensors on GPUs are refused
   StackDump stack_dump;                             // how to get at the stacks of this process's interpreter
   std::optional<AutotuneOptions> autotune;          // tunes the fusion threshold
   std::vector<std::string> rank_names;              // what messages say of a rank, "host-a:4711"
@@ -61,6 +64,8 @@ struct EngineStatistics {
   uint64_t fused_operations = 0;  // executed together with others
   uint64_t passes = 0;
   uint64_t direct_batches = 0;  // reduced where they lie in shared memory
+  uint64_t gpu_batches = 0;     // on GPUs
+  uint64_t nccl_batches = 0;    // of these: given to NCCL
 };
 
 class Engine {
@@ -81,6 +86,12 @@ class Engine {
 
   // What a caller must do that submitted with `waits_next` and does not wait: lets the engine's thread take over.
   void wake();
+
+  // Whether submit() finds the GPU ready. If not, it may take long: it loads libraries.
+  [[nodiscard]] bool knows_device(int index) const;
+  // A stream of a GPU goes on only behind the operation, which is done. Throws Error (kUsage) if it is not, or on
+  // another GPU, and what the device failed with.
+  void order(const Operation& operation, int device, device::Stream stream) const;
 
   // Returns whether the operation is done; waits for it at most for `timeout`, driving the engine if nobody else does.
   // Calls what other operations want to have called when they are done.
@@ -116,6 +127,7 @@ class Engine {
     TimePoint started{};
     size_t bytes = 0;
     int32_t priority = 0;
+    bool handed_over = false;  // callers go on; the rest is left to a device
 
     // Whether it gets what room there is before the other one.
     [[nodiscard]] bool goes_before(const Active& other) const {
@@ -157,6 +169,7 @@ class Engine {
   };
 
   [[nodiscard]] Membership& membership_of(const Operation& operation);
+  void refuse_if_ended(const Operation& operation) const;
   void check_submission(Operation& operation, Membership& set);
   bool take_submissions();
   void announce_submission(const std::shared_ptr<Operation>& operation,
@@ -164,6 +177,18 @@ class Engine {
   [[nodiscard]] std::string name_of_rank(int rank) const;
   [[nodiscard]] ProcessSet& set_of(uint32_t id);
   [[nodiscard]] std::unique_ptr<Backend> make_backend();
+
+  // Tensors on GPUs (engine_devices.cc)
+  [[nodiscard]] std::unique_ptr<GpuBackend> make_gpu_backend();
+  void prepare_device(Operation& operation);
+  [[nodiscard]] std::shared_ptr<EngineDevice> device_of(const Operation& operation) const;
+  [[nodiscard]] OwnedArray make_result(const Operation& operation, const Buffer& like, int64_t num_rows) const;
+  void place_on_gpu(const std::vector<std::shared_ptr<Operation>>& operations, const Response& response,
+                    Batch& batch) const;
+  [[nodiscard]] Backend& backend_for(const Operation& operation);
+  void hand_over(Active& active);
+  void give_up_on_devices(const Error& error);
+  [[nodiscard]] bool devices_have_ended();
 
   // Process sets (engine_process_sets.cc)
   void check_new_process_set(const Operation& operation) const;
@@ -220,8 +245,10 @@ class Engine {
   void start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response);
   void start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response);
   void start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response);
-  [[nodiscard]] Batch batch_of(ProcessSet& set, const Operation& operation, DType dtype, const Response& response);
+  [[nodiscard]] Batch batch_of(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations, DType dtype,
+                               const Response& response);
   bool advance_executions();
+  void end(const Active& active);
   void look_for_missing_peers();
   void finish(Operation& operation, const std::optional<Error>& error = std::nullopt);
   void complete(Operation& operation, const std::optional<Error>& error);
@@ -268,6 +295,9 @@ class Engine {
   const bool all_local_;
   const bool core_for_each_rank_;
 
+  const std::shared_ptr<NcclFinder> nccl_finder_;  // if there may be tensors on GPUs, and so the next
+  const std::unique_ptr<Devices> devices_;
+
   mutable std::mutex queue_mutex_;  // guards the next block, and the life of transport_ against submitters
   std::deque<std::shared_ptr<Operation>> queue_;
   std::map<uint32_t, Membership> memberships_;  // by engine id of the set
@@ -286,6 +316,7 @@ class Engine {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<GpuBackend> gpu_backend_;
   std::map<uint32_t, std::unique_ptr<ProcessSet>> sets_;  // by engine id, which is never used again
   uint32_t next_set_id_ = 1;
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
@@ -299,6 +330,7 @@ class Engine {
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
   bool stuck_reported_ = false;
+  std::optional<TimePoint> devices_awaited_;  // since when the end of this engine waits for them
   std::unique_ptr<TimelineSession> timeline_;
   std::shared_ptr<TimelineCommand::Done> ending_timeline_;
   std::unique_ptr<Autotuner> autotuner_;  // on the coordinator of all ranks
@@ -320,7 +352,7 @@ class Engine {
   std::atomic<int> num_would_drive_{0};  // callers that look for the lock to be free
   struct Counters {
     std::atomic<uint64_t> submitted{0}, announced_by_id{0}, batches{0}, fused_operations{0}, passes{0},
-        direct_batches{0};
+        direct_batches{0}, gpu_batches{0}, nccl_batches{0};
   } counters_;
   std::mutex close_mutex_;
   std::thread thread_;

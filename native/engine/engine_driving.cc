@@ -120,8 +120,11 @@ void Engine::sleep(uint32_t seen, Duration limit) {
   doorbell.wait_futex(seen, limit);
 }
 
+// What is left to a device rings when it goes on.
 bool Engine::thread_has_work() const {
-  if (!active_.empty() || (!thread_checks_stalls_ && until_next_check())) return true;
+  const bool executes =
+      std::any_of(active_.begin(), active_.end(), [](const Active& active) { return !active.handed_over; });
+  if (executes || (!thread_checks_stalls_ && until_next_check())) return true;
   return std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
     return entry.second->negotiator != nullptr && entry.second->negotiator->has_responses();
   });
@@ -202,7 +205,7 @@ void Engine::run() {
 
 std::optional<Duration> Engine::until_next_check() const {
   if (failed_) return std::nullopt;
-  if (inquiry_ || !inquirers_.empty()) return kInquiryPeriod;
+  if (inquiry_ || !inquirers_.empty() || devices_awaited_) return kInquiryPeriod;
   const std::optional<Duration> flush = timeline_->until_flush(std::chrono::steady_clock::now());
   const std::optional<Duration> check = until_stall_check();
   return flush && check ? std::min(*flush, *check) : (flush ? flush : check);
@@ -233,7 +236,7 @@ bool Engine::pass() {
 bool Engine::pass_or_throw() {
   if (!transport_->all_local()) transport_->notice();
   if (transport_->take_liveness_event()) look_for_lost_.store(true);
-  if (is_closing() && (failed_ || timeline_has_ended())) {
+  if (is_closing() && (failed_ || (timeline_has_ended() && devices_have_ended()))) {
     leave();
     return false;
   }

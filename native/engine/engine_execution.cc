@@ -17,13 +17,6 @@ int64_t row_elements(const Shape& shape) {
   return elements;
 }
 
-// A result whose first dimension is known now.
-OwnedArray allocate(const Buffer& like, int64_t num_rows) {
-  Shape shape = like.shape;
-  shape.front() = num_rows;
-  return make_array(like.dtype, std::move(shape));
-}
-
 // Memory is moved as bytes where nothing is reduced.
 int64_t bytes_per_row(const Buffer& buffer) {
   return row_elements(buffer.shape) * static_cast<int64_t>(size_of(buffer.dtype));
@@ -47,7 +40,9 @@ void check_alike(const std::vector<std::shared_ptr<Operation>>& operations) {
 
 }  // namespace
 
-Batch Engine::batch_of(ProcessSet& set, const Operation& operation, DType dtype, const Response& response) {
+Batch Engine::batch_of(ProcessSet& set, const std::vector<std::shared_ptr<Operation>>& operations, DType dtype,
+                       const Response& response) {
+  const Operation& operation = *operations.front();
   const RequestSpec& spec = operation.spec;
   Batch batch;
   batch.set = set.id;
@@ -55,11 +50,13 @@ Batch Engine::batch_of(ProcessSet& set, const Operation& operation, DType dtype,
   batch.members = set.members;
   batch.set_rank = set.set_rank;
   batch.dtype = dtype;
+  place_on_gpu(operations, response, batch);
   const bool reduces = spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
   if (!reduces) return batch;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
   batch.prescale = operation.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
+  batch.prescaled = spec.weighted || spec.prescale != 1.0;
   batch.postscale = spec.postscale;
   if (spec.weighted) {
     // Before the sum, so that half types do not overflow.
@@ -67,6 +64,7 @@ Batch Engine::batch_of(ProcessSet& set, const Operation& operation, DType dtype,
     if (!operation.stands_in) batch.prescale = spec.prescale * share;
   } else if (average) {
     batch.postscale = average_factor(dtype, spec.postscale, response.num_averaged);
+    batch.averages = spec.postscale == 1.0 && response.num_averaged == set.size();
   }
   return batch;
 }
@@ -77,7 +75,11 @@ void Engine::execute(ProcessSet& set, const Response& response) {
   const bool stands_in = response.lacks(set.set_rank);
   for (const NameRef& ref : response.names) {
     operations.push_back(stands_in ? set.stand_in(ref) : take(set, ref));
-    if (stands_in) give_neutral_memory(*operations.back(), set.size());
+    if (stands_in) {
+      Operation& operation = *operations.back();
+      if (operation.spec.on_gpu) operation.device = response.devices.at(static_cast<size_t>(set.set_rank));
+      give_neutral_memory(operation, set.size(), device_of(operation));
+    }
     operations.back()->priority = response.priority;
     record_answer(*operations.back(), false);
     note_step(set, *operations.back());
@@ -119,7 +121,10 @@ void Engine::execute(ProcessSet& set, const Response& response) {
 void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
                    std::vector<std::shared_ptr<Operation>> operations) {
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
-  for (const auto& operation : operations) ++operation->executions_left;
+  for (const auto& operation : operations) {
+    ++operation->executions_left;
+    ++operation->executions_unended;
+  }
   if (active_.empty()) last_progress_ = options_.clock->now();
   Active added{.set = &set,
                .execution = std::move(execution),
@@ -143,8 +148,7 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
       const Buffer& input = operation->inputs[i];
       const DType dtype = is_broadcast ? DType::kUInt8 : input.dtype;
       auto found = batches.find(dtype);
-      if (found == batches.end())
-        found = batches.emplace(dtype, batch_of(set, *operations.front(), dtype, response)).first;
+      if (found == batches.end()) found = batches.emplace(dtype, batch_of(set, operations, dtype, response)).first;
       const int64_t count = is_broadcast ? static_cast<int64_t>(input.bytes()) : input.count();
       found->second.inputs.push_back({input.data, count});
       found->second.outputs.push_back({operation->outputs[i].data, count});
@@ -154,12 +158,13 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
   const std::optional<int> root = set.set_rank_of(spec.root);
   if (is_broadcast && !root) throw Error(ErrorKind::kInternal, spec.name + " has a root that is not a member");
   for (auto& [dtype, batch] : batches) {
+    Backend& backend = backend_for(*operations.front());
     if (is_broadcast) {
-      start(set, backend_->broadcast(std::move(batch), *root), operations);
+      start(set, backend.broadcast(std::move(batch), *root), operations);
     } else if (spec.reduce_op == ReduceOp::kAdasum) {
-      start(set, backend_->adasum(std::move(batch)), operations);
+      start(set, backend.adasum(std::move(batch)), operations);
     } else {
-      start(set, backend_->allreduce(std::move(batch)), operations);
+      start(set, backend.allreduce(std::move(batch)), operations);
     }
   }
 }
@@ -175,11 +180,11 @@ void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& 
     if (!mine_fits || !are_rows(counts, bytes_per_row(input))) throw_wrong_rows(*operation);
     const int64_t num_rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     for (int64_t& count : counts) count *= bytes_per_row(input);
-    operation->results.push_back(allocate(input, num_rows));
-    Batch batch = batch_of(set, *operation, DType::kUInt8, response);
+    operation->results.push_back(make_result(*operation, input, num_rows));
+    Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
     batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
     batch.outputs = {{operation->results.back().data.get(), num_rows * bytes_per_row(input)}};
-    start(set, backend_->allgather(std::move(batch), counts), {operation});
+    start(set, backend_for(*operation).allgather(std::move(batch), counts), {operation});
   }
 }
 
@@ -202,11 +207,11 @@ void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& o
     num_rows += rows;
     for (int64_t& split : splits) split *= row_bytes;
   }
-  operation->results.push_back(allocate(input, num_rows));
-  Batch batch = batch_of(set, *operation, DType::kUInt8, response);
+  operation->results.push_back(make_result(*operation, input, num_rows));
+  Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
   batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
   batch.outputs = {{operation->results.back().data.get(), num_rows * row_bytes}};
-  start(set, backend_->alltoall(std::move(batch), counts), {operation});
+  start(set, backend_for(*operation).alltoall(std::move(batch), counts), {operation});
 }
 
 void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation,
@@ -217,10 +222,10 @@ void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operatio
     for (int member = 0; member < set.size(); ++member) {
       counts.push_back(share_of(input.shape.front(), member, set.size()).size() * row_elements(input.shape));
     }
-    Batch batch = batch_of(set, *operation, input.dtype, response);
+    Batch batch = batch_of(set, {operation}, input.dtype, response);
     batch.inputs = {{input.data, input.count()}};
     batch.outputs = {{operation->outputs[i].data, operation->outputs[i].count()}};
-    start(set, backend_->reducescatter(std::move(batch), counts), {operation});
+    start(set, backend_for(*operation).reducescatter(std::move(batch), counts), {operation});
   }
 }
 
@@ -230,16 +235,16 @@ bool Engine::advance_executions() {
   for (size_t i = 0; i < active_.size();) {
     Active& active = active_[i];
     progressed = active.execution->advance() || progressed;
+    if (!active.handed_over && active.execution->handed_over()) {
+      progressed = true;
+      hand_over(active);
+    }
     if (!active.execution->done()) {
       ++i;
       continue;
     }
     progressed = true;
-    record_execution(active, false);
-    note_batch(active);
-    for (const auto& operation : active.operations) {
-      if (--operation->executions_left == 0) finish(*operation);
-    }
+    end(active);
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   if (progressed || transport_->set_aside()) {
@@ -249,6 +254,15 @@ bool Engine::advance_executions() {
   }
   look_for_missing_peers();
   return false;
+}
+
+// With all memory free again. An operation may have been failed by its coordinator's farewell meanwhile.
+void Engine::end(const Active& active) {
+  record_execution(active, false);
+  note_batch(active);
+  for (const auto& operation : active.operations) {
+    if (--operation->executions_unended == 0) operation->settle();
+  }
 }
 
 // Nothing can go on: an execution may wait for a rank that will never send or read again.
@@ -287,6 +301,7 @@ void Engine::finish(Operation& operation, const std::optional<Error>& error) {
 
 // The callback leaves the operation first: a caller of another thread may destroy the operation as soon as it is done.
 void Engine::complete(Operation& operation, const std::optional<Error>& error) {
+  if (operation.executions_unended == 0) operation.settle();  // no device has to do with it
   if (operation.on_done) callbacks_.push_back(std::exchange(operation.on_done, nullptr));
   if (error) {
     operation.fail(*error);

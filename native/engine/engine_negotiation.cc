@@ -16,7 +16,7 @@ Room Engine::room_of(const ProcessSet& set) const {
   std::vector<int32_t> priorities;  // falling, as active_ is
   size_t num_small = 0;
   for (const Active& active : active_) {
-    if (active.set != &set) continue;
+    if (active.set != &set || active.handed_over) continue;  // a stream takes as many as there are
     priorities.push_back(active.priority);
     if (active.bytes <= kSmallBatchBytes) ++num_small;
   }
@@ -186,6 +186,10 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
   if (kind != OpKind::kAllreduce && kind <= OpKind::kReducescatter) {
     throw Error(ErrorKind::kInternal,
                 "the coordinator sent a result of " + operation->spec.name + ", which the members have to execute");
+  }
+  if (operation->spec.on_gpu && !response.payload.empty()) {
+    throw Error(ErrorKind::kInternal,
+                "the coordinator sent a result of " + operation->spec.name + ", whose memory the host does not touch");
   }
   record_answer(*operation, false);
   note_step(set, *operation);

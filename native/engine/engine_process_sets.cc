@@ -37,10 +37,15 @@ void Engine::check_removal(const Operation& operation) {
   found->second.closing = true;
 }
 
-// The other ranks may execute operations of the set only as long as this rank does, so these come first.
+// The other ranks may execute operations of the set only as long as this rank does, so these come first; also what is
+// left to a device.
 bool Engine::may_announce_removal(const Operation& operation) const {
+  const auto id = static_cast<uint32_t>(operation.spec.ranks.front());
+  if (std::any_of(active_.begin(), active_.end(), [id](const Active& active) { return active.set->id == id; })) {
+    return false;
+  }
   const std::lock_guard lock(queue_mutex_);
-  return memberships_.at(static_cast<uint32_t>(operation.spec.ranks.front())).names_in_flight.empty();
+  return memberships_.at(id).names_in_flight.empty();
 }
 
 void Engine::make_process_set(uint32_t id, std::vector<int> members) {
@@ -74,6 +79,7 @@ void Engine::remove_process_set(uint32_t id) {
   }
   sets_.erase(id);
   backend_->remove_process_set(id);
+  if (gpu_backend_ != nullptr) gpu_backend_->remove_process_set(id);
   const std::lock_guard lock(queue_mutex_);
   memberships_.erase(id);
 }

@@ -41,7 +41,7 @@ void Engine::share_memory(Operation& operation) {
 void Engine::find_place(Operation& operation) {
   const RequestSpec& spec = operation.spec;
   const bool may = spec.kind == OpKind::kAllreduce && spec.reduce_op != ReduceOp::kAdasum && !spec.weighted;
-  if (!may || regions_.empty() || !backend_->reduces_in_shared_memory()) return;
+  if (!may || operation.device != kCpuDevice || regions_.empty() || !backend_->reduces_in_shared_memory()) return;
   std::shared_ptr<SharedRegion> found;
   const Buffer& first = operation.inputs.front();
   for (const auto& candidate : regions_) {

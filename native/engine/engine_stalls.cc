@@ -291,7 +291,7 @@ PositionReport Engine::own_position() const {
   PositionReport report;
   std::string waits;
   const auto note = [&](const Operation& operation) {
-    if (!operation.waited_long.load(std::memory_order_relaxed)) return;
+    if (operation.done() || !operation.waited_long.load(std::memory_order_relaxed)) return;
     waits += (waits.empty() ? "" : ", ") + operation.spec.name;
     if (!operation.call_site.empty()) waits += " at " + operation.call_site;
   };

@@ -15,7 +15,8 @@ constexpr Duration kWaitHalfLife = std::chrono::minutes(10);
 }  // namespace
 
 bool may_travel_with_announcement(const RequestSpec& spec, int num_members) {
-  if (spec.kind != OpKind::kAllreduce || spec.reduce_op == ReduceOp::kAdasum) return false;
+  // The host does not read the memory of a GPU.
+  if (spec.kind != OpKind::kAllreduce || spec.reduce_op == ReduceOp::kAdasum || spec.on_gpu) return false;
   const size_t bytes = spec.total_bytes();
   return bytes <= kMostInlineBytes && bytes * static_cast<size_t>(num_members) <= kMostInlineBytesOfAll;
 }
@@ -84,6 +85,7 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
   slot.site = announcement.site;
   slot.weight = announcement.weight;
   slot.priority = announcement.priority;
+  slot.device = announcement.device;
   slot.extents = std::move(announcement.extents);
   slot.place = announcement.place;
   slot.payload = std::move(announcement.payload);

@@ -95,6 +95,7 @@ class Negotiator {
     uint32_t site = 0;
     double weight = 1.0;
     int32_t priority = 0;
+    int32_t device = kCpuDevice;
     std::vector<int64_t> extents;
     uint64_t place = 0;
     Bytes payload;
@@ -156,6 +157,8 @@ class Negotiator {
   [[nodiscard]] NameRef reference(Entry& entry);
   void add_extents(const Entry& entry, NameRef& ref) const;
   void name_absent(const Entry& entry, Response& response) const;
+  [[nodiscard]] int32_t device_of(const Entry& entry, size_t member) const;
+  [[nodiscard]] std::vector<int32_t> devices_of(const Entry& entry) const;
   void assign_id(Entry& entry);
   [[nodiscard]] uint64_t fusion_key(const Entry& entry) const;
   [[nodiscard]] static int32_t priority_of(const Entry& entry);

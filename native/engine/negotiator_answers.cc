@@ -22,6 +22,7 @@ std::string first_difference(const RequestSpec& a, const RequestSpec& b) {
     if (a.tensors[i].dtype != b.tensors[i].dtype) return "data types";
   }
   if (a.kind != b.kind) return "operations";
+  if (a.on_gpu != b.on_gpu) return "kinds of devices";
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     const Shape& left = a.tensors[i].shape;
     const Shape& right = b.tensors[i].shape;
@@ -120,6 +121,12 @@ std::optional<Response> Negotiator::missing_participant(const Entry& entry) cons
       total_weight += entry.slots[member].weight;
       continue;
     }
+    if (spec.on_gpu && device_of(entry, member) < 0) {
+      return error_for(entry, ErrorKind::kMismatch,
+                       entry.name + " failed: " + member_names_[member] +
+                           " has joined without a GPU to take part with. Give its device to join()." +
+                           requests_of(entry));
+    }
     if (spec.kind == OpKind::kBroadcast && spec.root == global_rank(member)) {
       return error_for(entry, ErrorKind::kMismatch,
                        entry.name + " failed: its root, " + member_names_[member] +
@@ -159,8 +166,9 @@ void Negotiator::check_slots(const Entry& entry) const {
   for (size_t member = 0; member < entry.slots.size(); ++member) {
     const Slot& slot = entry.slots[member];
     if (!slot.announced) continue;
-    const bool payload_fits = slot.payload.empty() || slot.payload.size() == payload_bytes;
-    if (!payload_fits || slot.extents.size() != num_extents || !are_rows(slot.extents, 1)) {
+    const bool payload_fits = slot.payload.empty() || (!spec.on_gpu && slot.payload.size() == payload_bytes);
+    const bool device_fits = spec.kind == OpKind::kJoin || spec.on_gpu == (slot.device >= 0);
+    if (!payload_fits || !device_fits || slot.extents.size() != num_extents || !are_rows(slot.extents, 1)) {
       throw Error(ErrorKind::kInternal, member_names_[member] + " sent a damaged announcement of " + entry.name);
     }
   }
@@ -176,7 +184,7 @@ bool Negotiator::has_all_values(const Entry& entry) {
 // Whether every member gives and takes its values at the same place of shared memory, where the others reach them.
 bool Negotiator::is_reachable(const Entry& entry) {
   const uint64_t place = entry.slots.front().place;
-  return place != 0 &&
+  return place != 0 && !entry.spec.on_gpu &&
          std::all_of(entry.slots.begin(), entry.slots.end(), [&](const Slot& slot) { return slot.place == place; });
 }
 
@@ -234,6 +242,21 @@ void Negotiator::name_absent(const Entry& entry, Response& response) const {
   response.num_averaged = static_cast<int32_t>(all_averaged_ ? entry.slots.size() : num_present);
 }
 
+// A member that has joined takes part with the device that it named then.
+int32_t Negotiator::device_of(const Entry& entry, size_t member) const {
+  if (entry.slots[member].announced) return entry.slots[member].device;
+  const auto join = entries_.find(kJoinName);
+  return join == entries_.end() ? kCpuDevice : join->second->slots[member].device;
+}
+
+std::vector<int32_t> Negotiator::devices_of(const Entry& entry) const {
+  std::vector<int32_t> devices;
+  if (!entry.spec.on_gpu) return devices;
+  devices.reserve(entry.slots.size());
+  for (size_t member = 0; member < entry.slots.size(); ++member) devices.push_back(device_of(entry, member));
+  return devices;
+}
+
 Response Negotiator::join_result() {
   Entry& join = entry_of(kJoinName);
   join_ready_ = false;
@@ -272,6 +295,7 @@ uint64_t Negotiator::fusion_key(const Entry& entry) const {
     const Slot& slot = entry.slots[member];
     if (!slot.announced) key = mix(key, member + 1);
     if (spec.weighted) key = mix(key, std::bit_cast<uint64_t>(slot.weight));
+    if (spec.on_gpu) key = mix(key, static_cast<uint64_t>(device_of(entry, member)));
   }
   return key | 1;
 }
@@ -326,6 +350,7 @@ Response Negotiator::execution_of(const std::vector<Entry*>& entries) {
   Response response;
   name_absent(*entries.front(), response);
   response.priority = priority_of(*entries.front());
+  response.devices = devices_of(*entries.front());
   response.direct = is_reachable(*entries.front());
   for (Entry* entry : entries) {
     assign_id(*entry);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/gpu.h"
 #include "engine/request.h"
 #include "transport/shared_region.h"
 
@@ -19,7 +20,14 @@ namespace hvd {
 struct OwnedArray {
   DType dtype = DType::kUInt8;
   Shape shape;
-  std::shared_ptr<std::byte[]> data;
+  std::shared_ptr<std::byte[]> data = nullptr;
+  // Of memory on a GPU: behind `written` it holds the result, and it is given back in the order of `stream`.
+  std::shared_ptr<device::Gpu> gpu = nullptr;
+  device::Stream stream = nullptr;
+  std::vector<device::SharedEvent> written = {};
+
+  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(num_elements(shape)) * size_of(dtype); }
+  [[nodiscard]] int device() const { return gpu == nullptr ? kCpuDevice : gpu->device(); }
 };
 
 // Aligned as frameworks like it, and never without an address, even if it is empty.
@@ -38,6 +46,7 @@ class Operation {
   std::vector<int64_t> splits;  // alltoall: rows for each member
   double weight = 1.0;          // of this rank's values, if the request is weighted
   int32_t priority = 0;         // what has more goes first
+  int device = kCpuDevice;      // of the tensors, which submit() finds; of a join, that to take part with
   bool waited_for = false;      // the caller waits from the start
   std::string call_site;        // "file:line" of the user's call
   // Called once when the operation is done, also if it failed, but not if submit() threw. By whichever thread drives
@@ -49,12 +58,16 @@ class Operation {
   std::vector<int64_t> received_splits;
   uint32_t new_process_set = 0;  // add_process_set: its engine id
   int last_joined = -1;          // join: the global rank that joined last
+  // Of tensors on a GPU, whose callers go on as soon as the work is in a stream: behind these it is done.
+  std::vector<device::SharedEvent> finished;
 
   // Used by the engine alone.
   std::optional<uint32_t> announced_id;
-  int executions_left = 0;
-  uint64_t place = 0;                    // in shared memory
-  std::shared_ptr<SharedRegion> region;  // that holds all inputs, which are the outputs, of an allreduce
+  std::vector<device::SharedEvent> ready;  // behind these, the tensors of a GPU may be touched
+  int executions_left = 0;                 // that callers wait for
+  int executions_unended = 0;              // of which some are only left to the device
+  uint64_t place = 0;                      // in shared memory
+  std::shared_ptr<SharedRegion> region;    // that holds all inputs, which are the outputs, of an allreduce
   bool stands_in = false;  // made by the engine while the caller has joined: neutral values, results for nobody
   std::vector<OwnedArray> scratch;
   TimePoint submitted{};
@@ -70,18 +83,34 @@ class Operation {
   // The error it ended with, if it did. Only after done().
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
+  // Whether a device, too, has done with the memory, or never had to do with it. False for ever if nobody can tell.
+  // Throws no error.
+  [[nodiscard]] bool settled() const;
+  // Why what the device still had to do failed after done(), if it did.
+  [[nodiscard]] std::optional<Error> device_error() const;
+
   // The first call decides; later ones change nothing.
   void complete();
   void fail(const Error& error);
+  // Of an operation on a GPU, after complete() or fail(). With an error, the device may still be at work until
+  // `finished`, or nobody knows until when.
+  void settle();
+  void settle_with(const Error& error, bool known_end);
 
  private:
   static constexpr uint32_t kPending = 0;
   static constexpr uint32_t kDone = 1;
+  enum class Device : uint8_t { kBusy, kSettled, kFailed, kLost };
 
   void finish();
 
   std::atomic<uint32_t> state_{kPending};
+  std::atomic<Device> device_{Device::kBusy};
   std::optional<Error> error_;
+  std::optional<Error> device_error_;
 };
+
+// Of an operation whose memory a device that hangs may write to at any time.
+void keep_for_ever(std::shared_ptr<Operation> operation);
 
 }  // namespace hvd

@@ -40,6 +40,7 @@ Announcement ProcessSet::announcement_of(Operation& operation) {
   announcement.digest = operation.digest;
   announcement.weight = operation.weight;
   announcement.priority = operation.priority;
+  announcement.device = operation.device;
   announcement.place = operation.place;
   add_call_site(operation.call_site, announcement);
   const auto known = known_.find(operation.spec.name);

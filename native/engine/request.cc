@@ -23,7 +23,7 @@ class Digest {
 };
 
 // A request without a name or tensors takes at least this on the wire.
-constexpr size_t kLeastSpecBytes = 45;
+constexpr size_t kLeastSpecBytes = 46;
 constexpr size_t kLeastRefBytes = 21;
 
 template <typename Enum>
@@ -44,7 +44,8 @@ uint64_t RequestSpec::digest() const {
   digest.add(prescale);
   digest.add(postscale);
   digest.add(static_cast<uint64_t>(static_cast<uint32_t>(root)));
-  digest.add(static_cast<uint64_t>(weighted) << 1 | static_cast<uint64_t>(divide_by_initial_world_size));
+  digest.add(static_cast<uint64_t>(on_gpu) << 2 | static_cast<uint64_t>(weighted) << 1 |
+             static_cast<uint64_t>(divide_by_initial_world_size));
   digest.add(ranks.size());
   for (const int64_t rank : ranks) digest.add(static_cast<uint64_t>(rank));
   digest.add(tensors.size());
@@ -75,6 +76,7 @@ std::string RequestSpec::describe(const std::string& call_site) const {
     text << (i == 0 ? " of " : ", ") << name_of(tensors[i].dtype) << " " << to_string(tensors[i].shape);
   }
   if (tensors.size() > 4) text << ", … (" << tensors.size() << " tensors)";
+  if (on_gpu) text << " on a GPU";
   for (size_t i = 0; i < ranks.size() && i < 16; ++i) text << (i == 0 ? " " : ", ") << ranks[i];
   if (ranks.size() > 16) text << ", …";
   if (weighted) text << ", weighted";
@@ -93,6 +95,7 @@ void RequestSpec::write(WireWriter& out) const {
   out.put(postscale);
   out.put(root);
   out.put_string(name);
+  out.put(static_cast<uint8_t>(on_gpu));
   out.put(static_cast<uint8_t>(weighted));
   out.put(static_cast<uint8_t>(divide_by_initial_world_size));
   out.put(unnamed);
@@ -113,6 +116,7 @@ RequestSpec RequestSpec::read(WireReader& in) {
   spec.postscale = in.get<double>();
   spec.root = in.get<int32_t>();
   spec.name = in.get_string();
+  spec.on_gpu = in.get<uint8_t>() != 0;
   spec.weighted = in.get<uint8_t>() != 0;
   spec.divide_by_initial_world_size = in.get<uint8_t>() != 0;
   spec.unnamed = in.get<uint64_t>();
@@ -137,6 +141,7 @@ void Announcement::write(WireWriter& out) const {
   out.put_string(new_site);
   out.put(weight);
   out.put(priority);
+  out.put(device);
   out.put_list(extents);
   out.put(place);
   out.put_bytes(payload);
@@ -155,6 +160,7 @@ Announcement Announcement::read(WireReader& in) {
   announcement.new_site = in.get_string();
   announcement.weight = in.get<double>();
   announcement.priority = in.get<int32_t>();
+  announcement.device = in.get<int32_t>();
   announcement.extents = in.get_list<int64_t>();
   announcement.place = in.get<uint64_t>();
   const auto payload = in.get_bytes();
@@ -203,6 +209,7 @@ void Response::write(WireWriter& out) const {
   out.put(num_averaged);
   out.put(priority);
   out.put_list(absent);
+  out.put_list(devices);
   out.put(static_cast<uint8_t>(direct));
   if (kind == Kind::kResult) out.put_bytes(payload);
   if (kind == Kind::kError) {
@@ -219,6 +226,7 @@ Response Response::read(WireReader& in) {
   response.num_averaged = in.get<int32_t>();
   response.priority = in.get<int32_t>();
   response.absent = in.get_list<int32_t>();
+  response.devices = in.get_list<int32_t>();
   response.direct = in.get<uint8_t>() != 0;
   if (response.kind == Kind::kResult) {
     const auto payload = in.get_bytes();

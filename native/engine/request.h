@@ -28,6 +28,7 @@ struct RequestSpec {
   double postscale = 1.0;
   int32_t root = -1;  // global rank
   std::vector<TensorSpec> tensors;
+  bool on_gpu = false;                       // all tensors, though each rank's may be on another one
   bool weighted = false;                     // Average weighs each rank's values
   bool divide_by_initial_world_size = true;  // join: what Average divides by until all ranks have joined
   std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id;
@@ -37,7 +38,7 @@ struct RequestSpec {
 
   // A 64-bit digest of all that must agree. In allgather and alltoall the first dimension may differ.
   [[nodiscard]] uint64_t digest() const;
-  // "allreduce(Sum) of float32 [2, 3] at train.py:12"; the call site may be empty.
+  // "allreduce(Sum) of float32 [2, 3] on a GPU at train.py:12"; the CPU is not named, and the call site may be empty.
   [[nodiscard]] std::string describe(const std::string& call_site) const;
   [[nodiscard]] size_t total_bytes() const;
   [[nodiscard]] bool first_dimension_differs() const { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
@@ -48,7 +49,7 @@ struct RequestSpec {
 
 // "I am ready for this name": in full the first time, then by the number that the coordinator gave to the name.
 struct Announcement {
-  static constexpr size_t kLeastBytes = 49;  // on the wire
+  static constexpr size_t kLeastBytes = 53;  // on the wire
 
   bool full = true;
   uint32_t id = 0;
@@ -58,6 +59,7 @@ struct Announcement {
   std::string new_site;          // "file:line", when the number is used for the first time
   double weight = 1.0;           // of a weighted average
   int32_t priority = 0;          // what has more goes first
+  int32_t device = kCpuDevice;   // of the tensors; join: that the rank takes part with in operations on GPUs
   std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
   uint64_t place = 0;            // allreduce in place: where in shared memory all values lie; 0 if they do not
   Bytes payload;                 // small allreduce: the values; prescaled, but if weighted
@@ -82,16 +84,17 @@ struct NameRef {
 
 // The coordinator's order: execute these together, or take this result, or fail.
 struct Response {
-  static constexpr size_t kLeastBytes = 18;  // on the wire
+  static constexpr size_t kLeastBytes = 22;  // on the wire
 
   enum class Kind : uint8_t { kExecute, kResult, kError };
   Kind kind = Kind::kExecute;
-  std::vector<NameRef> names;   // one, but for kExecute of fused operations
-  int32_t num_averaged = 0;     // by how many members Average divides
-  int32_t priority = 0;         // the highest that a member gave one of the names
-  std::vector<int32_t> absent;  // set ranks that have joined and take part with neutral values
-  bool direct = false;          // all values lie at the same places of shared memory
-  Bytes payload;                // kResult: reduced values, empty for a barrier
+  std::vector<NameRef> names;    // one, but for kExecute of fused operations
+  int32_t num_averaged = 0;      // by how many members Average divides
+  int32_t priority = 0;          // the highest that a member gave one of the names
+  std::vector<int32_t> absent;   // set ranks that have joined and take part with neutral values
+  std::vector<int32_t> devices;  // of tensors on GPUs: the device of each set rank
+  bool direct = false;           // all values lie at the same places of shared memory
+  Bytes payload;                 // kResult: reduced values, empty for a barrier
   ErrorKind error_kind = ErrorKind::kMismatch;
   std::string message;
 

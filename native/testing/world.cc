@@ -55,7 +55,8 @@ std::vector<TransportParts> make_transports(int size, Wire wire) {
   return parts;
 }
 
-World::World(int size, const EngineOptions& options, Wire wire, std::optional<int> victim) {
+World::World(int size, const EngineOptions& options, Wire wire, std::optional<int> victim,
+             const std::function<void(int, EngineOptions&)>& adapt) {
   auto parts = make_transports(size, wire);
   if (victim) {
     const TransportParts& its = parts[static_cast<size_t>(*victim)];
@@ -69,6 +70,7 @@ World::World(int size, const EngineOptions& options, Wire wire, std::optional<in
   for (TransportParts& rank_parts : parts) {
     EngineOptions its = options;
     const int rank = rank_parts.rank;
+    if (adapt) adapt(rank, its);
     if (mpi_) its.mpi = std::make_shared<mpi::MpiWorld>(mpi_processes_[static_cast<size_t>(rank)], rank, size);
     engines_.push_back(std::make_unique<Engine>(std::move(rank_parts), its));
   }

@@ -27,8 +27,9 @@ class World {
  public:
   // `victim`: the rank that kill_victim() kills. Second descriptors of its connections are held, so that these stay
   // open when an engine closes; other worlds have none.
-  explicit World(int size, const EngineOptions& options = {}, Wire wire = Wire::kMemory,
-                 std::optional<int> victim = {});
+  // `adapt` changes the options of single ranks.
+  explicit World(int size, const EngineOptions& options = {}, Wire wire = Wire::kMemory, std::optional<int> victim = {},
+                 const std::function<void(int rank, EngineOptions&)>& adapt = {});
 
   [[nodiscard]] int size() const { return static_cast<int>(engines_.size()); }
   [[nodiscard]] Engine& engine(int rank) { return *engines_[static_cast<size_t>(rank)]; }

@@ -1,7 +1,7 @@
 // The fake NCCL itself: what it lets pass, tests of real code cannot see.
 #include <dlfcn.h>
 
-#include <cmath>
+#include <atomic>
 #include <thread>
 
 #include "nccl/codes.h"
@@ -285,6 +285,34 @@ TEST("fake nccl: what a test wants to go wrong does, on the rank and at the call
   CHECK_EQ(second.init(2, id, false), kInProgress);
   CHECK_EQ(first.state(), kRemoteError);
   CHECK_EQ(second.state_now(), kInProgress);
+}
+
+TEST("fake nccl: the end of a group fails, or hangs, where a test wants it") {
+  const FakeCuda cuda;
+  const Nccl nccl;
+  nccl.configure("fail:group_end:1,hang:group_end:2,launch:now");
+  run(cuda, nccl, 1, false, [&](Rank& rank) {
+    float value = 3;
+    const auto end_group = [&] {
+      CHECK_EQ(nccl.call<int()>("ncclGroupStart")(), kSuccess);
+      CHECK_EQ(rank.allreduce(&value, &value, 1, kFloat32, kSum), kSuccess);
+      return nccl.call<int()>("ncclGroupEnd")();
+    };
+    CHECK_EQ(end_group(), kSystemError);
+    std::atomic<bool> ended{false};
+    std::thread caller([&] {
+      CHECK_EQ(end_group(), kSuccess);
+      ended = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    CHECK(!ended);
+    for (int i = 0; i < 10000 && !ended; ++i) {  // it may not have come there before
+      nccl.call<void()>("fake_nccl_release")();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    caller.join();
+    CHECK_EQ(cuda.synchronize(rank.stream), 0);
+  });
 }
 
 TEST("fake nccl: a communicator goes on without a lost rank") {

@@ -18,6 +18,7 @@ RequestSpec make_spec() {
   spec.root = 7;
   spec.tensors = {{DType::kBFloat16, {2, 3}}, {DType::kInt64, {}}, {DType::kBool, {0, 1, 5}}};
   spec.cacheable = false;
+  spec.on_gpu = true;
   spec.weighted = true;
   spec.divide_by_initial_world_size = false;
   spec.ranks = {1, 5};
@@ -30,7 +31,7 @@ bool same(const RequestSpec& a, const RequestSpec& b) {
     return x.dtype == y.dtype && x.shape == y.shape;
   };
   return a.kind == b.kind && a.name == b.name && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
-         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.weighted == b.weighted &&
+         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.on_gpu == b.on_gpu && a.weighted == b.weighted &&
          a.divide_by_initial_world_size == b.divide_by_initial_world_size && a.ranks == b.ranks &&
          a.unnamed == b.unnamed &&
          std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same_tensor);
@@ -46,6 +47,7 @@ Message make_announcements() {
   full.site = 3;
   full.new_site = "train.py:12";
   full.weight = 2.5;
+  full.device = 3;
   full.payload = Bytes(17, std::byte{0x5a});
   Announcement by_id;
   by_id.full = false;
@@ -73,6 +75,7 @@ Message make_responses() {
   execute.names = {known, fresh};
   execute.num_averaged = 2;
   execute.absent = {0, 2};
+  execute.devices = {1, 0, 5};
   Response result;
   result.kind = Response::Kind::kResult;
   result.names.emplace_back().name = "c";

@@ -18,16 +18,26 @@ REMOVE_PROCESS_SET: int
 SHARE_MEMORY: int
 
 class Buffer:
-    """A view of a contiguous array in this process's memory; it does not keep the memory alive.
+    """A view of a contiguous array of this process or of a GPU; it does not keep the memory alive.
 
     Args:
         address: of the first element; may be 0 if the shape holds no element.
         dtype: one of bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64,
             float16, bfloat16, float32, float64.
         shape: the extent of each dimension; empty for a scalar.
+        device: the index of a GPU, or -1 for the CPU.
+        stream: of that GPU, on which the array is used, as the driver's handle; 0 is the default
+            stream.
     """
 
-    def __init__(self, address: int, dtype: str, shape: Sequence[int]) -> None: ...
+    def __init__(
+        self,
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        device: int = -1,
+        stream: int = 0,
+    ) -> None: ...
     @staticmethod
     def from_array(array: Any) -> Buffer:
         """Views any object with ``__dlpack__`` or the buffer protocol (CPU, C-contiguous)."""
@@ -40,9 +50,17 @@ class Buffer:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def num_bytes(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
 
 class NativeArray:
-    """Memory that the engine allocated for a result; exports ``__dlpack__`` without a copy."""
+    """Memory that the engine allocated for a result.
+
+    On the CPU it exports ``__dlpack__`` without a copy. On a GPU it is copied with :meth:`copy_to`,
+    as its memory comes and goes in the order of a stream that frameworks do not know.
+    """
 
     def __dlpack__(self, stream: Any = None, **options: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -64,6 +82,20 @@ class NativeArray:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def address(self) -> int: ...
+    @property
+    def device(self) -> int:
+        """The index of a GPU, or -1 for the CPU."""
+
+    def copy_to(self, buffer: Buffer) -> None:
+        """On a GPU: starts a copy into memory of the same GPU, in the order of the buffer's stream.
+
+        The array may go away at once. Nothing waits on the host, and :meth:`Handle.order` is not
+        needed before.
+
+        Raises:
+            UsageError: the array is not on a GPU, the buffer is on another one or of another length.
+            HorovodInternalError: the device failed.
+        """
 
 def private_array(num_bytes: int) -> NativeArray:
     """An array of bytes in ordinary memory, with any values."""
@@ -87,6 +119,28 @@ class Handle:
     def results(self) -> list[NativeArray]:
         """The arrays that the engine allocated (allgather, alltoall, SHARE_MEMORY); after a
         successful wait."""
+
+    def order(self, device: int, stream: int) -> None:
+        """Of tensors on a GPU, after a successful wait: lets a stream go on behind the result.
+
+        The wait ends as soon as the work is on the device, so that the host never waits for it. On
+        the CPU this does nothing.
+
+        Args:
+            device: the index of the stream's GPU.
+            stream: the driver's handle; 0 is the default stream.
+
+        Raises:
+            UsageError: the operation is still in flight.
+            HorovodInternalError: the device failed, or ranks were lost before it was done.
+        """
+
+    def finished(self) -> bool:
+        """Whether the operation ended, on the device, too. Never blocks.
+
+        Raises:
+            HorovodInternalError, MismatchError, PeerLostError, ShutDownError: it failed.
+        """
 
     def received_splits(self) -> list[int]:
         """alltoall: rows received from each member, in the order of set ranks."""
@@ -266,6 +320,47 @@ class MpiWorld:
             HorovodInternalError, UsageError: that failed.
         """
 
+def find_gpu(candidates: Sequence[str]) -> tuple[str, int, int]:
+    """The path and version of the GPU driver's library (13010 is 13.1), and the number of GPUs.
+
+    Args:
+        candidates: as of :func:`find_mpi`; a library that is loaded already is taken before.
+
+    Raises:
+        UsageError: there is none; the message says why for each candidate.
+    """
+
+def find_nccl(candidates: Sequence[str]) -> tuple[str, int, str]:
+    """The path and version of NCCL or RCCL (22907 is 2.29.7), and a warning of a known fault, or "".
+
+    Args:
+        candidates: as of :func:`find_gpu`.
+
+    Raises:
+        UsageError: there is none; the message says why for each candidate.
+    """
+
+class GpuOptions:
+    """How tensors on GPUs are dealt with. Nothing is loaded before the first one.
+
+    Args:
+        driver_candidates, nccl_candidates: as of :func:`find_gpu` and :func:`find_nccl`.
+        operations: auto for NCCL where all ranks of a process set can use it, else through host
+            memory; nccl for an error then; staged for host memory in any case.
+        chunk_bytes: of host memory that travel at a time; the same on all ranks.
+        max_pinned_bytes: of host memory for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver_candidates: Sequence[str],
+        nccl_candidates: Sequence[str],
+        operations: str = ...,
+        chunk_bytes: int = ...,
+        max_pinned_bytes: int = ...,
+    ) -> None: ...
+
 class EngineOptions:
     """How an engine behaves; all fields have defaults and can be given as keywords.
 
@@ -287,6 +382,7 @@ class EngineOptions:
             one that the cost model prefers. The same on all ranks.
         costs: what the cost model knows of the network.
         mpi: moves the data in place of the engine, if given.
+        gpu: how tensors on GPUs are dealt with; without it they are refused.
     """
 
     def __init__(
@@ -307,6 +403,7 @@ class EngineOptions:
         allreduce_algorithm: str = ...,
         costs: CostConstants = ...,
         mpi: MpiWorld | None = ...,
+        gpu: GpuOptions | None = ...,
     ) -> None: ...
 
 class Engine:
@@ -362,6 +459,7 @@ class Engine:
         divide_by_initial_world_size: bool = ...,
         unnamed: int = ...,
         priority: int = ...,
+        device: int = ...,
     ) -> Handle:
         """Hands an operation to the engine; all inputs of one call form a group.
 
@@ -372,7 +470,11 @@ class Engine:
         ``weight`` of this rank's values makes an average a weighted one. ``ranks`` are the members
         of a new process set, or the number of the one to be removed. ``unnamed`` counts operations
         without a name, from 1: ranks that submit different ones under a number get a MismatchError.
-        What has a higher ``priority`` on some rank goes first.
+        What has a higher ``priority`` on some rank goes first. ``device`` of a JOIN is the GPU that
+        the rank takes part with; -1 is the one that it used last.
+
+        All tensors of a call are on one device. Those on a GPU are used behind all that is in their
+        streams now, and ``keep_alive`` is referenced until the device is done.
 
         Raises:
             UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.

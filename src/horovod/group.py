@@ -1,8 +1,12 @@
-"""Process sets for Python: collectives on contiguous CPU memory of any framework.
+"""Process sets for Python: collectives on contiguous memory, of CPUs or GPUs, of any framework.
 
 An adapter turns its tensors into :class:`horovod._native.Buffer` views and calls a :class:`Group`.
 Every method submits and returns a :class:`horovod._native.Handle` at once; ``handle.wait()`` waits
 and raises what went wrong.
+
+Of tensors on a GPU the wait ends when the work is in a stream of the device: ``handle.order()``
+lets the caller's stream go on behind it, and results that the engine allocated are copied with
+``NativeArray.copy_to``.
 """
 
 from __future__ import annotations
@@ -234,7 +238,13 @@ class Group:
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
-    def join(self, *, divide_by_initial_world_size: bool = True, call_site: str = "") -> Handle:
+    def join(
+        self,
+        *,
+        divide_by_initial_world_size: bool = True,
+        device: int = -1,
+        call_site: str = "",
+    ) -> Handle:
         """Says that this rank has no more inputs; ends when all ranks of the set have said so.
 
         Until then the rank takes part in every allreduce with what does not change its result.
@@ -244,6 +254,8 @@ class Group:
         Args:
             divide_by_initial_world_size: whether Average goes on dividing by the size of the set,
                 or by the number of ranks that have not joined.
+            device: of the GPU that this rank takes part with in operations on GPUs; -1 for the one
+                that it used last. Without any, such an operation fails on all ranks.
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
@@ -254,6 +266,7 @@ class Group:
             (),
             options,
             divide_by_initial_world_size=divide_by_initial_world_size,
+            device=device,
         )
 
     def share_memory(self, num_bytes: int, *, name: str, call_site: str = "") -> Handle:

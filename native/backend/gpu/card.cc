@@ -1,0 +1,117 @@
+#include "backend/gpu/card.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kMostTroubleBytes = 600;
+constexpr size_t kMostIdBytes = 256;  // NCCL's has 128
+
+// NCCL counted in another way before 2.9.
+std::pair<int, int> major_minor(int version) {
+  return version < 10000 ? std::pair(version / 1000, version / 100 % 10)
+                         : std::pair(version / 10000, version / 100 % 100);
+}
+
+std::string in_words(const GpuCard& card) {
+  return std::string(card.is_rccl ? "RCCL " : "NCCL ") + nccl_version_text(card.version);
+}
+
+// Which ranks have one GPU: NCCL wants one for each.
+std::optional<std::string> shared_gpu(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
+                                      const std::vector<std::string>& names) {
+  std::map<std::pair<int, std::string>, size_t> first;
+  for (size_t member = 0; member < cards.size(); ++member) {
+    const int host = hosts.empty() ? 0 : hosts.at(member);
+    const auto [found, added] = first.emplace(std::pair(host, cards[member].gpu), member);
+    if (!added) return names[found->second] + " and " + names[member] + " use the same GPU";
+  }
+  return std::nullopt;
+}
+
+// Why the ranks cannot use NCCL together, if so.
+std::optional<std::string> obstacle(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
+                                    const std::vector<std::string>& names) {
+  for (size_t member = 0; member < cards.size(); ++member) {
+    if (!cards[member].trouble.empty()) return names[member] + " cannot use NCCL: " + cards[member].trouble;
+  }
+  if (auto shared = shared_gpu(cards, hosts, names)) return shared;
+  const GpuCard& first = cards.front();
+  for (size_t member = 1; member < cards.size(); ++member) {
+    const GpuCard& card = cards[member];
+    if (card.is_rccl == first.is_rccl && major_minor(card.version) == major_minor(first.version)) continue;
+    return names[member] + " has " + in_words(card) + ", but " + names.front() + " has " + in_words(first) +
+           ", which do not work together";
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> first_that_wants(GpuOperations operations, const std::vector<GpuCard>& cards) {
+  const auto wants = [&](const GpuCard& card) { return card.operations == operations; };
+  const auto found = std::find_if(cards.begin(), cards.end(), wants);
+  if (found == cards.end()) return std::nullopt;
+  return static_cast<size_t>(found - cards.begin());
+}
+
+}  // namespace
+
+std::string nccl_version_text(int version) {
+  const auto [major, minor] = major_minor(version);
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);
+}
+
+Bytes GpuCard::encode() const {
+  WireWriter out;
+  out.put(static_cast<uint8_t>(operations));
+  out.put(static_cast<uint8_t>(is_rccl));
+  out.put(static_cast<int32_t>(version));
+  out.put_string(trouble.substr(0, kMostTroubleBytes));
+  out.put_string(gpu.substr(0, kMostIdBytes / 2));
+  if (unique_id.size() > kMostIdBytes) throw Error(ErrorKind::kInternal, "NCCL's unique id is too long for a card");
+  out.put_string(unique_id);
+  Bytes bytes = out.take();
+  bytes.resize(kBytes);
+  return bytes;
+}
+
+GpuCard GpuCard::decode(std::span<const std::byte> bytes) {
+  WireReader in(bytes);
+  GpuCard card;
+  const auto operations = in.get<uint8_t>();
+  if (operations > static_cast<uint8_t>(GpuOperations::kStaged)) {
+    throw Error(ErrorKind::kInternal, "a rank wants an unknown way for tensors on GPUs: it runs another version");
+  }
+  card.operations = static_cast<GpuOperations>(operations);
+  card.is_rccl = in.get<uint8_t>() != 0;
+  card.version = in.get<int32_t>();
+  card.trouble = in.get_string();
+  card.gpu = in.get_string();
+  card.unique_id = in.get_string();
+  return card;
+}
+
+GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
+                        const std::vector<std::string>& names) {
+  const std::optional<size_t> wants_staged = first_that_wants(GpuOperations::kStaged, cards);
+  const std::optional<size_t> wants_nccl = first_that_wants(GpuOperations::kNccl, cards);
+  std::optional<std::string> reason;
+  if (wants_staged) {
+    reason = "the settings of " + names[*wants_staged] + " say so";
+  } else {
+    reason = obstacle(cards, hosts, names);
+  }
+  if (!reason) return {.kind = GpuPath::Kind::kNccl};
+  if (wants_nccl) {
+    return {.kind = GpuPath::Kind::kRefused,
+            .reason = "the settings of " + names[*wants_nccl] + " want NCCL, which cannot be used: " + *reason};
+  }
+  return {.kind = GpuPath::Kind::kStaged, .by_need = !wants_staged, .reason = *reason};
+}
+
+}  // namespace hvd

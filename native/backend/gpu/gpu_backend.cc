@@ -1,0 +1,160 @@
+#include "backend/gpu/gpu_backend.h"
+
+#include "backend/gpu/agreement.h"
+#include "backend/gpu/route.h"
+
+namespace hvd {
+namespace {
+
+std::string list_of(const std::vector<int>& devices) {
+  std::string text;
+  for (size_t i = 0; i < devices.size() && i < 16; ++i) {
+    text += (i == 0 ? "cuda:" : ", cuda:") + std::to_string(devices[i]);
+  }
+  return devices.size() > 16 ? text + ", …" : text;
+}
+
+}  // namespace
+
+GpuBackend::GpuBackend(std::unique_ptr<Backend> host, const GpuOptions& options, std::shared_ptr<NcclFinder> finder,
+                       Surroundings surroundings)
+    : host_(std::move(host)), options_(options), finder_(std::move(finder)), surroundings_(std::move(surroundings)) {}
+
+GpuBackend::~GpuBackend() = default;
+
+nccl::NcclBackend& GpuBackend::nccl() {
+  if (nccl_ == nullptr) nccl_ = std::make_unique<nccl::NcclBackend>(finder_->library(), surroundings_.ring);
+  return *nccl_;
+}
+
+StagedBackend& GpuBackend::staged() {
+  if (staged_ == nullptr) {
+    staged_ = std::make_unique<StagedBackend>(*host_, options_.staged, surroundings_.ring);
+  }
+  return *staged_;
+}
+
+void GpuBackend::remove_process_set(uint32_t id) {
+  std::erase_if(routes_, [id](const auto& entry) { return entry.first.first == id; });
+  num_agreements_.erase(id);
+  if (nccl_ != nullptr) nccl_->remove_process_set(id);
+  if (staged_ != nullptr) staged_->remove_process_set(id);
+}
+
+void GpuBackend::give_up(const std::string& reason) {
+  if (nccl_ != nullptr) nccl_->give_up(reason);
+  if (staged_ != nullptr) staged_->give_up(reason);
+}
+
+std::vector<std::string> GpuBackend::names_of(const Batch& batch) const {
+  std::vector<std::string> names;
+  names.reserve(batch.members.size());
+  for (const int member : batch.members) names.push_back(surroundings_.name_of_rank(member));
+  return names;
+}
+
+// A rank that has no NCCL takes part in the agreement all the same.
+GpuCard GpuBackend::make_card(const Batch& batch) {
+  GpuCard card{.operations = options_.operations, .trouble = finder_->trouble(), .gpu = batch.gpu->uuid()};
+  if (!card.trouble.empty()) return card;
+  const auto library = finder_->library();
+  card.is_rccl = library->is_rccl;
+  card.version = library->version;
+  if (!library->warning.empty() && nccl_ == nullptr) surroundings_.log(LogLevel::kWarning, library->warning);
+  try {
+    nccl::NcclBackend& backend = nccl();
+    if (batch.set_rank == 0) card.unique_id = backend.make_unique_id();
+  } catch (const Error& error) {
+    card.trouble = error.what();
+  }
+  return card;
+}
+
+GpuPath GpuBackend::settle(const Batch& batch, const std::vector<GpuCard>& cards) {
+  std::vector<int> hosts;
+  for (const int member : batch.members) {
+    if (!surroundings_.hosts.empty()) hosts.push_back(surroundings_.hosts.at(static_cast<size_t>(member)));
+  }
+  const std::vector<std::string> names = names_of(batch);
+  GpuPath path = choose_gpu_path(cards, hosts, names);
+  announce(batch, path);
+  if (path.kind == GpuPath::Kind::kNccl) {
+    nccl().add_communicator({.set = batch.set,
+                             .devices = batch.devices,
+                             .set_rank = batch.set_rank,
+                             .gpu = batch.gpu,
+                             .unique_id = cards.front().unique_id,
+                             .rank_names = names});
+  }
+  return path;
+}
+
+// One member speaks for all.
+void GpuBackend::announce(const Batch& batch, const GpuPath& path) {
+  const std::string who =
+      "tensors on GPUs of process set " + std::to_string(batch.set) + " (" + list_of(batch.devices) + ")";
+  if (path.kind == GpuPath::Kind::kRefused) {
+    throw Error(ErrorKind::kUsage, who + " cannot be reduced: " + path.reason);
+  }
+  if (batch.set_rank != 0) return;
+  if (path.kind == GpuPath::Kind::kNccl) {
+    const auto library = finder_->library();
+    surroundings_.log(LogLevel::kInfo, who + " are reduced by " + (library->is_rccl ? "RCCL " : "NCCL ") +
+                                           nccl_version_text(library->version) + " (" + library->path + ")");
+    return;
+  }
+  const bool alone = batch.members.size() == 1;
+  surroundings_.log(path.by_need && !alone ? LogLevel::kWarning : LogLevel::kInfo,
+                    who + " are reduced through host memory" + (path.by_need ? ", which is slower than NCCL" : "") +
+                        ": " + path.reason);
+}
+
+std::unique_ptr<Execution> GpuBackend::execute(Batch batch, bool staged_only, Begin begin) {
+  std::shared_ptr<GpuRoute>& route = routes_[{batch.set, batch.devices}];
+  if (route == nullptr) {
+    const uint32_t sequence = num_agreements_[batch.set]++;
+    route =
+        std::make_shared<GpuRoute>(*this, std::make_unique<GpuAgreement>(*host_, batch, sequence, make_card(batch)));
+  }
+  return std::make_unique<GpuExecution>(route, std::move(batch), staged_only, std::move(begin));
+}
+
+std::unique_ptr<Execution> GpuBackend::begin_on(GpuPath::Kind kind, bool staged_only, Batch batch, const Begin& begin) {
+  const bool by_nccl = kind == GpuPath::Kind::kNccl && !staged_only && nccl::NcclBackend::serves(batch);
+  if (!by_nccl) return begin(staged(), std::move(batch));
+  ++num_nccl_batches_;
+  return begin(nccl(), std::move(batch));
+}
+
+std::unique_ptr<Execution> GpuBackend::allreduce(Batch batch) {
+  return execute(std::move(batch), surroundings_.deterministic,
+                 [](Backend& backend, Batch given) { return backend.allreduce(std::move(given)); });
+}
+
+std::unique_ptr<Execution> GpuBackend::adasum(Batch batch) {
+  return execute(std::move(batch), true,
+                 [](Backend& backend, Batch given) { return backend.adasum(std::move(given)); });
+}
+
+std::unique_ptr<Execution> GpuBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
+  return execute(std::move(batch), surroundings_.deterministic,
+                 [counts](Backend& backend, Batch given) { return backend.reducescatter(std::move(given), counts); });
+}
+
+std::unique_ptr<Execution> GpuBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
+  return execute(std::move(batch), false,
+                 [counts](Backend& backend, Batch given) { return backend.allgather(std::move(given), counts); });
+}
+
+std::unique_ptr<Execution> GpuBackend::broadcast(Batch batch, int root_set_rank) {
+  return execute(std::move(batch), false, [root_set_rank](Backend& backend, Batch given) {
+    return backend.broadcast(std::move(given), root_set_rank);
+  });
+}
+
+std::unique_ptr<Execution> GpuBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
+  return execute(std::move(batch), false,
+                 [counts](Backend& backend, Batch given) { return backend.alltoall(std::move(given), counts); });
+}
+
+}  // namespace hvd
