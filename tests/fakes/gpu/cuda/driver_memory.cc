@@ -33,10 +33,10 @@ Result copy(const char* call, void* handle, Pointer to, Pointer from, size_t byt
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(call, handle, false, context, stream));
   // Held until the copy is done, so that freeing it meanwhile is noticed.
-  auto pinned = std::make_pair(memory().pinned(reinterpret_cast<void*>(to), bytes),
-                               memory().pinned(reinterpret_cast<void*>(from), bytes));
+  const std::pair pinned(memory().pinned(reinterpret_cast<void*>(to), bytes),
+                         memory().pinned(reinterpret_cast<void*>(from), bytes));
   Device& device = context->device;
-  Driver::get().add(context, stream, [=, &device] {
+  Driver::get().add(context, stream, [=, &device, held = pinned] {
     const Bytes target = memory().resolve(to, bytes);
     const Bytes source = memory().resolve(from, bytes);
     if (target == nullptr || source == nullptr) return break_device(device, call);

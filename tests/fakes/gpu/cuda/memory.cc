@@ -2,9 +2,9 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include "cuda/settings.h"
 
@@ -23,10 +23,11 @@ Pointer range() {
 }
 
 Bytes make_bytes(size_t size, size_t alignment) {
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment));
+  const std::align_val_t aligned{alignment};
+  auto* memory = static_cast<std::byte*>(::operator new(size, aligned, std::nothrow));
   if (memory == nullptr) return nullptr;
   std::memset(memory, kGarbage, size);
-  return {memory, [](std::byte* bytes) { std::free(bytes); }};
+  return {memory, [aligned](std::byte* bytes) { ::operator delete(bytes, aligned); }};
 }
 
 }  // namespace
