@@ -115,9 +115,9 @@ def tell_of_gpus() -> None:
     count = len(tf.config.list_physical_devices("GPU"))
     if count:
         warnings.warn(
-            f"TensorFlow finds {count} GPU{'' if count == 1 else 's'}, but Horovod's operations for "
-            "TensorFlow are on the CPU: TensorFlow copies what they take to host memory, and their "
-            "results back. Tensors of PyTorch stay on their GPUs (horovod.torch)",
+            f"TensorFlow finds {count} GPU{'' if count == 1 else 's'}, but Horovod's operations are "
+            "on the CPU there: TensorFlow copies what they take to host memory, and their results "
+            "back. Tensors of PyTorch stay on their GPUs (horovod.torch)",
             stacklevel=2,
         )
 
