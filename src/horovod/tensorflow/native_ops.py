@@ -114,10 +114,10 @@ def tell_of_gpus() -> None:
     """Warns, once in a process, if TensorFlow computes on GPUs: its tensors are copied."""
     count = len(tf.config.list_physical_devices("GPU"))
     if count:
+        gpus = "1 GPU" if count == 1 else f"{count} GPUs"
         warnings.warn(
-            f"TensorFlow finds {count} GPU{'' if count == 1 else 's'}, but Horovod's operations are "
-            "on the CPU there: TensorFlow copies what they take to host memory, and their results "
-            "back. Tensors of PyTorch stay on their GPUs (horovod.torch)",
+            f"TensorFlow finds {gpus}, but Horovod's operations are on the CPU there: TensorFlow "
+            "copies what they take to host memory, and their results back. Tensors of PyTorch stay on their GPUs (horovod.torch)",
             stacklevel=2,
         )
 
