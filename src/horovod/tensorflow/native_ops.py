@@ -117,7 +117,8 @@ def tell_of_gpus() -> None:
         gpus = "1 GPU" if count == 1 else f"{count} GPUs"
         warnings.warn(
             f"TensorFlow finds {gpus}, but Horovod's operations are on the CPU there: TensorFlow "
-            "copies what they take to host memory, and their results back. Tensors of PyTorch stay on their GPUs (horovod.torch)",
+            "copies what they take to host memory, and their results back. "
+            "Tensors of PyTorch stay on their GPUs (horovod.torch)",
             stacklevel=2,
         )
 
