@@ -258,6 +258,7 @@ class Engine {
   void record_announcement(int peer, const Announcement& announcement);
   void record_answer(const Operation& operation, bool failed);
   void record_execution(const Active& active, bool begins);
+  void record_device(const Active& active, bool begins);
   void record_end(const Operation& operation);
   void give_timeline_command(TimelineCommand command);
   void follow_timeline_commands();
@@ -332,6 +333,7 @@ class Engine {
   bool stuck_reported_ = false;
   std::optional<TimePoint> devices_awaited_;  // since when the end of this engine waits for them
   std::unique_ptr<TimelineSession> timeline_;
+  std::map<int, std::deque<std::pair<const Execution*, std::string>>> at_work_;  // what the timeline shows of devices
   std::shared_ptr<TimelineCommand::Done> ending_timeline_;
   std::unique_ptr<Autotuner> autotuner_;  // on the coordinator of all ranks
   StepMarker steps_;

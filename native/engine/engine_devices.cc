@@ -23,7 +23,6 @@ void add_stream(void* stream, std::vector<void*>& streams) {
 std::unique_ptr<GpuBackend> Engine::make_gpu_backend() {
   if (!options_.gpu) return nullptr;
   GpuBackend::Surroundings surroundings{.deterministic = options_.deterministic,
-                                        .hosts = transport_->hosts(),
                                         .name_of_rank = [this](int rank) { return name_of_rank(rank); },
                                         .log = options_.log,
                                         .ring = [this] { transport_->doorbell().ring(); }};
@@ -122,6 +121,8 @@ Backend& Engine::backend_for(const Operation& operation) {
 void Engine::hand_over(Active& active) {
   active.handed_over = true;
   if (gpu_backend_ != nullptr) counters_.nccl_batches.store(gpu_backend_->num_nccl_batches());
+  record_execution(active, false);
+  if (active.operations.front()->spec.on_gpu) record_device(active, true);
   const device::SharedEvent finished = active.execution->finished();
   for (const auto& operation : active.operations) {
     if (finished != nullptr) {

@@ -258,7 +258,7 @@ bool Engine::advance_executions() {
 
 // With all memory free again. An operation may have been failed by its coordinator's farewell meanwhile.
 void Engine::end(const Active& active) {
-  record_execution(active, false);
+  if (active.operations.front()->spec.on_gpu) record_device(active, false);
   note_batch(active);
   for (const auto& operation : active.operations) {
     if (--operation->executions_unended == 0) operation->settle();

@@ -1,4 +1,5 @@
 // What the engine notes of its own work: events for the timeline, costs of batches for tuning.
+#include <algorithm>
 #include <array>
 
 #include "engine/engine.h"
@@ -29,6 +30,12 @@ const Phases& phases_of(const RequestSpec& spec) {
   }};
   if (spec.kind == OpKind::kAllreduce && spec.reduce_op == ReduceOp::kAdasum) return kAdasum;
   return kByKind.at(static_cast<size_t>(spec.kind));
+}
+
+// Of tensors on a GPU: until it is in a stream.
+std::string execution_of(const RequestSpec& spec) {
+  const std::string native = phases_of(spec).execution;
+  return spec.on_gpu ? "GPU_" + native.substr(native.find('_') + 1) : native;
 }
 
 TimePoint steady_now() { return std::chrono::steady_clock::now(); }
@@ -62,7 +69,7 @@ void Engine::record_execution(const Active& active, bool begins) {
   TimelineRecorder& recorder = timeline_->recorder();
   if (!recorder.active()) return;
   const TimePoint now = steady_now();
-  const char* activity = phases_of(active.operations.front()->spec).execution;
+  const std::string activity = execution_of(active.operations.front()->spec);
   for (const auto& operation : active.operations) {
     if (begins) {
       recorder.begin(operation->spec.name, activity, now);
@@ -70,6 +77,32 @@ void Engine::record_execution(const Active& active, bool begins) {
       recorder.end(operation->spec.name, now);
     }
   }
+}
+
+// What a device is at work on stands in a row of its own: the next operation of the same name may have begun. There it
+// is one after the other, as in a stream.
+void Engine::record_device(const Active& active, bool begins) {
+  TimelineRecorder& recorder = timeline_->recorder();
+  if (!recorder.active()) {
+    at_work_.clear();
+    return;
+  }
+  const Operation& first = *active.operations.front();
+  const std::string row = "cuda:" + std::to_string(first.device);
+  auto& spans = at_work_[first.device];
+  if (begins) {
+    spans.emplace_back(active.execution.get(), first.spec.name);
+    if (spans.size() == 1) recorder.begin(row, first.spec.name, steady_now());
+    return;
+  }
+  const auto found =
+      std::find_if(spans.begin(), spans.end(), [&](const auto& span) { return span.first == active.execution.get(); });
+  if (found == spans.end()) return;
+  const bool is_shown = found == spans.begin();
+  spans.erase(found);
+  if (!is_shown) return;
+  recorder.end(row, steady_now());
+  if (!spans.empty()) recorder.begin(row, spans.front().second, steady_now());
 }
 
 void Engine::record_end(const Operation& operation) {

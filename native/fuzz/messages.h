@@ -19,6 +19,7 @@ inline RequestSpec make_spec(Input& in, const std::string& name) {
   spec.reduce_op = static_cast<ReduceOp>(in.below(static_cast<size_t>(ReduceOp::kProduct) + 1));
   if (in.flip()) spec.prescale = static_cast<double>(in.number());
   spec.root = static_cast<int32_t>(in.number());
+  spec.on_gpu = in.below(8) == 1;
   spec.weighted = in.below(8) == 1;
   spec.unnamed = in.below(4) == 1 ? in.below(3) : 0;
   spec.cacheable = in.below(4) != 1;
@@ -50,6 +51,7 @@ inline Announcement make_announcement(Input& in, std::span<const RequestSpec> kn
   if (in.below(4) == 1) announcement.weight = static_cast<double>(in.number());
   if (in.below(4) == 1) announcement.priority = static_cast<int32_t>(in.number());
   if (in.below(4) == 1) announcement.place = in.below(3);
+  if (in.below(4) == 1) announcement.device = static_cast<int32_t>(in.number());
   for (size_t i = in.below(4); i > 0; --i) announcement.extents.push_back(in.number());
   if (in.flip()) announcement.payload = in.bytes(64);
   return announcement;
@@ -79,6 +81,9 @@ inline Response make_response(Input& in, std::span<const RequestSpec> known) {
   response.num_averaged = in.below(4) == 1 ? static_cast<int32_t>(in.number()) : 2;
   response.priority = static_cast<int32_t>(in.below(3));
   if (in.below(4) == 1) response.absent.push_back(static_cast<int32_t>(in.below(3)));
+  for (size_t i = in.below(8) == 1 ? in.below(4) : 0; i > 0; --i) {
+    response.devices.push_back(static_cast<int32_t>(in.number()));
+  }
   response.direct = in.below(8) == 1;
   response.payload = in.bytes(128);
   response.error_kind = ErrorKind::kMismatch;

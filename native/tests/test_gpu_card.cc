@@ -18,9 +18,7 @@ std::vector<GpuCard> good_cards(size_t count) {
 
 const std::vector<std::string> kNames{"rank 0 (a:1)", "rank 1 (a:2)", "rank 2 (b:3)"};
 
-GpuPath choose(const std::vector<GpuCard>& cards, const std::vector<int>& hosts = {}) {
-  return choose_gpu_path(cards, hosts, kNames);
-}
+GpuPath choose(const std::vector<GpuCard>& cards) { return choose_gpu_path(cards, kNames); }
 
 TEST("gpu card: ranks that can all use NCCL do") {
   CHECK(choose(good_cards(3)).kind == Kind::kNccl);
@@ -40,13 +38,11 @@ TEST("gpu card: one rank without NCCL is enough, and is named with its reason") 
   CHECK_EQ(path.reason, "rank 1 (a:2) cannot use NCCL: libnccl.so.2: cannot open shared object file");
 }
 
-TEST("gpu card: ranks of one host that share a GPU are named; the same UUID on other hosts is another GPU") {
+TEST("gpu card: ranks that share a GPU are named") {
   std::vector<GpuCard> cards = good_cards(3);
   cards[2].gpu = cards[0].gpu;
   CHECK_EQ(choose(cards).reason, "rank 0 (a:1) and rank 2 (b:3) use the same GPU");
   CHECK(choose(cards).kind == Kind::kStaged && choose(cards).by_need);
-  CHECK(choose(cards, {0, 0, 1}).kind == Kind::kNccl);
-  CHECK(choose(cards, {0, 1, 0}).kind == Kind::kStaged);
 }
 
 TEST("gpu card: versions of NCCL must have the same minor number, and RCCL is not NCCL") {

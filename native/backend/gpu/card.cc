@@ -23,25 +23,23 @@ std::string in_words(const GpuCard& card) {
   return std::string(card.is_rccl ? "RCCL " : "NCCL ") + nccl_version_text(card.version);
 }
 
-// Which ranks have one GPU: NCCL wants one for each.
-std::optional<std::string> shared_gpu(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
-                                      const std::vector<std::string>& names) {
-  std::map<std::pair<int, std::string>, size_t> first;
+// Which ranks have one GPU: NCCL wants one for each. Hosts do not matter, as containers of one machine look like
+// several.
+std::optional<std::string> shared_gpu(const std::vector<GpuCard>& cards, const std::vector<std::string>& names) {
+  std::map<std::string, size_t> first;
   for (size_t member = 0; member < cards.size(); ++member) {
-    const int host = hosts.empty() ? 0 : hosts.at(member);
-    const auto [found, added] = first.emplace(std::pair(host, cards[member].gpu), member);
+    const auto [found, added] = first.emplace(cards[member].gpu, member);
     if (!added) return names[found->second] + " and " + names[member] + " use the same GPU";
   }
   return std::nullopt;
 }
 
 // Why the ranks cannot use NCCL together, if so.
-std::optional<std::string> obstacle(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
-                                    const std::vector<std::string>& names) {
+std::optional<std::string> obstacle(const std::vector<GpuCard>& cards, const std::vector<std::string>& names) {
   for (size_t member = 0; member < cards.size(); ++member) {
     if (!cards[member].trouble.empty()) return names[member] + " cannot use NCCL: " + cards[member].trouble;
   }
-  if (auto shared = shared_gpu(cards, hosts, names)) return shared;
+  if (auto shared = shared_gpu(cards, names)) return shared;
   const GpuCard& first = cards.front();
   for (size_t member = 1; member < cards.size(); ++member) {
     const GpuCard& card = cards[member];
@@ -96,15 +94,14 @@ GpuCard GpuCard::decode(std::span<const std::byte> bytes) {
   return card;
 }
 
-GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
-                        const std::vector<std::string>& names) {
+GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<std::string>& names) {
   const std::optional<size_t> wants_staged = first_that_wants(GpuOperations::kStaged, cards);
   const std::optional<size_t> wants_nccl = first_that_wants(GpuOperations::kNccl, cards);
   std::optional<std::string> reason;
   if (wants_staged) {
     reason = "the settings of " + names[*wants_staged] + " say so";
   } else {
-    reason = obstacle(cards, hosts, names);
+    reason = obstacle(cards, names);
   }
   if (!reason) return {.kind = GpuPath::Kind::kNccl};
   if (wants_nccl) {

@@ -41,9 +41,8 @@ struct GpuPath {
   std::string reason = {};  // of the other two
 };
 
-// By set rank: the cards, the numbers of the hosts (empty if all are on one), and what messages call the members.
-[[nodiscard]] GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<int>& hosts,
-                                      const std::vector<std::string>& names);
+// By set rank: the cards, and what messages call the members.
+[[nodiscard]] GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<std::string>& names);
 
 // "2.29.7"
 [[nodiscard]] std::string nccl_version_text(int version);

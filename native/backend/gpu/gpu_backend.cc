@@ -60,7 +60,6 @@ GpuCard GpuBackend::make_card(const Batch& batch) {
   const auto library = finder_->library();
   card.is_rccl = library->is_rccl;
   card.version = library->version;
-  if (!library->warning.empty() && nccl_ == nullptr) surroundings_.log(LogLevel::kWarning, library->warning);
   try {
     nccl::NcclBackend& backend = nccl();
     if (batch.set_rank == 0) card.unique_id = backend.make_unique_id();
@@ -71,12 +70,8 @@ GpuCard GpuBackend::make_card(const Batch& batch) {
 }
 
 GpuPath GpuBackend::settle(const Batch& batch, const std::vector<GpuCard>& cards) {
-  std::vector<int> hosts;
-  for (const int member : batch.members) {
-    if (!surroundings_.hosts.empty()) hosts.push_back(surroundings_.hosts.at(static_cast<size_t>(member)));
-  }
   const std::vector<std::string> names = names_of(batch);
-  GpuPath path = choose_gpu_path(cards, hosts, names);
+  GpuPath path = choose_gpu_path(cards, names);
   announce(batch, path);
   if (path.kind == GpuPath::Kind::kNccl) {
     nccl().add_communicator({.set = batch.set,
@@ -94,19 +89,21 @@ void GpuBackend::announce(const Batch& batch, const GpuPath& path) {
   const std::string who =
       "tensors on GPUs of process set " + std::to_string(batch.set) + " (" + list_of(batch.devices) + ")";
   if (path.kind == GpuPath::Kind::kRefused) {
-    throw Error(ErrorKind::kUsage, who + " cannot be reduced: " + path.reason);
+    throw Error(ErrorKind::kUsage, who + " cannot go anywhere: " + path.reason);
   }
   if (batch.set_rank != 0) return;
   if (path.kind == GpuPath::Kind::kNccl) {
     const auto library = finder_->library();
-    surroundings_.log(LogLevel::kInfo, who + " are reduced by " + (library->is_rccl ? "RCCL " : "NCCL ") +
+    const bool warns = !library->warning.empty() && !std::exchange(has_warned_, true);
+    if (warns) surroundings_.log(LogLevel::kWarning, library->warning);
+    surroundings_.log(LogLevel::kInfo, who + " go by " + (library->is_rccl ? "RCCL " : "NCCL ") +
                                            nccl_version_text(library->version) + " (" + library->path + ")");
     return;
   }
   const bool alone = batch.members.size() == 1;
-  surroundings_.log(path.by_need && !alone ? LogLevel::kWarning : LogLevel::kInfo,
-                    who + " are reduced through host memory" + (path.by_need ? ", which is slower than NCCL" : "") +
-                        ": " + path.reason);
+  surroundings_.log(
+      path.by_need && !alone ? LogLevel::kWarning : LogLevel::kInfo,
+      who + " go through host memory" + (path.by_need ? ", which is slower than NCCL" : "") + ": " + path.reason);
 }
 
 std::unique_ptr<Execution> GpuBackend::execute(Batch batch, bool staged_only, Begin begin) {

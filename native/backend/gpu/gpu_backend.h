@@ -33,7 +33,6 @@ class GpuBackend final : public Backend {
  public:
   struct Surroundings {
     bool deterministic = false;                         // reductions are those of the host
-    std::vector<int> hosts;                             // of each rank; empty if there is only one
     std::function<std::string(int rank)> name_of_rank;  // for messages
     LogSink log;                                        // hears once which way a process set takes
     std::function<void()> ring;                         // may be called from any thread until the destructor ends
@@ -83,6 +82,7 @@ class GpuBackend final : public Backend {
   std::map<std::pair<uint32_t, std::vector<int>>, std::shared_ptr<GpuRoute>> routes_;  // by set and devices
   std::map<uint32_t, uint32_t> num_agreements_;                                        // by set
   uint64_t num_nccl_batches_ = 0;
+  bool has_warned_ = false;  // of a fault of NCCL
 };
 
 }  // namespace hvd

@@ -31,6 +31,7 @@ class StagedExecution : public Execution {
   [[nodiscard]] bool done() const final { return done_; }
   [[nodiscard]] bool handed_over() const final { return finished_ != nullptr; }
   [[nodiscard]] device::SharedEvent finished() const final { return finished_; }
+  [[nodiscard]] bool may_be_on_device() const final { return false; }  // the destructor waits
 
  protected:
   // As advance(), until everything is on its way back; then it calls hand_over().
