@@ -78,12 +78,13 @@ def on_device(index: int) -> Iterator[None]:
 
 
 @contextmanager
-def in_this_process() -> Iterator[Way]:
+def in_this_process() -> Iterator[tuple[torch_cuda.FakeDriver, Way]]:
     """A rank that is a process, with :func:`variables` in its environment."""
     shared = os.environ["FAKE_GPU_SHARED"] == "1"
     way = Way(os.environ["HOROVOD_GPU_OPERATIONS"], shared)
-    with fake_cuda(), on_device(way.device_of(int(os.environ["HOROVOD_LOCAL_RANK"]))):
-        yield way
+    index = way.device_of(int(os.environ["HOROVOD_LOCAL_RANK"]))
+    with fake_cuda() as driver, on_device(index):
+        yield driver, way
 
 
 class GpuRanks:

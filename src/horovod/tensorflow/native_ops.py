@@ -7,6 +7,8 @@ operation runs, so a graph may be built before ``hvd.init()`` and outlive a job.
 from __future__ import annotations
 
 import ctypes
+import functools
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +109,20 @@ def _run_in_any_order() -> None:
         setattr(auto_control_deps, name, frozenset(known) | frozenset(ops))
 
 
+@functools.cache
+def tell_of_gpus() -> None:
+    """Warns, once in a process, if TensorFlow computes on GPUs: its tensors are copied."""
+    count = len(tf.config.list_physical_devices("GPU"))
+    if count:
+        gpus = "1 GPU" if count == 1 else f"{count} GPUs"
+        warnings.warn(
+            f"TensorFlow finds {gpus}, but Horovod's operations are on the CPU there: TensorFlow "
+            "copies what they take to host memory, and their results back. "
+            "Tensors of PyTorch stay on their GPUs (horovod.torch)",
+            stacklevel=2,
+        )
+
+
 class _CurrentJob:
     """Tells the library of jobs and of their process sets."""
 
@@ -116,6 +132,8 @@ class _CurrentJob:
 
     def begun(self, config: Config, group: Group) -> None:
         self._world = group
+        if config.rank == 0 and config.size > 1:
+            tell_of_gpus()
         self._library.horovod_tensorflow_begin_job(
             _native.c_interface(),
             group.engine.c_reference(),

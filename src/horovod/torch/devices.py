@@ -61,7 +61,8 @@ def wait(handle: Handle, tensor: torch.Tensor) -> None:
         HorovodInternalError: the operation failed.
     """
     handle.wait()
-    hand_over(handle, tensor)
+    if not tensor.is_cpu:
+        follow(handle, tensor.get_device())
 
 
 def hand_over(handle: Handle, tensor: torch.Tensor) -> None:

@@ -28,7 +28,7 @@ from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.devices import wait
+from horovod.torch.devices import follow, wait
 from horovod.torch.gradient_weight import check_weight
 from horovod.torch.tensors import view
 from horovod.train.call_site import call_site
@@ -109,7 +109,9 @@ def allreduce(
         call_site=call_site(),
         keep=(tensor, output),
     )
-    wait(handle, output)
+    handle.wait()
+    if not output.is_cpu:
+        follow(handle, output.get_device())
     return output
 
 
