@@ -82,6 +82,7 @@ class NcclWorld {
  private:
   FakeCuda cuda_;
   FakeNccl nccl_;
+  int64_t allocations_before_ = cuda_.alive("allocations");  // a context may end before what it frees
   std::vector<int> devices_;
   std::vector<std::unique_ptr<NcclRank>> ranks_;
   std::map<uint32_t, std::pair<std::vector<int>, std::string>> sets_;  // members and unique id

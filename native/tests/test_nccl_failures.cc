@@ -62,7 +62,7 @@ struct Flight {
 
 // Rank 1 of two fails in this way and says these words. Rank 0 is told, as by the engine, and goes on.
 void check_told(const std::string& rule, const std::vector<std::string>& parts, double prescale = 1.0) {
-  NcclWorld world(2);
+  NcclWorld world(2, {.better_reason_time = std::chrono::milliseconds(20)});
   REQUIRE(world.nccl().configure(rule.c_str()) == 1);
   const Stopwatch watch;
   world.add_communicators();
@@ -116,10 +116,12 @@ TEST("nccl failures: an error of the device is told with its words") {
   flight.me->advance_until(*flight.execution, [&] { return flight.execution->handed_over(); });
   const Stopwatch watch;
   world.cuda().fail_device(1, 700);
-  expect(flight.error(), {"rank 1 on host-1 on cuda:1: allreduce.grad: ", "CUDA_ERROR_ILLEGAL_ADDRESS"});
+  expect(flight.error(),
+         {"rank 1 on host-1 on cuda:1: allreduce.grad: ", "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_LAUNCH_BLOCKING=1"});
   world.rank(1).backend().give_up("illegal address");
   CHECK(flight.execution->done());
   CHECK(watch.seconds() < kSoon);
+  world.cuda().reset();  // or the memory can never be freed
 }
 
 // Of all that does not come back.
