@@ -97,6 +97,7 @@ void Driver::drop_all_of(const SharedContext& context) {
     stream->stop();
     dismiss(std::move(stream));
   }
+  memory_.drop_all_of(context.get());
 }
 
 bool Driver::has_context(int index) { return primary(index) != nullptr; }
