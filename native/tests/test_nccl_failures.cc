@@ -35,8 +35,9 @@ class Stopwatch {
 
 void expect(const std::string& text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
-    if (contains(text, part)) continue;
-    report(__FILE__, __LINE__, "\"" + part + "\" is not in: " + text);
+    std::string words = "\"";
+    words.append(part).append("\" is not in: ").append(text);
+    if (!contains(text, part)) report(__FILE__, __LINE__, words);
   }
 }
 
