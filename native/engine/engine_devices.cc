@@ -135,8 +135,14 @@ void Engine::hand_over(Active& active) {
   }
 }
 
-// Their kernels have been aborted, as far as that is possible. What may still be written to is not freed.
+// Kernels are aborted, as far as that is possible. What may still be written to is not freed. An engine that ends well
+// lets communicators end in good order.
 void Engine::give_up_on_devices(const Error& error) {
+  if (gpu_backend_ == nullptr) return;
+  const bool busy = std::any_of(active_.begin(), active_.end(), [](const Active& active) {
+    return active.operations.front()->spec.on_gpu && !active.execution->done();
+  });
+  if (busy || error.kind() != ErrorKind::kShutDown) gpu_backend_->give_up(error.what());
   for (const Active& active : active_) {
     if (!active.operations.front()->spec.on_gpu) continue;
     const bool known_end = active.handed_over || !active.execution->may_be_on_device();

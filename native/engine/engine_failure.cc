@@ -40,7 +40,6 @@ void Engine::fail(const Error& error, bool tell_peers) {
   }
   detach_regions();
   if (error.kind() != ErrorKind::kShutDown) backend_->give_up(error.what());
-  if (gpu_backend_ != nullptr) gpu_backend_->give_up(error.what());
   give_up_on_devices(error);
   const auto fail_one = [&](Operation& operation) {
     complete(operation, Error(error.kind(), operation.spec.name + " failed: " + error.what()));

@@ -132,6 +132,7 @@ TEST("wire: announcements come back as they were") {
     const Announcement& is = after.announcements[i];
     CHECK_EQ(is.full, was.full);
     CHECK_EQ(is.digest, was.digest);
+    CHECK_EQ(is.device, was.device);
     CHECK(is.extents == was.extents);
     CHECK(is.payload == was.payload);
     if (was.full) CHECK(same(is.spec, was.spec));
@@ -148,6 +149,7 @@ TEST("wire: responses come back as they were") {
     const Response& was = before.responses[i];
     const Response& is = after.responses[i];
     CHECK(is.kind == was.kind);
+    CHECK(is.devices == was.devices);
     CHECK(is.payload == was.payload);
     CHECK_EQ(is.message, was.message);
     REQUIRE(is.names.size() == was.names.size());
@@ -235,6 +237,7 @@ TEST("wire: the digest covers what must agree and nothing else") {
   CHECK(changes([](RequestSpec& s) { s.tensors[0].shape = {3, 2}; }));
   CHECK(changes([](RequestSpec& s) { s.tensors[0].shape = {6}; }));
   CHECK(changes([](RequestSpec& s) { s.weighted = false; }));
+  CHECK(changes([](RequestSpec& s) { s.on_gpu = false; }));
   CHECK(changes([](RequestSpec& s) { s.divide_by_initial_world_size = true; }));
   CHECK(changes([](RequestSpec& s) { s.ranks = {1, 4}; }));
   CHECK(!changes([](RequestSpec& s) { s.unnamed = 1; }));
