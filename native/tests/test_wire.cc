@@ -31,9 +31,9 @@ bool same(const RequestSpec& a, const RequestSpec& b) {
     return x.dtype == y.dtype && x.shape == y.shape;
   };
   return a.kind == b.kind && a.name == b.name && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
-         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.on_gpu == b.on_gpu && a.weighted == b.weighted &&
-         a.divide_by_initial_world_size == b.divide_by_initial_world_size && a.ranks == b.ranks &&
-         a.unnamed == b.unnamed &&
+         a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.on_gpu == b.on_gpu &&
+         a.weighted == b.weighted && a.divide_by_initial_world_size == b.divide_by_initial_world_size &&
+         a.ranks == b.ranks && a.unnamed == b.unnamed &&
          std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same_tensor);
 }
 
