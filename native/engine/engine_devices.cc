@@ -11,8 +11,9 @@
 namespace hvd {
 namespace {
 
-// What devices are at work on when the engine is closed may take this long.
-constexpr Duration kDeviceEndTime = std::chrono::seconds(2);
+// What devices are at work on when the engine is closed may take this long: callers have been told that it is ordered
+// behind what they do next. The loss of a rank ends the wait before.
+constexpr Duration kDeviceEndTime = std::chrono::seconds(30);
 
 void add_stream(void* stream, std::vector<void*>& streams) {
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
