@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cuda_control.h"
@@ -26,7 +27,7 @@ class FakeCuda {
   void forget_driver() { driver_ = nullptr; }
   [[nodiscard]] std::shared_ptr<device::Gpu> gpu(int index) const { return device::Gpu::open(driver_, index); }
 
-#define HVD_DECLARE(type, name, parameters) type(*name) parameters = nullptr;
+#define HVD_DECLARE(type, name, parameters) std::add_pointer_t<type parameters> name = nullptr;
   FAKE_CUDA_CONTROLS(HVD_DECLARE)
 #undef HVD_DECLARE
 

@@ -145,9 +145,16 @@ std::string NcclWorld::end() {
   const auto expect_none = [&](int64_t count, const std::string& what) {
     if (count != 0) text += std::to_string(count) + " " + what + " are left\n";
   };
+  for (const auto& each : ranks_) {  // memory is freed in the order of the default stream
+    const device::Gpu::Current current(*each->gpu());
+    if (cuda_.synchronize(nullptr) != device::kSuccess) text += each->gpu()->where() + " does not end\n";
+  }
+  // A thread that aborted a communicator lets go of it a moment after it has said so.
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (cuda_.alive("streams") > 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   expect_none(nccl_.communicators(), "communicators");
   expect_none(cuda_.alive("streams"), "streams");
-  expect_none(cuda_.alive("allocations"), "allocations");
+  expect_none(cuda_.alive("allocations") - allocations_before_, "allocations");
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "backend/nccl/library.h"
@@ -27,7 +28,7 @@ class FakeNccl {
 
   [[nodiscard]] const std::shared_ptr<const nccl::Library>& library() const { return library_; }
 
-#define HVD_DECLARE(type, name, parameters) type(*name) parameters = nullptr;
+#define HVD_DECLARE(type, name, parameters) std::add_pointer_t<type parameters> name = nullptr;
   FAKE_NCCL_CONTROLS(HVD_DECLARE)
 #undef HVD_DECLARE
 
@@ -81,6 +82,7 @@ class NcclWorld {
  private:
   FakeCuda cuda_;
   FakeNccl nccl_;
+  int64_t allocations_before_ = cuda_.alive("allocations");  // a context may end before what it frees
   std::vector<int> devices_;
   std::vector<std::unique_ptr<NcclRank>> ranks_;
   std::map<uint32_t, std::pair<std::vector<int>, std::string>> sets_;  // members and unique id

@@ -49,13 +49,13 @@ class BackendWorld {
     return all_done(all);
   }
 
- private:
   static bool all_done(const std::vector<Executions>& all) {
     return std::all_of(all.begin(), all.end(), [](const Executions& mine) {
       return std::all_of(mine.begin(), mine.end(), [](const auto& execution) { return execution->done(); });
     });
   }
 
+  // Returns whether anything moved.
   bool take_turn(size_t rank, Executions& mine) {
     Transport& transport = *transports_[rank];
     if (mine.empty()) return false;
@@ -70,6 +70,7 @@ class BackendWorld {
     return progressed || transport.set_aside();
   }
 
+ private:
   Random random_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<Backend>> backends_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -17,8 +18,6 @@ namespace {
 
 // While something is in flight, NCCL is asked that often whether it failed.
 constexpr Duration kCheckPeriod = std::chrono::milliseconds(50);
-// NCCL notices a rank's death too, in words of its own; the connections, which tell who it was, may take that long.
-constexpr Duration kBetterReasonTime = std::chrono::seconds(1);
 // How long the end in good order may take, which includes that of other ranks.
 constexpr Duration kFinalizeTime = std::chrono::seconds(1);
 
@@ -120,9 +119,9 @@ bool Communicator::turn(TimePoint now) {
     const bool finished = take_finished(now);
     return step(now) || finished;
   } catch (const CallError& error) {
-    fail(error, error.may_follow_from_a_lost_rank() ? now + kBetterReasonTime : now);
+    fail(error, error.may_follow_from_a_lost_rank() ? now + options_.better_reason_time : now);
   } catch (const Error& error) {
-    fail(error, now);
+    fail(completed(error), now);
   }
   return true;
 }
@@ -185,7 +184,7 @@ void Communicator::throw_late() const {
   const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(options_.creation_time).count();
   throw Error(ErrorKind::kInternal,
               who() + ": " + library_->name() + " could not make a communicator of " + members + " within " +
-                  std::to_string(static_cast<int>(seconds + 0.5)) +
+                  std::to_string(std::lround(seconds)) +
                   " s. Likely: one of these ranks hangs, its host cannot be reached through the network interface that "
                   "NCCL took (NCCL_SOCKET_IFNAME names the right one), or a firewall is in between. NCCL_DEBUG=INFO "
                   "lets NCCL write what it tries.");
@@ -310,6 +309,18 @@ bool Communicator::end(TimePoint now) {
   ended_->store(true, std::memory_order_release);
   phase_ = Phase::kClosed;
   return true;
+}
+
+// The driver's errors do not know whose they are.
+Error Communicator::completed(const Error& error) const {
+  const std::string text = error.what();
+  if (text.starts_with(who())) return error;
+  const Task* task = launching_.get();
+  if (task == nullptr && !in_flight_.empty()) task = in_flight_.front().get();
+  return {error.kind(),
+          who() + ": " + (task != nullptr ? task->batch_.what + ": " : "") + text +
+              ". Likely: an earlier kernel of the program failed (CUDA_LAUNCH_BLOCKING=1 tells which), or "
+              "the GPU did (dmesg tells)"};
 }
 
 // Told at `tell_at`, unless a better reason comes before.

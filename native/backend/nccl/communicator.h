@@ -120,6 +120,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void hand_over(const std::shared_ptr<Task>& task);
   bool take_finished(TimePoint now);
   bool end(TimePoint now);
+  [[nodiscard]] Error completed(const Error& error) const;
   void fail(const Error& error, TimePoint tell_at);
   [[noreturn]] void throw_late() const;
 

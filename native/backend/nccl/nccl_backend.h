@@ -30,6 +30,8 @@ struct CommunicatorSpec {
 struct NcclOptions {
   // Within which a communicator must be made. Eight B200 took 55 s, thousands of GPUs 150 s (NVIDIA/nccl#1646, #1156).
   Duration creation_time = std::chrono::seconds(180);
+  // NCCL notices a rank's death too, in words of its own; the engine, which knows who it was, may take that long.
+  Duration better_reason_time = std::chrono::seconds(1);
   bool calls_alone = false;  // NCCL also does what concerns one rank only, which otherwise is a copy; for tests
 };
 

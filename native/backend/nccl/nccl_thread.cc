@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <thread>
 
 namespace hvd::nccl {
 namespace {
@@ -44,10 +43,17 @@ struct NcclThread::State {
 
 NcclThread::NcclThread(std::shared_ptr<Signal> signal) : state_(std::make_shared<State>()) {
   state_->signal = std::move(signal);
-  std::thread([state = state_] { run(state); }).detach();
+  thread_ = std::thread([state = state_] { run(state); });
 }
 
-NcclThread::~NcclThread() { stop(); }
+NcclThread::~NcclThread() {
+  stop();
+  if (state_->ended) {
+    thread_.join();
+  } else {
+    thread_.detach();  // it hangs in a call
+  }
+}
 
 void NcclThread::submit(Order order) {
   const std::lock_guard lock(state_->mutex);
@@ -95,7 +101,8 @@ void NcclThread::stop() {
   const TimePoint until = steady_now() + kLastTime;
   {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->stopping) state_->stopping = steady_now();
+    if (state_->stopping) return;
+    state_->stopping = steady_now();
     state_->wake.notify_one();
   }
   const bool ended = state_->signal->wait_for(kGoodOrderTime + kNoticeTime, [&] { return state_->ended.load(); });

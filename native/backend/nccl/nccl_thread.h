@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/nccl/communicator.h"
@@ -58,6 +59,7 @@ class NcclThread {
   void end_all(bool thread_reacts, TimePoint until);
 
   std::shared_ptr<State> state_;
+  std::thread thread_;
 };
 
 }  // namespace hvd::nccl

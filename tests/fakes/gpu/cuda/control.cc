@@ -58,6 +58,7 @@ EXPORTED int64_t fake_cuda_reset() {
     device.held = false;
     device.contexts_made = 0;
   }
+  Driver::get().reap(std::chrono::milliseconds(1000));
   int64_t total = 0;
   for (const char* what : {"contexts", "streams", "events", "pinned blocks", "allocations"}) {
     total += Driver::get().alive(what);

@@ -97,6 +97,7 @@ void Driver::drop_all_of(const SharedContext& context) {
     stream->stop();
     dismiss(std::move(stream));
   }
+  memory_.drop_all_of(context.get());
 }
 
 bool Driver::has_context(int index) { return primary(index) != nullptr; }
@@ -179,9 +180,14 @@ Result Driver::destroy_stream(const void* handle) {
 
 // What is still queued is done, as by the driver.
 void Driver::dismiss(std::shared_ptr<Stream> stream) {
+  reap(std::chrono::milliseconds(0));
   const std::lock_guard lock(leaving_mutex_);
-  std::erase_if(leaving_, [](const auto& left) { return left->try_join(std::chrono::milliseconds(0)); });
   leaving_.push_back(std::move(stream));
+}
+
+void Driver::reap(std::chrono::milliseconds patience) {
+  const std::lock_guard lock(leaving_mutex_);
+  std::erase_if(leaving_, [&](const auto& left) { return left->try_join(patience); });
 }
 
 Stream::Work Driver::waits_for(const Point& point, const std::shared_ptr<Stream>& waiter) {
@@ -261,44 +267,6 @@ void Driver::end() {
     stream->abandon();
     new std::shared_ptr<Stream>(stream);
   }
-}
-
-std::vector<SharedContext>& context_stack() {
-  thread_local std::vector<SharedContext> stack;
-  return stack;
-}
-
-Result find_current(const char* call, SharedContext& context) {
-  if (context_stack().empty()) {
-    note_wrong_use(std::string(call) + " was called on a thread without a context");
-    return kInvalidContext;
-  }
-  context = context_stack().back();
-  if (!context->alive) {
-    note_wrong_use(std::string(call) + " was called in a context that was released");
-    return kContextIsDestroyed;
-  }
-  return context->device.error;
-}
-
-Result find_stream(const char* call, const void* handle, bool any_context, SharedContext& context,
-                   std::shared_ptr<Stream>& stream) {
-  if (const Result failed = find_current(call, context)) return failed;
-  constexpr uintptr_t kLegacy = 1;  // another name of the default stream
-  const bool is_default = handle == nullptr || reinterpret_cast<uintptr_t>(handle) == kLegacy;
-  stream = is_default ? Driver::get().default_stream(context) : Driver::get().stream(handle);
-  if (stream == nullptr) {
-    note_wrong_use(std::string(call) + " was given a stream that does not exist");
-    return kInvalidHandle;
-  }
-  if (stream->context() != context.get()) {
-    if (!any_context) {
-      note_wrong_use(std::string(call) + " was given a stream of another device than the current one");
-      return kInvalidHandle;
-    }
-    return stream->device().error;
-  }
-  return kSuccess;
 }
 
 }  // namespace fake_cuda

@@ -70,6 +70,8 @@ class Driver {
   bool destroy_event(const void* handle);
 
   [[nodiscard]] int64_t alive(const std::string& what);
+  // Waits for the threads of streams that were destroyed.
+  void reap(std::chrono::milliseconds patience);
   // Ends all threads; at the end of the process.
   void end();
 
@@ -96,13 +98,5 @@ class Driver {
   std::vector<std::shared_ptr<Stream>> leaving_;  // until their threads were joined
   int process_ = 0;
 };
-
-// The contexts that a thread has pushed.
-std::vector<SharedContext>& context_stack();
-// The one that is current. Returns why it is of no use.
-Result find_current(const char* call, SharedContext& context);
-// A stream that a call names; it has to be one of the current context, unless the call takes any.
-Result find_stream(const char* call, const void* handle, bool any_context, SharedContext& context,
-                   std::shared_ptr<Stream>& stream);
 
 }  // namespace fake_cuda

@@ -33,10 +33,10 @@ Result copy(const char* call, void* handle, Pointer to, Pointer from, size_t byt
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(call, handle, false, context, stream));
   // Held until the copy is done, so that freeing it meanwhile is noticed.
-  auto pinned = std::make_pair(memory().pinned(reinterpret_cast<void*>(to), bytes),
-                               memory().pinned(reinterpret_cast<void*>(from), bytes));
+  const std::pair pinned(memory().pinned(reinterpret_cast<void*>(to), bytes),
+                         memory().pinned(reinterpret_cast<void*>(from), bytes));
   Device& device = context->device;
-  Driver::get().add(context, stream, [=, &device] {
+  Driver::get().add(context, stream, [=, &device, held = pinned] {
     const Bytes target = memory().resolve(to, bytes);
     const Bytes source = memory().resolve(from, bytes);
     if (target == nullptr || source == nullptr) return break_device(device, call);
@@ -51,7 +51,7 @@ EXPORTED Result cuMemHostAlloc(void** host, size_t bytes, unsigned flags) {
   BEGIN_CALL(cuMemHostAlloc);
   SharedContext context;
   RETURN_IF_FAILED(find_current(call.name(), context));
-  return flags > 7 ? kInvalidValue : memory().pin(bytes, host);
+  return flags > 7 ? kInvalidValue : memory().pin(context.get(), bytes, host);
 }
 
 EXPORTED Result cuMemFreeHost(void* host) {
@@ -67,7 +67,7 @@ EXPORTED Result cuMemAlloc_v2(Pointer* address, size_t bytes) {
   BEGIN_CALL(cuMemAlloc_v2);
   SharedContext context;
   RETURN_IF_FAILED(find_current(call.name(), context));
-  RETURN_IF_FAILED(memory().allocate(bytes, address));
+  RETURN_IF_FAILED(memory().allocate(context.get(), bytes, address));
   memory().make_valid(*address);
   return kSuccess;
 }
@@ -86,7 +86,7 @@ EXPORTED Result cuMemAllocAsync(Pointer* address, size_t bytes, void* handle) {
   SharedContext context;
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(call.name(), handle, false, context, stream));
-  RETURN_IF_FAILED(memory().allocate(bytes, address));
+  RETURN_IF_FAILED(memory().allocate(context.get(), bytes, address));
   Driver::get().add(context, stream, [made = *address] { memory().make_valid(made); });
   return kSuccess;
 }

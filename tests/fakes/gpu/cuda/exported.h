@@ -1,7 +1,7 @@
 // How functions of the driver begin.
 #pragma once
 
-#include "cuda/device.h"
+#include "cuda/current.h"
 #include "cuda/settings.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))

@@ -2,9 +2,9 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include "cuda/settings.h"
 
@@ -23,10 +23,11 @@ Pointer range() {
 }
 
 Bytes make_bytes(size_t size, size_t alignment) {
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment));
+  const std::align_val_t aligned{alignment};
+  auto* memory = static_cast<std::byte*>(::operator new(size, aligned, std::nothrow));
   if (memory == nullptr) return nullptr;
   std::memset(memory, kGarbage, size);
-  return {memory, [](std::byte* bytes) { std::free(bytes); }};
+  return {memory, [aligned](std::byte* bytes) { ::operator delete(bytes, aligned); }};
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ Pointer Memory::find_room(size_t room) {
   return 0;
 }
 
-Result Memory::allocate(size_t bytes, Pointer* address) {
+Result Memory::allocate(const void* owner, size_t bytes, Pointer* address) {
   if (bytes == 0 || address == nullptr) return kInvalidValue;
   Bytes memory = make_bytes(bytes, kAlignment);
   const std::lock_guard lock(mutex_);
@@ -56,7 +57,7 @@ Result Memory::allocate(size_t bytes, Pointer* address) {
   const Pointer found = memory == nullptr ? 0 : find_room(room);
   if (found == 0) return kOutOfMemory;
   next_ = found + room;
-  blocks_[found] = {std::move(memory), bytes, false, false};
+  blocks_[found] = {std::move(memory), bytes, false, false, owner};
   *address = found;
   return kSuccess;
 }
@@ -106,13 +107,13 @@ Bytes Memory::resolve(Pointer address, size_t bytes) const {
   return {block->second.bytes, block->second.bytes.get() + offset};
 }
 
-Result Memory::pin(size_t bytes, void** memory) {
+Result Memory::pin(const void* owner, size_t bytes, void** memory) {
   if (bytes == 0 || memory == nullptr) return kInvalidValue;
   Bytes made = make_bytes(bytes, kPage);
   if (made == nullptr) return kOutOfMemory;
   const std::lock_guard lock(mutex_);
   *memory = made.get();
-  pinned_[made.get()] = {made, bytes, true, false};
+  pinned_[made.get()] = {made, bytes, true, false, owner};
   return kSuccess;
 }
 
@@ -134,6 +135,13 @@ Bytes Memory::pinned(const void* memory, size_t bytes) const {
   const auto offset = static_cast<size_t>(start - block->first);
   if (offset > block->second.size || bytes > block->second.size - offset) return nullptr;
   return {block->second.bytes, block->second.bytes.get() + offset};
+}
+
+void Memory::drop_all_of(const void* owner) {
+  const std::lock_guard lock(mutex_);
+  const auto is_its = [&](const auto& entry) { return entry.second.owner == owner; };
+  std::erase_if(blocks_, is_its);
+  std::erase_if(pinned_, is_its);
 }
 
 size_t Memory::num_blocks() const {

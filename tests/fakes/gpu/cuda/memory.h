@@ -17,8 +17,8 @@ using Bytes = std::shared_ptr<std::byte>;
 
 class Memory {
  public:
-  // Filled with garbage; of use when make_valid() was called.
-  Result allocate(size_t bytes, Pointer* address);
+  // Filled with garbage; of use when make_valid() was called. `owner`: a context.
+  Result allocate(const void* owner, size_t bytes, Pointer* address);
   void make_valid(Pointer address);
   // From now on no call may name it; returns kInvalidValue if it is none.
   Result begin_free(Pointer address);
@@ -29,10 +29,13 @@ class Memory {
   // Its bytes at the time when a stream uses it; nullptr if it is not there (yet, or any more).
   [[nodiscard]] Bytes resolve(Pointer address, size_t bytes) const;
 
-  Result pin(size_t bytes, void** memory);
+  Result pin(const void* owner, size_t bytes, void** memory);
   Result unpin(void* memory);
   // What keeps pinned memory from being used again while a copy is on its way; null for memory that is not pinned.
   [[nodiscard]] Bytes pinned(const void* memory, size_t bytes) const;
+
+  // All that a context has ends with it.
+  void drop_all_of(const void* owner);
 
   [[nodiscard]] size_t num_blocks() const;
   [[nodiscard]] size_t num_bytes() const;
@@ -45,6 +48,7 @@ class Memory {
     size_t size = 0;
     bool valid = false;
     bool leaving = false;
+    const void* owner = nullptr;
   };
 
   [[nodiscard]] static bool is_device_address(Pointer address);

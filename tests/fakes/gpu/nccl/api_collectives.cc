@@ -30,8 +30,7 @@ Result submit(const char* function, const char* call, Operation operation, void*
     const SharedCommunicator communicator = find_communicator(function, comm);
     if (const Result failed = communicator->check(function)) return failed;
     check_operation(*communicator, operation);
-    const bool is_alone = operation.kind == Kind::kSend || operation.kind == Kind::kRecv;
-    if (operation.count == 0 && !is_alone) return kSuccess;
+    if (operation.count == 0 && !is_alone(operation.kind)) return kSuccess;
     operation.action = communicator->next_action(call);
     if (operation.action == Action::kFail) throw Failure(kSystemError, std::string("the test lets ") + call + " fail");
     const bool reads = operation.kind != Kind::kRecv && operation.kind != Kind::kBroadcast;

@@ -50,7 +50,7 @@ constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
 
 template <typename T>
 auto load(const std::byte* values, size_t i) {
-  T value;
+  T value{};
   std::memcpy(&value, values + i * sizeof(T), sizeof(T));
   if constexpr (kIsHalf<T>) {
     return value.load();
@@ -61,7 +61,7 @@ auto load(const std::byte* values, size_t i) {
 
 template <typename T, typename Wide>
 void store(std::byte* values, size_t i, Wide wide) {
-  T value;
+  T value{};
   if constexpr (kIsHalf<T>) {
     value = T::store(wide);
   } else {
@@ -76,8 +76,8 @@ T combine(Op op, T a, T b) {
   if (op == kMax) return a < b ? b : a;
   if (op == kMin) return b < a ? b : a;
   if constexpr (std::is_integral_v<T>) {
-    const auto x = static_cast<uint64_t>(a);
-    const auto y = static_cast<uint64_t>(b);
+    const auto x = static_cast<uint64_t>(static_cast<std::make_unsigned_t<T>>(a));
+    const auto y = static_cast<uint64_t>(static_cast<std::make_unsigned_t<T>>(b));
     return static_cast<T>(op == kProd ? x * y : x + y);
   } else {
     return op == kProd ? a * b : a + b;

@@ -68,6 +68,6 @@ struct Failure : std::runtime_error {
 };
 
 // What ends when its communicator is aborted or its device has failed.
-struct Ended {};
+struct Ended : std::exception {};
 
 }  // namespace fake_nccl

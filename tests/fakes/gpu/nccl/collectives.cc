@@ -1,7 +1,6 @@
 // Every rank gives every other what it needs, and reduces in the order of ranks; simple, and for small worlds.
 #include "nccl/collectives.h"
 
-#include <algorithm>
 #include <cstring>
 #include <deque>
 
@@ -22,6 +21,7 @@ class Step {
       : spec_(spec), operation_(operation), bytes_(operation.count * size_of(operation.dtype)) {}
 
   void give(std::vector<Traffic>& traffic);
+  [[nodiscard]] bool sends_alone() const { return operation_.kind == Kind::kSend; }
   // Takes what came of this operation from the front of each peer's messages.
   void take(std::vector<std::deque<Message>>& came, std::deque<std::vector<std::byte>>& own);
 
@@ -85,7 +85,7 @@ Header Step::header(size_t payload) const {
   header.dtype = operation_.dtype;
   header.count = operation_.count;
   header.payload = payload;
-  if (operation_.kind == Kind::kSend || operation_.kind == Kind::kRecv) return header;
+  if (is_alone(operation_.kind)) return header;
   header.op = operation_.op >= kFirstOwn ? kAnyPremultiplied : operation_.op;
   header.root = operation_.root;
   header.sequence = operation_.sequence;
@@ -103,7 +103,7 @@ void Step::read_input() {
 
 void Step::give(std::vector<Traffic>& traffic) {
   read_input();
-  if (operation_.kind == Kind::kSend || operation_.kind == Kind::kRecv) return give_alone(traffic);
+  if (is_alone(operation_.kind)) return give_alone(traffic);
   give_collective(traffic);
 }
 
@@ -128,13 +128,13 @@ void Step::take(std::vector<std::deque<Message>>& came, std::deque<std::vector<s
     return;
   }
   std::vector<Message> messages(size());
-  const bool is_alone = operation_.kind == Kind::kRecv;
+  const bool receives = operation_.kind == Kind::kRecv;
   for (size_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank() || (is_alone && peer != root())) continue;
+    if (peer == rank() || (receives && peer != root())) continue;
     messages[peer] = std::move(came[peer].front());
     came[peer].pop_front();
   }
-  if (is_alone && is_root()) {
+  if (receives && is_root()) {
     if (own.empty() || own.front().size() != bytes_) {
       throw Failure(kInvalidUsage, "rank " + std::to_string(spec_.rank) + " receives from itself what it has not sent");
     }
@@ -143,7 +143,7 @@ void Step::take(std::vector<std::deque<Message>>& came, std::deque<std::vector<s
   }
   std::vector<const std::byte*> given(size());
   for (size_t peer = 0; peer < size(); ++peer) given[peer] = messages[peer].payload.data();
-  if (!is_alone) given[rank()] = input_.data() + (operation_.kind == Kind::kReducescatter ? rank() * bytes_ : 0);
+  if (!receives) given[rank()] = input_.data() + (operation_.kind == Kind::kReducescatter ? rank() * bytes_ : 0);
   write(given);
 }
 
@@ -179,17 +179,17 @@ void obey(const Operation& operation, const std::function<bool()>& ends) {
 
 }  // namespace
 
-void execute_on(Mesh& mesh, const Communicator::Spec& spec, std::vector<Operation>& operations,
+void execute_on(Mesh& mesh, const Communicator::Spec& spec, const std::vector<Operation>& operations,
                 const std::function<bool()>& ends) {
   std::vector<Traffic> traffic(static_cast<size_t>(spec.size));
   std::deque<Step> steps;
   // As in NCCL, sends and receives of a group come after its collectives.
-  std::stable_partition(operations.begin(), operations.end(), [](const Operation& operation) {
-    return operation.kind != Kind::kSend && operation.kind != Kind::kRecv;
-  });
-  for (const Operation& operation : operations) {
-    obey(operation, ends);
-    steps.emplace_back(spec, operation).give(traffic);
+  for (const bool alone : {false, true}) {
+    for (const Operation& operation : operations) {
+      if (is_alone(operation.kind) != alone) continue;
+      obey(operation, ends);
+      steps.emplace_back(spec, operation).give(traffic);
+    }
   }
   mesh.exchange(traffic, ends);
   std::vector<std::deque<Message>> came(traffic.size());
@@ -198,11 +198,10 @@ void execute_on(Mesh& mesh, const Communicator::Spec& spec, std::vector<Operatio
   }
   // A rank may receive from itself before it sends to itself.
   std::deque<std::vector<std::byte>> own;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    if (operations[i].kind == Kind::kSend) steps[i].take(came, own);
-  }
-  for (size_t i = 0; i < steps.size(); ++i) {
-    if (operations[i].kind != Kind::kSend) steps[i].take(came, own);
+  for (const bool sends : {true, false}) {
+    for (Step& step : steps) {
+      if (step.sends_alone() == sends) step.take(came, own);
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 namespace fake_nccl {
 
 // Throws Failure if ranks do not say the same, or the test wants it, and Ended.
-void execute_on(Mesh& mesh, const Communicator::Spec& spec, std::vector<Operation>& operations,
+void execute_on(Mesh& mesh, const Communicator::Spec& spec, const std::vector<Operation>& operations,
                 const std::function<bool()>& ends);
 
 }  // namespace fake_nccl

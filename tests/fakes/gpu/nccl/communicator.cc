@@ -78,7 +78,7 @@ void Communicator::run(const std::function<void()>& job) {
   } catch (const Failure& failure) {
     fail(failure.code, failure.what());
   } catch (const Ended&) {
-    // it was aborted
+    // already reported: whoever aborted it knows
   }
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
@@ -190,8 +190,7 @@ Result Communicator::launch(std::vector<Operation> operations, const fake_cuda::
   {
     const std::lock_guard lock(mutex_);
     for (Operation& operation : operations) {
-      const bool is_alone = operation.kind == Kind::kSend || operation.kind == Kind::kRecv;
-      if (!is_alone) operation.sequence = next_sequence_++;
+      if (!is_alone(operation.kind)) operation.sequence = next_sequence_++;
     }
     const bool its_turn = num_launches_++ % 2 == 0;
     later = !spec_.blocking &&
@@ -220,11 +219,11 @@ void Communicator::enqueue(std::vector<Operation> operations, const fake_cuda::S
     communicator->changed_.notify_all();
   });
   fake_cuda::fake_cuda_enqueue(
-      place, [counted, operations = std::move(operations), place]() mutable { counted->execute(operations, place); });
+      place, [counted, operations = std::move(operations), place] { counted->execute(operations, place); });
 }
 
 // On the stream. What has failed keeps the stream, as NCCL's kernels do, until it is aborted.
-void Communicator::execute(std::vector<Operation>& operations, const fake_cuda::StreamPlace& place) {
+void Communicator::execute(const std::vector<Operation>& operations, const fake_cuda::StreamPlace& place) {
   const auto ends = [&] { return interrupt_.is_set() || fake_cuda::fake_cuda_is_ending(place); };
   std::unique_lock lock(mutex_);
   while (executing_ && !ends()) changed_.wait_for(lock, std::chrono::milliseconds(10));
@@ -237,7 +236,7 @@ void Communicator::execute(std::vector<Operation>& operations, const fake_cuda::
     fail(failure.code, failure.what());
     fake_nccl::hang(ends);
   } catch (const Ended&) {
-    // it was aborted, or the device has failed
+    // already reported: whoever aborted it knows, and calls say that the device has failed
   }
   lock.lock();
   executing_ = false;

@@ -20,6 +20,9 @@ namespace fake_nccl {
 
 enum class Kind { kEnd, kCard, kAllreduce, kReduce, kBroadcast, kReducescatter, kAllgather, kSend, kRecv };
 
+// Whether it is between two ranks, so that others know nothing of it.
+[[nodiscard]] inline bool is_alone(Kind kind) { return kind == Kind::kSend || kind == Kind::kRecv; }
+
 // An operation of ncclRedOpCreatePreMulSum.
 struct Premultiplied {
   Dtype dtype = 0;
@@ -86,7 +89,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void meet();
   void say_goodbye();
   void enqueue(std::vector<Operation> operations, const fake_cuda::StreamPlace& place);
-  void execute(std::vector<Operation>& operations, const fake_cuda::StreamPlace& place);
+  void execute(const std::vector<Operation>& operations, const fake_cuda::StreamPlace& place);
   void join();
 
   Spec spec_;
