@@ -67,6 +67,42 @@ std::function<void()> take_call(Call* call) {
   return function;
 }
 
+// Functions that streams call must not call the driver, but what they refer to may end with them: then it ends later,
+// when somebody else comes by.
+thread_local bool in_call = false;
+
+struct Leftovers {
+  std::mutex mutex;
+  std::vector<std::pair<std::shared_ptr<Gpu>, std::byte*>> pinned;
+  std::vector<Gpu*> gpus;
+};
+
+Leftovers& leftovers() {
+  static auto* const all = new Leftovers;
+  return *all;
+}
+
+void give_up(Gpu* gpu) {
+  if (!in_call) {
+    delete gpu;
+    return;
+  }
+  const std::lock_guard lock(leftovers().mutex);
+  leftovers().gpus.push_back(gpu);
+}
+
+void clear_leftovers() {
+  std::vector<std::pair<std::shared_ptr<Gpu>, std::byte*>> pinned;
+  std::vector<Gpu*> gone;
+  {
+    const std::lock_guard lock(leftovers().mutex);
+    pinned.swap(leftovers().pinned);
+    gone.swap(leftovers().gpus);
+  }
+  for (const auto& [gpu, memory] : pinned) gpu->free_pinned(memory);
+  for (Gpu* gpu : gone) delete gpu;
+}
+
 Pointer address_of(const std::byte* memory) { return reinterpret_cast<Pointer>(memory); }
 
 }  // namespace
@@ -101,6 +137,7 @@ Gpu::Current::~Current() {
 }
 
 std::shared_ptr<Gpu> Gpu::open(std::shared_ptr<const Driver> driver, int device) {
+  clear_leftovers();
   const std::lock_guard lock(gpus().mutex);
   std::weak_ptr<Gpu>& known = gpus().by_index[{driver.get(), device}];
   if (auto gpu = known.lock()) return gpu;
@@ -109,7 +146,7 @@ std::shared_ptr<Gpu> Gpu::open(std::shared_ptr<const Driver> driver, int device)
     throw Error(ErrorKind::kUsage, "there is no cuda:" + std::to_string(device) + ": this process sees " +
                                        std::to_string(count) + " GPUs (CUDA_VISIBLE_DEVICES says which)");
   }
-  auto gpu = std::shared_ptr<Gpu>(new Gpu);
+  auto gpu = std::shared_ptr<Gpu>(new Gpu, give_up);
   gpu->driver_ = std::move(driver);
   gpu->device_ = device;
   gpu->take_context();
@@ -167,7 +204,11 @@ SharedEvent Gpu::record(Stream stream) {
 void Gpu::call_behind(Stream stream, std::function<void()> function) {
   const Current current(*this);
   Call* call = add_call(std::move(function));
-  const auto trampoline = [](void* data) { take_call(static_cast<Call*>(data))(); };
+  const auto trampoline = [](void* data) {
+    in_call = true;
+    take_call(static_cast<Call*>(data))();
+    in_call = false;
+  };
   const Result result = driver_->functions().launch_host_func(stream, trampoline, call);
   if (result != kSuccess) take_call(call);
   driver_->check(result, "cuLaunchHostFunc", where());
@@ -238,6 +279,7 @@ void Gpu::fill(std::byte* memory, unsigned char value, size_t bytes, Stream stre
 }
 
 std::byte* Gpu::allocate_pinned(size_t bytes) {
+  clear_leftovers();
   const Current current(*this);
   void* memory = nullptr;
   driver_->check(driver_->functions().mem_host_alloc(&memory, bytes, kHostPortable), "cuMemHostAlloc",
@@ -246,6 +288,11 @@ std::byte* Gpu::allocate_pinned(size_t bytes) {
 }
 
 void Gpu::free_pinned(std::byte* memory) {
+  if (in_call) {
+    const std::lock_guard lock(leftovers().mutex);
+    leftovers().pinned.emplace_back(shared_from_this(), memory);
+    return;
+  }
   if (driver_->functions().ctx_push_current(context_) != kSuccess) return;
   driver_->functions().mem_free_host(memory);
   Context popped = nullptr;
@@ -261,14 +308,14 @@ PinnedPool::~PinnedPool() {
 
 std::shared_ptr<std::byte[]> PinnedPool::try_take(bool beyond_limit) {
   const std::lock_guard lock(mutex_);
+  const size_t num_used = num_blocks_ - free_.size();
+  if (num_used >= max_blocks_ && !beyond_limit) return nullptr;
   std::byte* block = nullptr;
-  if (!free_.empty()) {
-    block = free_.back();
-    free_.pop_back();
-  } else if (num_blocks_ < max_blocks_ || beyond_limit) {
+  if (free_.empty()) {
     block = allocate();
   } else {
-    return nullptr;
+    block = free_.back();
+    free_.pop_back();
   }
   const auto give_back = [pool = shared_from_this()](std::byte* given) {
     const std::lock_guard guard(pool->mutex_);

@@ -68,7 +68,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
   // The point behind all that is in the stream now.
   [[nodiscard]] SharedEvent record(Stream stream);
-  // Calls `function` on a thread of the driver when the stream has come here; it must not call the driver.
+  // Calls `function` on a thread of the driver when the stream has come here; it must not call the driver. What it
+  // refers to may end with it. If the device fails it is never called, and stays.
   void call_behind(Stream stream, std::function<void()> function);
   // Does not wait for other streams, nor for the default one. High: of the greatest priority that the device has.
   [[nodiscard]] Stream make_stream(bool high);
@@ -114,8 +115,8 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   ~PinnedPool();
 
   [[nodiscard]] size_t block_bytes() const { return block_bytes_; }
-  // A block, or nullptr if as many as may exist are in use; it goes back to the pool when nobody refers to it.
-  // `beyond_limit`: never nullptr. What was made so stays in the pool.
+  // A block, or nullptr if as many are in use as may be; it goes back to the pool when nobody refers to it.
+  // `beyond_limit`: never nullptr.
   [[nodiscard]] std::shared_ptr<std::byte[]> try_take(bool beyond_limit = false);
 
  private:

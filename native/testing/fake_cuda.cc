@@ -31,7 +31,8 @@ FakeCuda::FakeCuda() {
 
 FakeCuda::~FakeCuda() { reset(); }
 
-DeviceBytes::DeviceBytes(const FakeCuda& cuda, std::shared_ptr<device::Gpu> gpu, const std::vector<std::byte>& values)
+DeviceBytes::DeviceBytes(const FakeCuda& cuda, const std::shared_ptr<device::Gpu>& gpu,
+                         const std::vector<std::byte>& values)
     : cuda_(&cuda), memory_(gpu->allocate(values.size(), nullptr)), size_(values.size()) {
   if (values.empty()) return;
   const device::Gpu::Current current(*gpu);

@@ -38,7 +38,7 @@ class FakeCuda {
 // Bytes on a device.
 class DeviceBytes {
  public:
-  DeviceBytes(const FakeCuda& cuda, std::shared_ptr<device::Gpu> gpu, const std::vector<std::byte>& values);
+  DeviceBytes(const FakeCuda& cuda, const std::shared_ptr<device::Gpu>& gpu, const std::vector<std::byte>& values);
 
   [[nodiscard]] std::byte* data() const { return memory_.get(); }
   [[nodiscard]] std::vector<std::byte> values() const;

@@ -22,6 +22,7 @@ class BackendWorld {
     for (TransportParts& parts : make_transports(size, wire)) {
       transports_.push_back(std::make_unique<Transport>(std::move(parts)));
       backends_.push_back(std::make_unique<NativeBackend>(*transports_.back(), deterministic, plans));
+      orders_.emplace_back();
     }
   }
 
@@ -62,7 +63,7 @@ class BackendWorld {
     transport.flush();
     transport.poll_data();
     bool progressed = false;
-    const size_t first = static_cast<size_t>(random_.bits() % mine.size());
+    const size_t first = static_cast<size_t>(orders_[rank].bits() % mine.size());
     for (size_t i = 0; i < mine.size(); ++i) {
       Execution& execution = *mine[(first + i) % mine.size()];
       progressed = (!execution.done() && execution.advance()) || progressed;
@@ -72,6 +73,7 @@ class BackendWorld {
 
  private:
   Random random_;
+  std::vector<Random> orders_;  // by rank: turns may be taken on several threads
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<Backend>> backends_;
 };

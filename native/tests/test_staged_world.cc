@@ -138,6 +138,15 @@ StagedWorld::StagedWorld(const FakeCuda& cuda, const StagedWorldOptions& options
   }
 }
 
+// Memory of devices has been given back when their default streams have come so far.
+StagedWorld::~StagedWorld() {
+  backends_.clear();
+  for (const auto& gpu : gpus_) {
+    const device::Gpu::Current current(*gpu);
+    cuda_.synchronize(nullptr);
+  }
+}
+
 StagedWorld::Started StagedWorld::prepare(const Work& work, uint64_t seed) const {
   Started started;
   for (int rank = 0; rank < size(); ++rank) {

@@ -76,6 +76,9 @@ class StagedWorld {
   };
 
   StagedWorld(const FakeCuda& cuda, const StagedWorldOptions& options = {});
+  StagedWorld(const StagedWorld&) = delete;
+  StagedWorld& operator=(const StagedWorld&) = delete;
+  ~StagedWorld();
 
   [[nodiscard]] int size() const { return hosts_->size(); }
   [[nodiscard]] const std::shared_ptr<device::Gpu>& gpu(int rank) const { return gpus_[static_cast<size_t>(rank)]; }

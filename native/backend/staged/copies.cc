@@ -57,12 +57,6 @@ Block BlockQueue::try_take(const void* execution, device::PinnedPool& pool) {
   return {memory, give_back};
 }
 
-Keeper::~Keeper() {
-  wait();
-  const std::lock_guard lock(state_->mutex);
-  state_->abandoned = true;
-}
-
 void Keeper::keep(device::Gpu& gpu, device::Stream stream, std::vector<Block> blocks) {
   auto kept = std::make_shared<std::vector<Block>>(std::move(blocks));
   {
@@ -71,8 +65,6 @@ void Keeper::keep(device::Gpu& gpu, device::Stream stream, std::vector<Block> bl
   }
   const auto release = [state = state_, kept] {
     const std::lock_guard lock(state->mutex);
-    // A block whose pool is gone would have to be freed by a call of the driver, which must not be called from here.
-    if (state->abandoned) return static_cast<void>(new std::vector<Block>(std::move(*kept)));
     kept->clear();
     --state->num_kept;
     state->changed.notify_all();

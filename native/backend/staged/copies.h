@@ -73,8 +73,7 @@ class Keeper {
   Keeper() = default;
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
-  // Waits as wait() does; what is in use even then stays in memory for ever.
-  ~Keeper();
+  ~Keeper() { wait(); }
 
   // Until all that is in the stream now is done.
   void keep(device::Gpu& gpu, device::Stream stream, std::vector<Block> blocks);
@@ -86,7 +85,6 @@ class Keeper {
     std::mutex mutex;
     std::condition_variable changed;
     size_t num_kept = 0;
-    bool abandoned = false;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
   bool hopeless_ = false;
