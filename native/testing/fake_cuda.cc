@@ -5,24 +5,13 @@
 #include "testing/check.h"
 
 namespace hvd::testing {
-namespace {
-
-template <class Function>
-void find(void* library, const char* name, Function*& function) {
-  void* found = dlsym(library, name);
-  if (found == nullptr) throw Fatal(std::string("the fake driver lacks ") + name);
-  function = reinterpret_cast<Function*>(found);
-}
-
-}  // namespace
-
 std::string fake_gpu_library(const std::string& name) { return std::string(HVD_FAKE_GPU) + "/" + name; }
 
 FakeCuda::FakeCuda() {
   const std::string path = fake_gpu_library("libfake_cuda.so");
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw Fatal(dlerror());
-#define HVD_FIND(type, name, parameters) find(library, "fake_cuda_" #name, name);
+#define HVD_FIND(type, name, parameters) find_control(library, "fake_cuda_" #name, name);
   FAKE_CUDA_CONTROLS(HVD_FIND)
 #undef HVD_FIND
   reset();

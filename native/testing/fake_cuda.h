@@ -1,6 +1,8 @@
 // The fake CUDA driver of tests/fakes/gpu, and memory of its devices, which faults if the host touches it.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -8,11 +10,20 @@
 
 #include "cuda_control.h"
 #include "device/gpu.h"
+#include "testing/check.h"
 
 namespace hvd::testing {
 
 // Where the fakes were built.
 [[nodiscard]] std::string fake_gpu_library(const std::string& name);
+
+// A function of such a library, opened; throws Fatal if it has none of this name.
+template <class Function>
+void find_control(void* library, const char* name, Function*& function) {
+  void* found = dlsym(library, name);
+  if (found == nullptr) throw Fatal(std::string("a fake library lacks ") + name);
+  function = reinterpret_cast<Function*>(found);
+}
 
 // The driver, and what a test asks of it. Undoes what other tests asked for, at its beginning and at its end.
 class FakeCuda {

@@ -17,20 +17,13 @@ namespace {
 constexpr std::chrono::seconds kPatience{30};
 constexpr std::chrono::milliseconds kLook{100};
 
-template <class Function>
-void find(void* library, const char* name, Function*& function) {
-  void* found = dlsym(library, name);
-  if (found == nullptr) throw Fatal(std::string("the fake NCCL lacks ") + name);
-  function = reinterpret_cast<Function*>(found);
-}
-
 }  // namespace
 
 FakeNccl::FakeNccl() {
   const std::string path = fake_gpu_library("libfake_nccl.so");
   void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) throw Fatal(dlerror());
-#define HVD_FIND(type, name, parameters) find(opened, "fake_nccl_" #name, name);
+#define HVD_FIND(type, name, parameters) find_control(opened, "fake_nccl_" #name, name);
   FAKE_NCCL_CONTROLS(HVD_FIND)
 #undef HVD_FIND
   reset();
