@@ -3,7 +3,7 @@
 namespace hvd::testing {
 namespace {
 
-constexpr Gpus kBoth[] = {Gpus::kOwn, Gpus::kShared};
+constexpr Gpus kBoth[] = {Gpus::kOurs, Gpus::kShared};
 constexpr int64_t kCount = 3000;  // several chunks of the staged path
 
 std::shared_ptr<Operation> reduction(const std::string& name, const GpuTensor& tensor, ReduceOp op = ReduceOp::kSum) {
@@ -27,7 +27,7 @@ TEST("engine gpu: every reduction of every kind of number, on NCCL and through h
       });
       const EngineStatistics numbers = world.engine(0).statistics();
       CHECK_EQ(numbers.gpu_batches, 20U);
-      CHECK_EQ(numbers.nccl_batches, gpus == Gpus::kOwn ? 16U : 0U);  // all but int16
+      CHECK_EQ(numbers.nccl_batches, gpus == Gpus::kOurs ? 16U : 0U);  // all but int16
       CHECK_EQ(world.end(), "");
     }
   }
@@ -178,7 +178,7 @@ TEST("engine gpu: the host does not wait for what the caller's stream still has 
       in_stream.stream = streams[at];
       operations[at] = make_allreduce("x", {in_stream}, {in_stream});
       world.engine(rank).submit(operations[at], true);
-      if (gpus == Gpus::kOwn) {  // NCCL has it, and the callers go on
+      if (gpus == Gpus::kOurs) {  // NCCL has it, and the callers go on
         CHECK(world.engine(rank).wait(*operations[at], std::chrono::seconds(30)));
         CHECK(operations[at]->done());
       }

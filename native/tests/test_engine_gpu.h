@@ -11,7 +11,7 @@
 namespace hvd::testing {
 
 // Which GPU a rank uses: its own, or all the first one, for which NCCL does not serve.
-enum class Gpus : uint8_t { kOwn, kShared };
+enum class Gpus : uint8_t { kOurs, kShared };
 
 inline EngineOptions gpu_options(GpuOperations operations = GpuOperations::kAuto) {
   EngineOptions options;
@@ -54,7 +54,7 @@ class GpuWorld {
   FakeNccl& nccl() { return nccl_; }
   World& ranks() { return world_; }
   Engine& engine(int rank) { return world_.engine(rank); }
-  [[nodiscard]] int device_of(int rank) const { return gpus_ == Gpus::kOwn ? rank : 0; }
+  [[nodiscard]] int device_of(int rank) const { return gpus_ == Gpus::kOurs ? rank : 0; }
   [[nodiscard]] GpuTensor tensor(int rank, const Array& values) const { return {cuda_, device_of(rank), values}; }
   [[nodiscard]] GpuTensor tensor(int rank, DType dtype, int64_t count, double value) const {
     Array values(dtype, {count});

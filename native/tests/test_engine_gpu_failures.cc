@@ -3,7 +3,7 @@
 namespace hvd::testing {
 namespace {
 
-constexpr Gpus kBoth[] = {Gpus::kOwn, Gpus::kShared};
+constexpr Gpus kBoth[] = {Gpus::kOurs, Gpus::kShared};
 constexpr int64_t kCount = 3000;
 constexpr Duration kPrompt = std::chrono::seconds(2);
 
@@ -33,7 +33,7 @@ std::string try_sum(GpuWorld& world, int rank, const std::string& name, int64_t 
 }
 
 TEST("engine gpu: tensors of several devices in one operation are refused in plain words") {
-  GpuWorld world(2, Gpus::kOwn);
+  GpuWorld world(2, Gpus::kOurs);
   const GpuTensor tensor = world.tensor(0, DType::kFloat32, 4, 1);
   const GpuTensor other = world.tensor(1, DType::kFloat32, 4, 1);
   std::vector<float> on_cpu(4);
@@ -71,7 +71,7 @@ TEST("engine gpu: without a driver the caller hears what was tried, and the engi
 }
 
 TEST("engine gpu: a mix of CPU and GPU is a mismatch on all ranks, and the name is free again") {
-  GpuWorld world(2, Gpus::kOwn);
+  GpuWorld world(2, Gpus::kOurs);
   world.ranks().run([&](int rank) {
     std::vector<float> on_cpu(kCount, 1.0F);
     const GpuTensor tensor = world.tensor(rank, DType::kFloat32, kCount, 1);
@@ -95,7 +95,7 @@ TEST("engine gpu: one rank without NCCL takes all to host memory, and one line s
     if (rank == 1) its.gpu->nccl_candidates = {"/no/libnccl.so.2"};
   };
   {
-    GpuWorld world(3, Gpus::kOwn, options, Wire::kMemory, {}, adapt);
+    GpuWorld world(3, Gpus::kOurs, options, Wire::kMemory, {}, adapt);
     world.nccl().reset();
     world.ranks().run([&](int rank) {
       for (int step = 0; step < 3; ++step) CHECK_EQ(try_sum(world, rank, "x"), "fine");
@@ -133,7 +133,7 @@ TEST("engine gpu: ranks that share a GPU are named in one line; who insists on N
 TEST("engine gpu: a deterministic engine reduces on the host, and moves by NCCL") {
   EngineOptions options = gpu_options();
   options.deterministic = true;
-  GpuWorld world(2, Gpus::kOwn, options);
+  GpuWorld world(2, Gpus::kOurs, options);
   world.ranks().run([&](int rank) {
     CHECK_EQ(try_sum(world, rank, "x"), "fine");
     const GpuTensor state = world.tensor(rank, DType::kFloat32, kCount, rank);
@@ -164,7 +164,7 @@ TEST("engine gpu: operations of the CPU over MPI, and ranks on several hosts") {
 }
 
 TEST("engine gpu: a rank that has joined without a GPU fails the operation of the others, not the job") {
-  GpuWorld world(2, Gpus::kOwn);
+  GpuWorld world(2, Gpus::kOurs);
   world.ranks().run([&](int rank) {
     if (rank == 0) {
       const std::string heard = try_sum(world, rank, "x");
@@ -222,10 +222,10 @@ TEST("engine gpu: a rank dies, and everything ends") {
   for (const Gpus gpus : kBoth) kill_in_the_middle(gpus, "");
 }
 
-TEST("engine gpu: a rank dies while kernels wait for it") { kill_in_the_middle(Gpus::kOwn, "hang:allreduce:2@1"); }
+TEST("engine gpu: a rank dies while kernels wait for it") { kill_in_the_middle(Gpus::kOurs, "hang:allreduce:2@1"); }
 
 TEST("engine gpu: an error that NCCL has by itself is told to all ranks with its operation") {
-  GpuWorld world(2, Gpus::kOwn);
+  GpuWorld world(2, Gpus::kOurs);
   CHECK_EQ(world.nccl().configure("async_error:allreduce:2@1"), 1);
   const auto start = std::chrono::steady_clock::now();
   world.ranks().run([&](int rank) {
@@ -294,7 +294,7 @@ TEST("engine gpu: engines that are closed let the device end what all ranks take
 }
 
 TEST("engine gpu: an agreement of one process set does not keep another one waiting") {
-  GpuWorld world(3, Gpus::kOwn);
+  GpuWorld world(3, Gpus::kOurs);
   world.ranks().run([&](int rank) {
     auto add = make_operation(OpKind::kAddProcessSet, "process_set.change", {}, {});
     add->spec.ranks = {0, 1};
