@@ -25,8 +25,7 @@ bool GpuRoute::advance() {
 }
 
 void GpuRoute::begin(GpuExecution& execution) {
-  execution.inner_ =
-      backend_.begin_on(*kind_, execution.staged_only_, std::move(execution.batch_), std::move(execution.begin_));
+  execution.inner_ = backend_.begin_on(*kind_, execution.staged_only_, std::move(execution.batch_), execution.begin_);
 }
 
 GpuExecution::GpuExecution(std::shared_ptr<GpuRoute> route, Batch batch, bool staged_only, GpuRoute::Begin begin)
