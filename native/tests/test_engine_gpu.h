@@ -32,8 +32,8 @@ class GpuTensor {
         dtype_(values.dtype()),
         bytes_(cuda, cuda.gpu(device), values.bytes()) {}
 
-  [[nodiscard]] Buffer view(Shape shape = {}) const {
-    return {bytes_.data(), dtype_, shape.empty() ? shape_ : std::move(shape), device_, nullptr};
+  [[nodiscard]] Buffer view(const Shape& shape = {}) const {
+    return {bytes_.data(), dtype_, shape.empty() ? shape_ : shape, device_, nullptr};
   }
   [[nodiscard]] double get(int64_t index) const { return element(dtype_, bytes_.values().data(), index); }
 
