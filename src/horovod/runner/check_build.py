@@ -70,6 +70,7 @@ def _lines(entries: Iterable[Entry], verbose: bool) -> list[str]:
     found = []
     for entry in entries:
         detail = f": {entry.detail}" if verbose and entry.detail else ""
+        detail = detail.replace("\n", "\n      ")  # below what it belongs to
         found.append(f"    [{'X' if entry.usable else ' '}] {entry.name}{detail}")
     return found
 

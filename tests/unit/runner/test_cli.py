@@ -34,7 +34,7 @@ def test_check_build_needs_no_number_of_ranks(capsys: pytest.CaptureFixture[str]
 
 def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(None, "tried libcuda.so.1"))
+    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(None, "tried:\n  libcuda.so"))
     monkeypatch.setattr("horovod.gpu.find_nccl", lambda: gpu.Search(None, "tried libnccl.so.2"))
     monkeypatch.setattr("shutil.which", lambda name: None)
     lines = build_report().splitlines()
@@ -42,7 +42,7 @@ def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
         assert f"    [ ] {name}" in lines
     why = build_report(verbose=True)
     assert "[ ] PyTorch: no module torch for this Python\n" in why
-    assert "[ ] GPU: tried libcuda.so.1\n" in why
+    assert "    [ ] GPU: tried:\n        libcuda.so\n" in why
     assert "[ ] NCCL: tried libnccl.so.2\n" in why
     assert "[ ] MPI: no mpirun on the path; horovodrun does without\n" in why
     monkeypatch.setattr("shutil.which", lambda name: f"/opt/{name}")
