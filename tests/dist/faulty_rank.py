@@ -29,8 +29,8 @@ def main(fault: str, culprit: int, num_elements: int) -> None:
 
     for step in range(5):
         reduce(f"step{step}")
-    group.barrier().wait(30)
     if group.rank == culprit and fault != "none":
+        group.barrier().wait(30)
         # In the middle of an operation: submitted, but not waited for.
         if num_elements > 1:
             group.allreduce([buffer], [buffer], op=ReduceOp.MAX, name="last", keep=values)
@@ -45,6 +45,8 @@ def main(fault: str, culprit: int, num_elements: int) -> None:
             raise RuntimeError("planted")
         return  # exit_early: the process ends well, with its operation in flight
     try:
+        # In here: the fault may come before this rank has heard that all have reached it.
+        group.barrier().wait(30)
         for step in range(1_000_000):
             reduce("last" if step == 0 else f"more{step}")
             if fault == "none":

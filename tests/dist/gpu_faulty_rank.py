@@ -31,8 +31,8 @@ def main(fault: str, culprit: int) -> None:
         tensor = torch.ones(1000, device="cuda")
         for step in range(_GOOD_STEPS):
             assert float(hvd.allreduce(tensor, name=f"step{step}", op=hvd.Sum)[0]) == hvd.size()
-        hvd.barrier()
         if hvd.rank() == culprit:
+            hvd.barrier()
             print(f"fault {time.time()}", flush=True)
             if fault in ("kill", "stop"):
                 # In the middle of it: submitted, but not waited for.
@@ -41,6 +41,9 @@ def main(fault: str, culprit: int) -> None:
             if fault == "device":
                 driver.fail_device(torch.cuda.current_device(), _UNKNOWN_ERROR)
         try:
+            if hvd.rank() != culprit:
+                # In here: the fault may come before this rank has heard that all have reached it.
+                hvd.barrier()
             for step in range(1_000_000):
                 name = "last" if step == 0 else f"more{step}"
                 # In place: nothing but Horovod uses the device.
