@@ -18,6 +18,8 @@ using Bytes = std::vector<std::byte>;
 
 class WireWriter {
  public:
+  WireWriter() { bytes_.reserve(kUsualBytes); }
+
   template <typename T>
     requires std::is_trivially_copyable_v<T>
   void put(T value) {
@@ -41,6 +43,8 @@ class WireWriter {
     bytes_.resize(at + size);
     if (size > 0) std::memcpy(bytes_.data() + at, data, size);
   }
+
+  static constexpr size_t kUsualBytes = 64;
 
   Bytes bytes_;
 };

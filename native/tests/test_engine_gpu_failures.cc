@@ -108,6 +108,18 @@ TEST("engine gpu: one rank without NCCL takes all to host memory, and one line s
   CHECK(contains(log.lines[0], "/no/libnccl.so.2"));
 }
 
+TEST("engine gpu: ranks that would cut other chunks are told so, and do not wait for each other") {
+  const auto adapt = [](int rank, EngineOptions& its) {
+    if (rank == 1) its.gpu->staged.chunk_bytes = 8192;
+  };
+  GpuWorld world(2, Gpus::kShared, gpu_options(), Wire::kMemory, {}, adapt);
+  world.ranks().run([&](int rank) {
+    const std::string heard = try_sum(world, rank, "x");
+    CHECK(contains(heard, "x: tensors on GPUs of process set 0"));
+    CHECK(contains(heard, "rank 1 has HOROVOD_GPU_CHUNK_SIZE=8192, but rank 0 has 4096"));
+  });
+}
+
 TEST("engine gpu: ranks that share a GPU are named in one line; who insists on NCCL gets that as an error") {
   Log log;
   for (const GpuOperations operations : {GpuOperations::kAuto, GpuOperations::kStaged, GpuOperations::kNccl}) {

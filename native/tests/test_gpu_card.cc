@@ -56,6 +56,20 @@ TEST("gpu card: versions of NCCL must have the same minor number, and RCCL is no
   CHECK_EQ(nccl_version_text(2708), "2.7.8");
 }
 
+TEST("gpu card: settings that ranks must share are compared, and who differs is named") {
+  std::vector<GpuCard> cards = good_cards(3);
+  for (GpuCard& card : cards) card.chunk_bytes = 4096;
+  CHECK(choose(cards).kind == Kind::kNccl);
+  cards[2].chunk_bytes = 8192;
+  CHECK(choose(cards).kind == Kind::kRefused);
+  CHECK_EQ(choose(cards).reason,
+           "rank 2 (b:3) has HOROVOD_GPU_CHUNK_SIZE=8192, but rank 0 (a:1) has 4096: give all ranks the same");
+  cards[2].chunk_bytes = 4096;
+  cards[1].deterministic = true;
+  CHECK(choose(cards).kind == Kind::kRefused);
+  CHECK(contains(choose(cards).reason, "rank 1 (a:2) has HOROVOD_DETERMINISTIC=1, but rank 0 (a:1) has 0"));
+}
+
 TEST("gpu card: settings of one rank count for all, and who insists on NCCL gets an error that says why not") {
   std::vector<GpuCard> cards = good_cards(3);
   cards[2].operations = GpuOperations::kStaged;
@@ -76,11 +90,14 @@ TEST("gpu card: travels in as many bytes as all others, and damage is an error")
   GpuCard card{.operations = GpuOperations::kNccl, .is_rccl = true, .version = 22907};
   card.trouble = std::string(5000, 'x');
   card.gpu = "00112233445566778899aabbccddeeff";
+  card.deterministic = true;
+  card.chunk_bytes = size_t{5} << 32;
   card.unique_id = std::string(128, '\0') + "end";
   const Bytes bytes = card.encode();
   CHECK_EQ(bytes.size(), GpuCard::kBytes);
   const GpuCard read = GpuCard::decode(bytes);
   CHECK(read.operations == card.operations && read.is_rccl && read.version == card.version);
+  CHECK(read.deterministic && read.chunk_bytes == card.chunk_bytes);
   CHECK(read.gpu == card.gpu && read.unique_id == card.unique_id);
   CHECK(!read.trouble.empty() && card.trouble.starts_with(read.trouble));
   const auto is_refused = [](const Bytes& damaged) {
@@ -92,7 +109,7 @@ TEST("gpu card: travels in as many bytes as all others, and damage is an error")
     return false;
   };
   Bytes unknown = bytes;
-  unknown.front() = std::byte{9};
+  unknown[sizeof(uint64_t)] = std::byte{9};  // behind the size of a chunk
   CHECK(is_refused(unknown));
   CHECK(is_refused(Bytes(bytes.begin(), bytes.begin() + 20)));
 }

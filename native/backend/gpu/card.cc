@@ -57,6 +57,23 @@ std::optional<size_t> first_that_wants(GpuOperations operations, const std::vect
   return static_cast<size_t>(found - cards.begin());
 }
 
+// Settings from which ranks choose ways and cut chunks: with different ones they would wait for each other for ever.
+std::optional<std::string> difference(const std::vector<GpuCard>& cards, const std::vector<std::string>& names) {
+  const auto differs = [&](size_t member, const std::string& setting, uint64_t theirs, uint64_t first) {
+    return names[member] + " has " + setting + "=" + std::to_string(theirs) + ", but " + names.front() + " has " +
+           std::to_string(first) + ": give all ranks the same";
+  };
+  const GpuCard& first = cards.front();
+  for (size_t member = 1; member < cards.size(); ++member) {
+    const GpuCard& card = cards[member];
+    if (card.chunk_bytes != first.chunk_bytes)
+      return differs(member, "HOROVOD_GPU_CHUNK_SIZE", card.chunk_bytes, first.chunk_bytes);
+    if (card.deterministic != first.deterministic)
+      return differs(member, "HOROVOD_DETERMINISTIC", card.deterministic ? 1 : 0, first.deterministic ? 1 : 0);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string nccl_version_text(int version) {
@@ -66,26 +83,32 @@ std::string nccl_version_text(int version) {
 
 Bytes GpuCard::encode() const {
   WireWriter out;
+  out.put(chunk_bytes);
   out.put(static_cast<uint8_t>(operations));
+  out.put(static_cast<uint8_t>(deterministic));
   out.put(static_cast<uint8_t>(is_rccl));
   out.put(static_cast<int32_t>(version));
   out.put_string(trouble.substr(0, kMostTroubleBytes));
   out.put_string(gpu.substr(0, kMostIdBytes / 2));
   if (unique_id.size() > kMostIdBytes) throw Error(ErrorKind::kInternal, "NCCL's unique id is too long for a card");
   out.put_string(unique_id);
-  Bytes bytes = out.take();
-  bytes.resize(kBytes);
-  return bytes;
+  const Bytes content = out.take();
+  if (content.size() > kBytes) throw Error(ErrorKind::kInternal, "what this rank has to say of its GPU is too long");
+  Bytes card(kBytes);
+  std::copy(content.begin(), content.end(), card.begin());
+  return card;
 }
 
 GpuCard GpuCard::decode(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   GpuCard card;
+  card.chunk_bytes = in.get<uint64_t>();
   const auto operations = in.get<uint8_t>();
   if (operations > static_cast<uint8_t>(GpuOperations::kStaged)) {
     throw Error(ErrorKind::kInternal, "a rank wants an unknown way for tensors on GPUs: it runs another version");
   }
   card.operations = static_cast<GpuOperations>(operations);
+  card.deterministic = in.get<uint8_t>() != 0;
   card.is_rccl = in.get<uint8_t>() != 0;
   card.version = in.get<int32_t>();
   card.trouble = in.get_string();
@@ -95,6 +118,7 @@ GpuCard GpuCard::decode(std::span<const std::byte> bytes) {
 }
 
 GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<std::string>& names) {
+  if (const auto differs = difference(cards, names)) return {.kind = GpuPath::Kind::kRefused, .reason = *differs};
   const std::optional<size_t> wants_staged = first_that_wants(GpuOperations::kStaged, cards);
   const std::optional<size_t> wants_nccl = first_that_wants(GpuOperations::kNccl, cards);
   std::optional<std::string> reason;

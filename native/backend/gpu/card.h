@@ -22,6 +22,8 @@ struct GpuCard {
   static constexpr size_t kBytes = 1024;  // on the wire, whatever is in it
 
   GpuOperations operations = GpuOperations::kAuto;
+  bool deterministic = false;
+  uint64_t chunk_bytes = 0;  // of the way through host memory
   bool is_rccl = false;
   int version = 0;             // of NCCL: 22907 is 2.29.7
   std::string trouble = {};    // why NCCL cannot be used here; empty if it can

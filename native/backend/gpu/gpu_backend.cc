@@ -55,7 +55,11 @@ std::vector<std::string> GpuBackend::names_of(const Batch& batch) const {
 
 // A rank that has no NCCL takes part in the agreement all the same.
 GpuCard GpuBackend::make_card(const Batch& batch) {
-  GpuCard card{.operations = options_.operations, .trouble = finder_->trouble(), .gpu = batch.gpu->uuid()};
+  GpuCard card{.operations = options_.operations,
+               .deterministic = surroundings_.deterministic,
+               .chunk_bytes = options_.staged.chunk_bytes,
+               .trouble = finder_->trouble(),
+               .gpu = batch.gpu->uuid()};
   if (!card.trouble.empty()) return card;
   const auto library = finder_->library();
   card.is_rccl = library->is_rccl;
@@ -89,7 +93,7 @@ void GpuBackend::announce(const Batch& batch, const GpuPath& path) {
   const std::string who =
       "tensors on GPUs of process set " + std::to_string(batch.set) + " (" + list_of(batch.devices) + ")";
   if (path.kind == GpuPath::Kind::kRefused) {
-    throw Error(ErrorKind::kUsage, who + " cannot go anywhere: " + path.reason);
+    throw Error(ErrorKind::kUsage, batch.what + ": " + who + " cannot go anywhere: " + path.reason);
   }
   if (batch.set_rank != 0) return;
   if (path.kind == GpuPath::Kind::kNccl) {
