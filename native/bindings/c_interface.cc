@@ -91,6 +91,10 @@ int32_t wait(HvdEngine* reference, HvdOperation* submitted) {
   return 1;
 }
 
+void wait_once(HvdEngine* reference, HvdOperation* submitted, int64_t microseconds) {
+  reference->engine->wait_once(*submitted->operation, std::chrono::microseconds(microseconds));
+}
+
 const Error* error_of(const HvdOperation* submitted) {
   if (submitted->refusal) return &*submitted->refusal;
   const auto& error = submitted->operation->error();
@@ -125,6 +129,7 @@ constexpr HvdInterface kInterface = {
     .prepare = &prepare,
     .submit = &submit,
     .wait = &wait,
+    .wait_once = &wait_once,
     .error_kind = &error_kind,
     .error_text = &error_text,
     .num_results = [](const HvdOperation* submitted) -> int32_t {

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-enum { kHvdInterfaceVersion = 1 };
+enum { kHvdInterfaceVersion = 2 };
 
 typedef struct HvdEngine HvdEngine;  // a reference to an engine
 typedef struct HvdOperation HvdOperation;
@@ -39,7 +39,7 @@ typedef struct {
   const int64_t* splits;  // none if all members get the same number of rows
   int32_t num_splits;
   const char* call_site;
-  int32_t waits;  // the caller calls wait() at once
+  int32_t waits;  // the caller calls wait() or wait_once() at once
 
   // Called once when the operation is done, unless submit() refused it; perhaps before submit() returns, and by a
   // thread that must not be blocked.
@@ -58,6 +58,9 @@ typedef struct {
   // Until the operation is done, or the handler of a signal (Ctrl-C) raised an exception, which is gone then; returns
   // whether it is done.
   int32_t (*wait)(HvdEngine*, HvdOperation*);
+  // At most for so long, and then goes on with something else: `done` is to tell of the end. The caller keeps `done`
+  // from releasing the operation before this returns.
+  void (*wait_once)(HvdEngine*, HvdOperation*, int64_t microseconds);
 
   // Of an operation that is done or was refused. The kind is -1, and the text null, if it succeeded.
   int32_t (*error_kind)(const HvdOperation*);

@@ -159,6 +159,12 @@ void Engine::wake() {
 }
 
 bool Engine::wait(Operation& operation, Duration timeout) {
+  const bool done = wait_once(operation, timeout);
+  if (!done) operation.waited_long.store(true, std::memory_order_relaxed);
+  return done;
+}
+
+bool Engine::wait_once(Operation& operation, Duration timeout) {
   const TimePoint until = std::chrono::steady_clock::now() + timeout;
   while (!operation.done()) {
     std::unique_lock lock(drive_mutex_, std::defer_lock);
@@ -176,7 +182,6 @@ bool Engine::wait(Operation& operation, Duration timeout) {
     }
     if (std::chrono::steady_clock::now() >= until) break;
   }
-  if (!operation.done()) operation.waited_long.store(true, std::memory_order_relaxed);
   return operation.done();
 }
 

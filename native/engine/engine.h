@@ -96,6 +96,8 @@ class Engine {
   // Returns whether the operation is done; waits for it at most for `timeout`, driving the engine if nobody else does.
   // Calls what other operations want to have called when they are done.
   bool wait(Operation& operation, Duration timeout);
+  // The same for a caller that does not come back: the operation does not keep it from going on.
+  bool wait_once(Operation& operation, Duration timeout);
 
   // Whether all ranks are on this host.
   [[nodiscard]] bool all_local() const { return all_local_; }
@@ -213,7 +215,7 @@ class Engine {
   bool pass_or_throw();
   void drive(const Operation& operation, TimePoint until);
   static void call(const std::vector<std::function<void()>>& callbacks);
-  [[nodiscard]] bool spin(uint32_t seen, bool gives_way_to_callers);
+  [[nodiscard]] bool spin(uint32_t seen, Duration at_most, bool gives_way_to_callers);
   [[nodiscard]] bool gives_way() const;
   [[nodiscard]] bool take_drive(std::unique_lock<std::mutex>& lock, const Operation& operation);
   void sleep(uint32_t seen, Duration limit);

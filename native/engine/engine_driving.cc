@@ -12,6 +12,9 @@ namespace {
 
 // A waiting caller looks this long for an answer before it sleeps.
 constexpr Duration kSpinTime = std::chrono::microseconds(50);
+// So much longer if each rank of this host has a core: one that falls asleep for a moment offers its core to the
+// threads of other ranks, which then wait for each other there while another core is idle (docs/decisions/0029).
+constexpr Duration kSpinTimeOnOwnCore = std::chrono::milliseconds(2);
 // And this long for the engine's thread to let it drive.
 constexpr Duration kTakeOverTime = std::chrono::microseconds(20);
 // A yield to another rank is back sooner than this.
@@ -80,7 +83,8 @@ void Engine::drive(const Operation& operation, TimePoint until) {
     if (pass() || operation.done()) continue;
     const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) break;
-    if (spin(seen, false)) continue;
+    const Duration most = operation.waited_long ? kSpinTime : kSpinTimeOnOwnCore;  // a slow rank takes longer still
+    if (spin(seen, std::min(left, most), false)) continue;
     sleep(seen, std::min(left, until_next_check().value_or(left)));
   }
   caller_drives_.store(false);
@@ -138,12 +142,12 @@ bool Engine::thread_has_work() const {
 //
 // A spin for peers on other hosts that was in vain shows that they are slower, or that this process does not get the
 // cores it wants: for a moment, sleep is as fast.
-bool Engine::spin(uint32_t seen, bool gives_way_to_callers) {
+bool Engine::spin(uint32_t seen, Duration at_most, bool gives_way_to_callers) {
   const bool remote = !transport_->all_local();
   const int looks = core_for_each_rank_ ? 16 : 1;
   TimePoint now = std::chrono::steady_clock::now();
   if (now < sleep_at_once_until_) return false;
-  const TimePoint until = now + (remote ? kRemoteSpinTime : kSpinTime);
+  const TimePoint until = now + (remote ? kRemoteSpinTime : core_for_each_rank_ ? at_most : kSpinTime);
   const Doorbell& doorbell = transport_->doorbell();
   do {
     for (int i = 0; i < looks; ++i) {
@@ -180,7 +184,7 @@ void Engine::run() {
       do {
         seen = doorbell.events();
       } while (!closed_ && callbacks_.empty() && !gives_way() &&
-               (pass() || (num_waiters_.load() > 0 && spin(seen, true))));
+               (pass() || (num_waiters_.load() > 0 && spin(seen, kSpinTimeOnOwnCore, true))));
       callbacks.swap(callbacks_);
       if (callbacks.empty()) {
         if (closed_) return;

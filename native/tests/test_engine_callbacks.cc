@@ -111,6 +111,28 @@ TEST("engine callbacks: a wait calls those of other operations") {
   });
 }
 
+// As TensorFlow's threads do.
+TEST("engine callbacks: who waited once hears of the end from the callback, also if the others come later") {
+  World world(2);
+  for (int round = 0; round < 50; ++round) {
+    Countdown gone(1);
+    world.run([&](int rank) {
+      Engine& engine = world.engine(rank);
+      Countdown countdown(1);
+      Sum sum(rank, "x", round % 2 == 0 ? 4 : 9000);
+      sum.operation->on_done = [&] { countdown.arrive(); };
+      if (rank == 1) CHECK(gone.wait());
+      engine.submit(sum.operation, true);
+      const bool done = engine.wait_once(*sum.operation, std::chrono::milliseconds(rank == 1 ? 20000 : 1));
+      CHECK_EQ(done, rank == 1);
+      CHECK(!sum.operation->waited_long);  // it does not keep the caller from going on
+      if (rank == 0) gone.arrive();
+      CHECK(countdown.wait());
+      CHECK_EQ(sum.array.get(1), reduced(DType::kFloat32, ReduceOp::kSum, 2, 1));
+    });
+  }
+}
+
 TEST("engine callbacks: a mismatch is told, and the engine goes on") {
   World world(2);
   world.run([&](int rank) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
@@ -13,8 +13,20 @@ from horovod.tensorflow import gradient_reduction
 if TYPE_CHECKING:
     import pytest
 
+    from horovod.tensorflow.calls import Call, Reduction
+
 REDUCED = 10.0
 """What stands for the reduction: all values are multiplied by it."""
+
+
+class Reduced(NamedTuple):
+    """What one operation was asked."""
+
+    call: Call
+    reduction: Reduction
+    compression: Any
+    device_dense: str
+    device_sparse: str
 
 
 class RecordingOps:
@@ -22,20 +34,18 @@ class RecordingOps:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[Reduced] = []
         self.groups: list[int] = []
         self.callers: set[str] = set()
 
-    def allreduce(self, tensor: Any, **options: Any) -> Any:
-        return self._reduce([tensor], options)[0]
+    def reduce_tensor(self, call: Call, tensor: Any, *how: Any) -> Any:
+        return self.reduce_tensors(call, [tensor], *how)[0]
 
-    def grouped_allreduce(self, tensors: list[Any], **options: Any) -> list[Any]:
-        return self._reduce(tensors, options)
-
-    def _reduce(self, tensors: list[Any], options: dict[str, Any]) -> list[Any]:
-        scope = "" if options["ignore_name_scope"] else _current_scope()
-        self.names.append(scope + options["name"])
-        self.calls.append(options)
+    def reduce_tensors(self, call: Call, tensors: list[Any], *how: Any) -> list[Any]:
+        scope = "" if call.ignore_name_scope else _current_scope()
+        assert call.name is not None
+        self.names.append(scope + call.name)
+        self.calls.append(Reduced(call, *how))
         self.groups.append(len(tensors))
         self.callers |= {frame.name for frame in traceback.extract_stack()}
         return [_multiplied(tensor) for tensor in tensors]

@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.tensorflow import calls
 
 
 def on_one_thread() -> None:
@@ -22,7 +23,7 @@ def on_one_thread() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
-def shuffled_step(num_gradients: int, seed: int) -> Any:
+def shuffled_step(num_gradients: int, seed: int, waits_briefly: bool = False) -> Any:
     """A step whose gradients become ready one after the other, in the order of the seed."""
     order = np.random.default_rng(seed).permutation(num_gradients)
 
@@ -34,17 +35,18 @@ def shuffled_step(num_gradients: int, seed: int) -> Any:
             with tf.control_dependencies(ready):
                 gradient = x[: 1 + number % 7] * float(number)
             ready = [gradient]
-            reduced[number] = hvd.allreduce(gradient, op=hvd.Sum, name=f"gradient_{number}")
+            call = calls.Call(name=f"gradient_{number}", waits_briefly=waits_briefly)
+            reduced[number] = calls.allreduce(call, gradient, calls.Reduction(hvd.Sum))
         return [reduced[number] for number in range(num_gradients)]
 
     return step
 
 
-def run_shuffled_steps(num_gradients: int, num_steps: int) -> int:
+def run_shuffled_steps(num_gradients: int, num_steps: int, waits_briefly: bool = False) -> int:
     """Runs steps whose order differs between the ranks; returns how many were right."""
     on_one_thread()
     hvd.init()
-    step = shuffled_step(num_gradients, hvd.rank())
+    step = shuffled_step(num_gradients, hvd.rank(), waits_briefly)
     right = 0
     for number in range(num_steps):
         got = step(tf.fill([7], float(number)))

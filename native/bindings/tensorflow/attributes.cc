@@ -48,6 +48,7 @@ bool read_attributes(TF_OpKernelConstruction* construction, OpKind kind, bool gr
   attributes.grouped = grouped;
   attributes.process_set = integer_attribute(construction, "process_set_id", status);
   attributes.eager = flag(construction, "eager", status);
+  attributes.waits_briefly = flag(construction, "waits_briefly", status);
   attributes.call_site = text(construction, "call_site", status);
   attributes.name = text(construction, "tensor_name", status);
   if (!attributes.eager) {

@@ -15,6 +15,7 @@ struct Attributes {
   std::string name;  // of the node, or what the user called an eager operation; empty if that has no name
   int64_t process_set = 0;
   bool eager = false;
+  bool waits_briefly = false;
   std::string call_site;
   int reduce_op = 0;
   double prescale = 1.0;

@@ -13,10 +13,11 @@ constexpr const char* kTypes =
     "T: list({bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double}) >= 1";
 
 // `eager`: run by itself, not in a graph; then `tensor_name` is what the user called it, or empty. In a graph the name
-// of the node counts.
+// of the node counts. `waits_briefly`: nothing else of a step can happen meanwhile, so the thread that runs it helps.
 std::vector<const char*> with_common(std::initializer_list<const char*> own) {
-  std::vector<const char*> attributes = {"process_set_id: int = 0", "ignore_name_scope: bool = false",
-                                         "eager: bool = false", "tensor_name: string = ''", "call_site: string = ''"};
+  std::vector<const char*> attributes = {"process_set_id: int = 0",  "ignore_name_scope: bool = false",
+                                         "eager: bool = false",      "waits_briefly: bool = false",
+                                         "tensor_name: string = ''", "call_site: string = ''"};
   attributes.insert(attributes.begin(), own.begin(), own.end());
   return attributes;
 }

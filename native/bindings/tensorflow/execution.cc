@@ -24,6 +24,10 @@ StatusCode code_of(int error_kind) {
   return kUnknown;
 }
 
+// How long a thread of TensorFlow's waits if nothing else of the step can happen meanwhile. Not for ever: the other
+// ranks may wait for what this very thread has yet to run.
+constexpr int64_t kBriefWaitUs = 5000;
+
 // More iterations of a loop than TensorFlow runs at once, unless it is told to; names are to be few.
 constexpr int64_t kNumLoopNames = 64;
 
@@ -40,6 +44,7 @@ Execution::~Execution() {
 
 void Execution::start() {
   if (!find_members() || !hold_inputs() || !allocate_outputs()) return end();
+  prepare();
   submit();
 }
 
@@ -150,7 +155,7 @@ bool Execution::allocate_rows(int index) {
   return true;
 }
 
-void Execution::submit() {
+void Execution::prepare() {
   std::vector<HvdBuffer> inputs;
   std::vector<HvdBuffer> outputs;
   for (const HeldTensor& input : inputs_) inputs.push_back(input.buffer());
@@ -177,7 +182,7 @@ void Execution::submit() {
   }
   request.num_splits = static_cast<int32_t>(splits_.size());
   request.call_site = attributes_.call_site.c_str();
-  request.waits = attributes_.eager ? 1 : 0;
+  request.waits = eager_ || attributes_.waits_briefly ? 1 : 0;
   request.context = this;
   request.done = [](void* context) {
     auto* self = static_cast<Execution*>(context);
@@ -185,13 +190,21 @@ void Execution::submit() {
     if (!self->eager_) self->give_results();
   };
   operation_ = interface_->prepare(&request);
-  kept_ = shared_from_this();
+}
+
+void Execution::submit() {
+  const std::shared_ptr<Execution> kept = shared_from_this();  // the callback drops what the engine keeps
+  kept_ = kept;
   const std::shared_ptr<const Job> job = std::move(job_);  // the callback must not drop the last reference to an engine
+  const bool waits_briefly = attributes_.waits_briefly;
   if (interface_->submit(job->engine, operation_) == 0) {
     kept_.reset();
     return give_results();
   }
-  if (!eager_) return;  // the callback ends it, or has done so
+  if (!eager_) {  // the callback ends it, or has done so; then nothing of the kernel is left
+    if (waits_briefly) interface_->wait_once(job->engine, operation_, kBriefWaitUs);
+    return;
+  }
   if (interface_->wait(job->engine, operation_) != 0) return give_results();
   fail(kCancelled, who() + " was interrupted by a signal");
   const std::function<void()> done = done_;

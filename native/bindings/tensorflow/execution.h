@@ -13,8 +13,9 @@
 namespace hvd::tensorflow {
 
 // Keeps the tensors until the engine has done with their memory. An operation of a graph is ended by the engine's
-// callback, so no thread of TensorFlow's waits for it. An eager one is waited for where it is called, which drives the
-// engine and saves two switches between threads; if a signal ends that wait, the tensors still stay until the callback.
+// callback, so no thread of TensorFlow's waits for it, but for a moment if it is alone in its step: to drive the engine
+// from there saves two switches between threads, and leaves the work on the core of each rank. An eager one is waited
+// for where it is called; if a signal ends that wait, the tensors still stay until the callback.
 class Execution : public std::enable_shared_from_this<Execution> {
  public:
   Execution(const Attributes& attributes, TF_OpKernelContext* context, std::function<void()> done)
@@ -32,6 +33,7 @@ class Execution : public std::enable_shared_from_this<Execution> {
   [[nodiscard]] bool forward_or_allocate(int index);
   [[nodiscard]] bool allocate_rows(int index);
   [[nodiscard]] bool read_splits();
+  void prepare();
   void submit();
   void give_results();
   void give_owned_results();

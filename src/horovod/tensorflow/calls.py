@@ -34,12 +34,15 @@ class Call:
             of the operation and of its first tensor.
         ignore_name_scope: whether only the last part of a node's name counts.
         call_site: ``file:line`` of the caller.
+        waits_briefly: whether the thread that runs it in a graph waits for it for some milliseconds
+            and drives the engine meanwhile. For what a step has nothing to do beside.
     """
 
     process_set_id: int = 0
     name: str | None = None
     ignore_name_scope: bool = False
     call_site: str = ""
+    waits_briefly: bool = False
 
     def attributes(self, op_type: str, tensors: Sequence[Any] = ()) -> dict[str, Any]:
         """The common attributes of the operation, with the name of its node in a graph."""
@@ -51,7 +54,7 @@ class Call:
         if tf.executing_eagerly():
             return {**common, "eager": True, "tensor_name": self.name or ""}
         name = _node_name(op_type, self.name) if self.name else _default_name(op_type, tensors)
-        return {**common, "name": name}
+        return {**common, "name": name, "waits_briefly": self.waits_briefly}
 
 
 @dataclass(frozen=True, slots=True)

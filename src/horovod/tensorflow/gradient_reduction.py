@@ -7,13 +7,13 @@ import functools
 import math
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from horovod.errors import UsageError
-from horovod.tensorflow import ops
+from horovod.tensorflow import calls, ops
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_groups import (
@@ -255,35 +255,34 @@ def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) 
     reduced = list(gradients)
     if settings.sparse_as_dense:
         reduced = [as_dense(g, shape) for g, shape in zip(reduced, plan.shapes, strict=True)]
+    # Slices are several operations, of which the second must not wait for the first.
+    alone = len(plan.members) == 1 and not any(isinstance(g, tf.IndexedSlices) for g in reduced)
     with tf.name_scope(plan.scope) if plan.scope else contextlib.nullcontext():
         for members in plan.members:
-            names = [plan.names[i] for i in members]
-            results = _reduce_together(settings, [reduced[i] for i in members], names, plan.scope)
+            first = plan.names[members[0]]
+            name = first if len(members) == 1 else f"{first}.and.{len(members) - 1}"
+            call = replace(
+                calls.call_of(settings.process_set, name, ignore_name_scope=not plan.scope),
+                waits_briefly=alone,
+            )
+            results = _reduce_together(settings, call, [reduced[i] for i in members])
             for index, result in zip(members, results, strict=True):
                 reduced[index] = result
     return reduced
 
 
 def _reduce_together(
-    settings: ReductionSettings, gradients: list[Any], names: list[str], scope: str
+    settings: ReductionSettings, call: calls.Call, gradients: list[Any]
 ) -> list[Any]:
     factor = settings.predivide_factor
+    reduction = calls.Reduction(settings.op)
     # Sparse gradients cannot be scaled on their way, and the average is the same without.
-    scales = any(isinstance(g, tf.IndexedSlices) for g in gradients) or factor == 1.0
-    options: dict[str, Any] = {
-        "device_dense": settings.device_dense,
-        "device_sparse": settings.device_sparse,
-        "compression": settings.compression,
-        "op": settings.op,
-        "prescale_factor": 1.0 if scales else 1.0 / factor,
-        "postscale_factor": 1.0 if scales else factor,
-        "process_set": settings.process_set,
-        "ignore_name_scope": not scope,
-    }
+    if factor != 1.0 and not any(isinstance(g, tf.IndexedSlices) for g in gradients):
+        reduction = replace(reduction, prescale=1.0 / factor, postscale=factor)
+    how = (reduction, settings.compression, settings.device_dense, settings.device_sparse)
     if len(gradients) == 1:
-        return [ops.allreduce(gradients[0], name=names[0], **options)]
-    name = f"{names[0]}.and.{len(names) - 1}"
-    return list(ops.grouped_allreduce(gradients, name=name, **options))
+        return [ops.reduce_tensor(call, gradients[0], *how)]
+    return ops.reduce_tensors(call, gradients, *how)
 
 
 def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:

@@ -81,12 +81,7 @@ def allreduce(
     """
     call = call_of(process_set, name, ignore_name_scope)
     reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
-    if isinstance(tensor, tf.IndexedSlices):
-        with tf.device(device_sparse):
-            return sparse.allreduce(call, tensor, reduction)
-    with tf.device(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
-        return compression.decompress(calls.allreduce(call, compressed, reduction), context)
+    return reduce_tensor(call, tensor, reduction, compression, device_dense, device_sparse)
 
 
 def grouped_allreduce(
@@ -114,6 +109,35 @@ def grouped_allreduce(
         return tensors
     call = call_of(process_set, name, ignore_name_scope)
     reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    return reduce_tensors(call, tensors, reduction, compression, device_dense, device_sparse)
+
+
+def reduce_tensor(
+    call: calls.Call,
+    tensor: Any,
+    reduction: Reduction,
+    compression: CompressorLike,
+    device_dense: str,
+    device_sparse: str,
+) -> Any:
+    """What :func:`allreduce` does with arguments that have been checked."""
+    if isinstance(tensor, tf.IndexedSlices):
+        with tf.device(device_sparse):
+            return sparse.allreduce(call, tensor, reduction)
+    with tf.device(device_dense):
+        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        return compression.decompress(calls.allreduce(call, compressed, reduction), context)
+
+
+def reduce_tensors(
+    call: calls.Call,
+    tensors: Sequence[Any],
+    reduction: Reduction,
+    compression: CompressorLike,
+    device_dense: str,
+    device_sparse: str,
+) -> list[Any]:
+    """What :func:`grouped_allreduce` does with arguments that have been checked."""
     is_sparse = [isinstance(tensor, tf.IndexedSlices) for tensor in tensors]
     slices = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if apart]
     dense = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if not apart]

@@ -102,6 +102,20 @@ def test_small_gradients_go_together_but_for_sparse_ones(two_ranks: RecordingOps
     assert two_ranks.names == ["Other_Allreduce/0.a.and.2"]
 
 
+def test_only_a_dense_operation_that_is_alone_is_waited_for(two_ranks: RecordingOps) -> None:
+    def waits(groups: int | None, *given: Any) -> list[bool]:
+        two_ranks.calls.clear()
+        named = variables(*"abc"[: len(given)])
+        GradientReducer(make_settings(f"Of{groups}", groups=groups)).reduce(list(given), named)
+        return [asked.call.waits_briefly for asked in two_ranks.calls]
+
+    sparse = tf.IndexedSlices(tf.constant([8.0]), tf.constant([0]), tf.constant([1]))
+    assert waits(None, *gradients(1.0, 2.0, 3.0)) == [True]
+    assert waits(3, *gradients(1.0, 2.0, 3.0)) == [False] * 3, "each would wait for the one before"
+    assert waits(None, *gradients(1.0), sparse) == [False, False]
+    assert waits(1, *gradients(1.0), sparse) == [False], "slices are several operations"
+
+
 @pytest.mark.parametrize(("groups", "lengths"), [(2, [2, 1]), (1, [3]), (7, [1, 1, 1])])
 def test_a_number_of_groups(two_ranks: RecordingOps, groups: int, lengths: list[int]) -> None:
     reducer = GradientReducer(make_settings("Tape", groups=groups))
@@ -126,9 +140,9 @@ def test_the_average_is_divided_before_and_after(two_ranks: RecordingOps) -> Non
     reducer = GradientReducer(make_settings("Tape", gradient_predivide_factor=4.0))
     sparse = tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([1]), tf.constant([2, 1]))
     reducer.reduce([*gradients(1.0), sparse], variables("a", "b"))
-    scales = [(call["prescale_factor"], call["postscale_factor"]) for call in two_ranks.calls]
+    scales = [(asked.reduction.prescale, asked.reduction.postscale) for asked in two_ranks.calls]
     assert scales == [(0.25, 4.0), (1.0, 1.0)], "the average of sparse ones needs no scaling"
-    assert {call["op"] for call in two_ranks.calls} == {Average}
+    assert {asked.reduction.op for asked in two_ranks.calls} == {Average}
 
 
 def test_sparse_gradients_become_dense_on_demand(two_ranks: RecordingOps) -> None:

@@ -110,9 +110,9 @@ def test_arguments_arrive(two_ranks: RecordingOps) -> None:
     tape, loss = recorded(a, b)
     wrapped = DistributedGradientTape(tape, "cpu:0", "cpu:1", "thing", op=Sum, groups=1)
     wrapped.gradient(loss, [a, b], use_generic_names=True)
-    (call,) = two_ranks.calls
-    assert (call["device_dense"], call["device_sparse"]) == ("cpu:0", "cpu:1")
-    assert (call["op"], call["compression"]) == (Sum, "thing")
+    (asked,) = two_ranks.calls
+    assert (asked.device_dense, asked.device_sparse) == ("cpu:0", "cpu:1")
+    assert (asked.reduction.op, asked.compression) == (Sum, "thing")
     assert two_ranks.names == ["grad_0.and.1"]
 
 
