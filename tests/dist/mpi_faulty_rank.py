@@ -28,7 +28,7 @@ def add(group: Group, values: np.ndarray, name: str) -> None:
 
 
 def say(*words: object) -> None:
-    """Also into a file: once a rank is dead, mpirun may lose what the others print."""
+    """Also into a file: mpirun mixes what ranks print, and may lose it once a rank is dead."""
     line = "@" + " ".join(map(str, words)) + "\n"
     if directory := os.environ.get("RECORDS"):
         with open(os.path.join(directory, f"{os.getpid()}.txt"), "a") as own:
@@ -88,6 +88,9 @@ def main() -> None:
         context.init()
     except StartError as error:
         say("start", error)
+        return
+    if fault == "none":
+        say("threads", context.mpi_threads_supported())
         return
     if fault == "reinit":
         for _ in range(3):
