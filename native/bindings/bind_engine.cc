@@ -300,9 +300,9 @@ void bind_engine(nb::module_& module) {
           [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
              std::optional<double> stall_check_time_s, double stall_shutdown_time_s,
              std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
-             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, std::optional<AutotuneOptions> autotune,
-             const std::string& allreduce_algorithm, const CostConstants& costs,
-             std::shared_ptr<mpi::MpiWorld> mpi_world, std::optional<GpuOptions> gpu) {
+             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, int num_cores,
+             std::optional<AutotuneOptions> autotune, const std::string& allreduce_algorithm,
+             const CostConstants& costs, std::shared_ptr<mpi::MpiWorld> mpi_world, std::optional<GpuOptions> gpu) {
             auto* options = new (self) EngineOptions();
             options->plans = {.allreduce = algorithm_named(allreduce_algorithm), .costs = costs};
             options->fusion_threshold = fusion_threshold;
@@ -316,6 +316,7 @@ void bind_engine(nb::module_& module) {
             options->stack_dump = {signal, fd, thread};
             options->fuse_groups = fuse_groups;
             options->core = core;
+            options->num_cores = num_cores;
             if (autotune) autotune->initial_threshold = fusion_threshold;
             options->autotune = std::move(autotune);
             options->mpi = std::move(mpi_world);
@@ -326,8 +327,8 @@ void bind_engine(nb::module_& module) {
           nb::arg("rank_names") = std::vector<std::string>(), nb::arg("deterministic") = false,
           nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
           nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1,
-          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto", nb::arg("costs") = CostConstants(),
-          nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
+          nb::arg("num_cores") = 0, nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto",
+          nb::arg("costs") = CostConstants(), nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
   nb::class_<PyHandle>(module, "Handle")
       .def("done", [](const PyHandle& self) { return self.operation->done(); })
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())

@@ -11,7 +11,8 @@
 namespace hvd {
 namespace {
 
-int num_usable_cores() {
+// The cores that this process may run on.
+int num_cores_of_process() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -23,7 +24,7 @@ Engine::Engine(TransportParts parts, EngineOptions options)
       size_(parts.size),
       options_(std::move(options)),
       all_local_(parts.remote_peers.empty()),
-      core_for_each_rank_(parts.num_local <= num_usable_cores()),
+      core_for_each_rank_(parts.num_local <= (options_.num_cores > 0 ? options_.num_cores : num_cores_of_process())),
       nccl_finder_(options_.gpu ? std::make_shared<NcclFinder>(options_.gpu->nccl_candidates,
                                                                options_.gpu->operations != GpuOperations::kStaged)
                                 : nullptr),

@@ -46,6 +46,7 @@ struct EngineOptions {
   Duration stall_shutdown_time = Duration::zero();  // zero: never
   bool fuse_groups = true;                          // with operations outside of the group
   int core = -1;                                    // that the engine's thread is bound to, if not negative
+  int num_cores = 0;                                // that this process may keep busy; 0: those it may run on
   bool deterministic = false;                       // results do not depend on what travels together
   PlanOptions plans;                                // how the algorithm of a collective is chosen
   std::shared_ptr<mpi::MpiWorld> mpi;               // moves the data, if it is there

@@ -376,6 +376,8 @@ class EngineOptions:
         log_time: whether messages begin with the time.
         fuse_groups: whether a group of tensors may travel with others.
         core: that the engine's thread is bound to; -1 is none.
+        num_cores: that this process may keep busy, :func:`horovod.cores.usable_cores`; 0 for those
+            that it may run on. Ranks that each have one spin longer before they sleep.
         autotune: tunes the fusion threshold if given.
         stack_dump: signal, descriptor and thread id of :class:`horovod.position.StackDump`.
         allreduce_algorithm: exchange, direct, ring, doubling, trees or hierarchical; auto for the
@@ -399,6 +401,7 @@ class EngineOptions:
         stack_dump: tuple[int, int, int] = ...,
         fuse_groups: bool = ...,
         core: int = ...,
+        num_cores: int = ...,
         autotune: AutotuneOptions | None = ...,
         allreduce_algorithm: str = ...,
         costs: CostConstants = ...,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod import _native, gpu
 from horovod.config import NATIVE_LOG_LEVELS
+from horovod.cores import usable_cores
 from horovod.position import PositionWatch, StackDump
 from horovod.rendezvous.arrival import called_key, connected_key, process_age_s
 from horovod.rendezvous.link_speed import LinkSpeeds
@@ -163,6 +164,7 @@ def _options(
         stack_dump=dump.arguments,
         fuse_groups=not config.disable_group_fusion,
         core=_core_of(config),
+        num_cores=usable_cores(),
         autotune=_autotune(config),
         allreduce_algorithm=config.allreduce_algorithm,
         costs=_costs(speeds),

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import horovod
+from horovod.cores import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,7 @@ def collect_facts() -> Facts:
         kernels=kernels,
         fault_of_engine=fault_of_engine,
         fault_of_memfd=_fault_of_memfd(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         shared_memory_bytes=_free_shared_memory(),
         boot=_boot_id(),

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from horovod._native import Buffer
+from horovod.cores import usable_cores
 from horovod.errors import ReplicasDivergedError, UsageError
 from horovod.train import objects
 
@@ -108,9 +108,7 @@ def fingerprints_of(arrays: Iterable[Array]) -> list[Fingerprint]:
     if twice:
         raise UsageError(f"the name {twice[0]!r} is given more than once")
     num_bytes = sum(array.num_bytes for array in listed)
-    num_threads = min(
-        _MOST_THREADS, len(os.sched_getaffinity(0)), num_bytes // _BYTES_WORTH_A_THREAD
-    )
+    num_threads = min(_MOST_THREADS, usable_cores(), num_bytes // _BYTES_WORTH_A_THREAD)
     if num_threads < 2:
         return [array.fingerprint() for array in listed]
     with ThreadPoolExecutor(num_threads, "horovod sync check") as threads:

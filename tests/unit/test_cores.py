@@ -1,0 +1,93 @@
+"""What a process may keep busy, given the files that describe its control groups."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod.cores import usable_cores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CORES = 8
+
+
+@pytest.fixture(autouse=True)
+def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(CORES)))
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        pytest.param({}, CORES, id="no control groups"),
+        pytest.param(
+            {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "max 100000\n"},
+            CORES,
+            id="no quota",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"},
+            2,
+            id="a container: two and a half cores",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"},
+            1,
+            id="half a core",
+        ),
+        pytest.param(
+            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1600000 100000\n"},
+            CORES,
+            id="more than there are",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/slurm/job_7/step_0\n",
+                "sys/fs/cgroup/slurm/job_7/cpu.max": "300000 100000\n",
+                "sys/fs/cgroup/slurm/job_7/step_0/cpu.max": "600000 100000\n",
+                "sys/fs/cgroup/slurm/cpu.max": "max 100000\n",
+            },
+            3,
+            id="the least of the groups above",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n0::/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            4,
+            id="version 1, in a container that sees its group as the topmost",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "4:cpuset:/\n3:cpu:/job\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+            },
+            CORES,
+            id="version 1 without a quota",
+        ),
+    ],
+)
+def test_the_cores_that_a_process_may_keep_busy(
+    files: dict[str, str], cores: int, tmp_path: Path
+) -> None:
+    assert usable_cores(write(tmp_path, files)) == cores
+
+
+def test_one_core_that_it_may_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    assert usable_cores(tmp_path) == 1
