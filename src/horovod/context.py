@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from horovod.config import Config
 from horovod.errors import NotInitializedError, UsageError
 from horovod.group import Group
-from horovod.mpi import ProcessMpi
+from horovod.mpi import ProcessMpi, is_initialised
 from horovod.start import RunningEngine, start_engine
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ class _Context:
     def _leave(self) -> None:
         self.shutdown(self._exit_reason or "its process ended")
         if self._meeting is not None:
-            self._meeting.close()
-        self._mpi.finish()
+            self._meeting.part(mpi_was_initialised=is_initialised())
+        self._mpi.finish(failed=bool(self._exit_reason))
 
 
 def _place(traceback: TracebackType | None) -> str:

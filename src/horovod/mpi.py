@@ -6,12 +6,15 @@ build or to install Horovod.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
 import os
 import shutil
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,11 +22,13 @@ from horovod import _native
 from horovod.errors import HorovodInternalError, StartError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horovod.config import Config
 
 _NAMES = ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi_abi.so")
 _TURN_S = 0.2
-# MPI_Finalize waits for the other ranks; one that died never comes.
+# MPI_Finalize waits for the other ranks, which may have work left.
 _FINISH_TIMEOUT_S = 10.0
 
 
@@ -69,6 +74,32 @@ def find_library(given: str = "") -> tuple[str, str] | None:
     except UsageError:
         return None
     return path, version
+
+
+def is_initialised() -> bool:
+    """Whether anybody has initialised MPI in this process, even if it has ended since.
+
+    Asks each MPI library that is loaded; one that is part of another library without giving its
+    functions away is not found.
+    """
+    return any(_is_initialised(library) for library in _loaded_libraries())
+
+
+def _loaded_libraries() -> Iterator[ctypes.CDLL]:
+    yield ctypes.CDLL(None)
+    with open("/proc/self/maps") as file:
+        paths = {line.split(maxsplit=5)[5].strip() for line in file if "/libmpi" in line}
+    for path in paths:
+        with suppress(OSError):  # replaced since it was loaded, or a file of data
+            yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+
+
+def _is_initialised(library: ctypes.CDLL) -> bool:
+    flag = ctypes.c_int(0)
+    try:
+        return library.MPI_Initialized(ctypes.byref(flag)) == 0 and flag.value != 0
+    except AttributeError:  # it is not MPI
+        return False
 
 
 class ProcessMpi:
@@ -128,17 +159,30 @@ class ProcessMpi:
         self._wait(world, config, "not all ranks have come to MPI_Comm_split")
         return world
 
-    def finish(self) -> None:
-        """At the end of the process: ends MPI, if it was initialised here and nothing failed."""
+    def finish(self, *, failed: bool) -> None:
+        """At the end of the process: ends MPI, if it was initialised here and nothing failed.
+
+        That waits for all ranks. Whoever does not wait has crashed in the eyes of mpirun, which
+        then kills those that still have work, say a checkpoint to write.
+
+        Args:
+            failed: this process ends because of an error, so it waits only for a while.
+        """
         process, self._process = self._process, None
-        if process is None or process.given_up() is not None:
+        if process is None:
             return
-        if not process.finish(_FINISH_TIMEOUT_S):
-            warnings.warn(
-                f"rank {process.rank}: MPI_Finalize did not return within {_FINISH_TIMEOUT_S:g} s, "
-                "as another rank ended without it; the process ends without it too",
-                stacklevel=2,
+        patience_ends = time.monotonic() + _FINISH_TIMEOUT_S
+        while process.given_up() is None and not process.finish(_TURN_S):
+            if time.monotonic() < patience_ends:
+                continue
+            patience_ends = math.inf
+            waited = (
+                f"rank {process.rank}: MPI_Finalize did not return within {_FINISH_TIMEOUT_S:g} s"
             )
+            if failed:
+                warnings.warn(f"{waited}; the process ends without it", stacklevel=2)
+                return
+            warnings.warn(f"{waited}, as other ranks still run; it waits for them", stacklevel=2)
 
     def abandon(self) -> None:
         """In the child of a fork: MPI is the parent's."""

@@ -1,10 +1,13 @@
 """A rank that tells its place: run by test_starters.py. The argument says when MPI is initialised:
-none, before, or after Horovod has met the other ranks."""
+none, before, or after Horovod has met the other ranks; "uneven" is none, and rank 0 ends last."""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 
+import psutil
 import torch
 
 import horovod.torch as hvd
@@ -20,13 +23,30 @@ def main(mpi: str) -> None:
             f"rank {hvd.rank()}/{hvd.size()} local {hvd.local_rank()}/{hvd.local_size()} "
             f"cross {hvd.cross_rank()}/{hvd.cross_size()} sum {total}"
         )
-        size = hvd.size()
+        rank, size = hvd.rank(), hvd.size()
+        pids = hvd.allgather_object(os.getpid())
         hvd.shutdown()
     if mpi == "after":
         assert check_mpi() == size
+    if mpi == "uneven" and rank == 0:
+        wait_until_gone(pids[1:])
     # In one piece: the lines of several ranks share a pipe.
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Until the processes have ended, whoever starts them has noticed, and nothing came of it."""
+    while any(map(runs, pids)):
+        time.sleep(0.01)
+    time.sleep(0.5)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def check_mpi() -> int:

@@ -82,16 +82,22 @@ TWO_HOSTS = [f"rank {rank}/4 local {rank % 2}/2 cross {rank // 2}/2 sum 10.0" fo
 
 
 @needs_open_mpi
-@pytest.mark.parametrize("mpi", ["none", "before", "after"])
+@pytest.mark.parametrize("mpi", ["none", "uneven", "before", "after"])
 def test_open_mpi_on_one_host(mpi: str) -> None:
-    if mpi != "none":
+    if mpi in ("before", "after"):
         pytest.importorskip("mpi4py")
     assert places(run(open_mpi("--oversubscribe", "-np", "2", *RANK, mpi))) == ONE_HOST
 
 
 @needs_mpich
-def test_mpich_on_one_host() -> None:
-    assert places(run(mpich("-np", "2", *RANK, "none"))) == ONE_HOST
+@pytest.mark.parametrize("mpi", ["none", "uneven", "before", "after"])
+def test_mpich_on_one_host(mpi: str) -> None:
+    env = {}
+    if mpi in ("before", "after"):
+        pytest.importorskip("mpi4py")
+        libraries = Path(str(MPICH)).parents[1] / "lib"
+        env = {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(libraries)}
+    assert places(run(mpich("-np", "2", *RANK, mpi), **env)) == ONE_HOST
 
 
 @needs_mpich

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,5 +50,65 @@ def test_without_a_library_the_way_out_is_told() -> None:
 def test_what_never_began_ends_in_silence() -> None:
     mpi = ProcessMpi()
     assert not mpi.all_threads
-    mpi.finish()
+    mpi.finish(failed=False)
     mpi.abandon()
+
+
+class LateMpi:
+    """Takes the place of the native process: other ranks come to MPI_Finalize, or never."""
+
+    path, version, rank, size = "libmpi_abi.so", "of this test", 1, 2
+
+    def __init__(self, *arguments: object) -> None:
+        self.turns_left = 3
+
+    def given_up(self) -> None:
+        return None
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
+    def finish(self, timeout_s: float) -> bool:
+        self.turns_left -= 1
+        return self.turns_left == 0
+
+
+@pytest.fixture
+def late_mpi(monkeypatch: pytest.MonkeyPatch) -> ProcessMpi:
+    monkeypatch.setattr("horovod._native.MpiProcess", LateMpi)
+    monkeypatch.setattr("horovod.mpi._FINISH_TIMEOUT_S", 0.0)
+    mpi = ProcessMpi()
+    mpi.begin(Config(rank=1, size=2))
+    return mpi
+
+
+def test_a_rank_that_is_done_waits_for_those_that_are_not(late_mpi: ProcessMpi) -> None:
+    native = late_mpi._process
+    with pytest.warns(UserWarning, match="rank 1: .* other ranks still run") as told:
+        late_mpi.finish(failed=False)
+    assert isinstance(native, LateMpi)
+    assert native.turns_left == 0
+    assert len(told) == 1
+
+
+def test_a_rank_that_failed_does_not_wait_for_ever(late_mpi: ProcessMpi) -> None:
+    with pytest.warns(UserWarning, match="rank 1: MPI_Finalize did not return within 0 s; the"):
+        late_mpi.finish(failed=True)
+
+
+def test_whether_a_library_of_mpi_is_initialised_is_asked_of_it(tmp_path: Path) -> None:
+    script = (
+        "import ctypes, sys; from horovod.mpi import is_initialised; "
+        "before = is_initialised(); library = ctypes.CDLL(sys.argv[1]); loaded = is_initialised(); "
+        "library.begin(); print(before, loaded, is_initialised())"
+    )
+    source = tmp_path / "mpi.c"
+    source.write_text(
+        "static int flag; void begin(void) { flag = 1; }\n"
+        "int MPI_Initialized(int* answer) { *answer = flag; return 0; }\n"
+    )
+    library = tmp_path / "libmpi_of_test.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    words = [sys.executable, "-c", script, str(library)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["False", "False", "True"]

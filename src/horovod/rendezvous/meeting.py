@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
-from horovod.rendezvous import pmi, pmix
+from horovod.rendezvous import pmix
 from horovod.rendezvous.handshake import HandshakeError
 from horovod.rendezvous.interfaces import address_of, own_addresses, reachable_addresses
 from horovod.rendezvous.job_file import JobFile
+from horovod.rendezvous.pmi import PmiSession
 from horovod.rendezvous.reach import Endpoint, Way, reach
 from horovod.rendezvous.secret import make_secret, secret_of
 from horovod.rendezvous.server import StoreServer
@@ -78,6 +79,7 @@ class Meeting:
         self._cleanup = ExitStack()
         self._deadline = time.monotonic() + config.start_timeout_s
         self._file: JobFile | None = None
+        self._pmi: PmiSession | None = None
         self._rank, self._size = config.rank, config.size
         self._used: set[Endpoint] = set()
         try:
@@ -104,8 +106,14 @@ class Meeting:
         )
 
     def close(self) -> None:
-        """Closes the store, if it is in this process. Idempotent."""
+        """Closes the store, if it is in this process, and what the starter lent. Idempotent."""
         self._cleanup.close()
+
+    def part(self, *, mpi_was_initialised: bool) -> None:
+        """At the end of the process: takes leave of the starter, unless MPI does."""
+        if self._pmi is not None and not mpi_was_initialised:
+            self._pmi.end()
+        self.close()
 
     def _open_store(self, config: Config) -> StoreServer:
         given = config.secret_key or config.secret_file
@@ -123,11 +131,29 @@ class Meeting:
         if config.meeting_point is not None:
             return self._by_name(config.meeting_point, config, own)
         text = None if own is None else own.to_text()
-        shared = _share(text, config, self._deadline)
+        shared = self._share(text, config)
         if shared is not None:
             notice = _Notice.from_text(shared)
             return notice, reach(notice.endpoints, notice.secret, self._deadline)
         return self._by_file(config, own)
+
+    def _share(self, text: str | None, config: Config) -> str | None:
+        """Brings a text of rank 0 to all by what the starter lends; None if that is nothing."""
+        starter = config.starter
+        if (mpi := _running_mpi()) is not None:
+            return _share_by_mpi(mpi, text, config, self._deadline)
+        if starter is None:
+            return None
+        if starter.pmi_fd is not None:
+            self._pmi = PmiSession(starter.pmi_fd)
+            self._cleanup.callback(self._pmi.close)
+            return self._pmi.share(text, self._deadline)
+        if not starter.pmix_folders:
+            return None
+        try:
+            return pmix.share(text, starter.pmix_folders, remaining_s(self._deadline))
+        except OSError as error:
+            raise StartError(f"rank {config.rank} could not meet the others: {error}") from error
 
     def _by_name(
         self, point: tuple[str, int], config: Config, own: _Notice | None
@@ -206,23 +232,6 @@ def _addresses(config: Config, deadline: float) -> list[str]:
     if config.network_interface:
         return [address_of(config.network_interface)]
     return reachable_addresses()
-
-
-def _share(text: str | None, config: Config, deadline: float) -> str | None:
-    """Brings a text from rank 0 to all ranks by what the starter lends; None if that is nothing."""
-    starter = config.starter
-    if (mpi := _running_mpi()) is not None:
-        return _share_by_mpi(mpi, text, config, deadline)
-    if starter is None:
-        return None
-    if starter.pmi_fd is not None:
-        return pmi.share(text, starter.pmi_fd, deadline)
-    if not starter.pmix_folders:
-        return None
-    try:
-        return pmix.share(text, starter.pmix_folders, remaining_s(deadline))
-    except OSError as error:
-        raise StartError(f"rank {config.rank} could not meet the others: {error}") from error
 
 
 def _running_mpi() -> Any:

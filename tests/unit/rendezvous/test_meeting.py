@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,9 +15,10 @@ import pytest
 
 from horovod.config import Config
 from horovod.errors import StartError
-from horovod.rendezvous import StoreClient, StoreServer, make_secret, pmi
+from horovod.rendezvous import StoreClient, StoreServer, make_secret
 from horovod.rendezvous.job_file import JobFile
 from horovod.rendezvous.meeting import Meeting
+from horovod.rendezvous.pmi import PmiSession
 from horovod.rendezvous.reach import reach
 from horovod.settings.starters import Starter
 
@@ -40,6 +42,7 @@ class Hydra:
         self.pairs = [socket.socketpair() for _ in range(size)]
         self._barrier = threading.Barrier(size)
         self._values: dict[str, str] = {}
+        self.num_ended = 0
         for ours, _ in self.pairs:
             threading.Thread(target=self._serve, args=(ours,), daemon=True).start()
 
@@ -49,6 +52,9 @@ class Hydra:
                 words = dict(word.split("=", 1) for word in line.split())
                 file.write(self._answer(words) + "\n")
                 file.flush()
+                if words["cmd"] == "finalize":
+                    self.num_ended += 1
+                    break
 
     def _answer(self, words: dict[str, str]) -> str:
         match words["cmd"]:
@@ -62,6 +68,8 @@ class Hydra:
             case "barrier_in":
                 self._barrier.wait(DEADLINE_S)
                 return "cmd=barrier_out tag=0"
+            case "finalize":
+                return "cmd=finalize_ack rc=0"
             case _:
                 value = self._values.get(words["key"])
                 return "cmd=get_result rc=-1" if value is None else f"cmd=get_result value={value}"
@@ -77,10 +85,14 @@ class Hydra:
 
 def test_pmi_brings_the_text_of_rank_0_to_all() -> None:
     texts = ["0123abc", None, None]
-    with Hydra(3) as hydra, ThreadPoolExecutor(3) as pool:
+    with Hydra(3) as hydra, ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(3))
+        sessions = [
+            stack.enter_context(closing(PmiSession(theirs.fileno()))) for _, theirs in hydra.pairs
+        ]
         tasks = [
-            pool.submit(pmi.share, text, theirs.fileno(), soon())
-            for text, (_, theirs) in zip(texts, hydra.pairs, strict=True)
+            pool.submit(session.share, text, soon())
+            for text, session in zip(texts, sessions, strict=True)
         ]
         assert [task.result(DEADLINE_S) for task in tasks] == ["0123abc"] * 3
         # What follows is MPI's: the connection is open and blocking, and nothing of it was read.
@@ -89,19 +101,31 @@ def test_pmi_brings_the_text_of_rank_0_to_all() -> None:
         mpi.settimeout(DEADLINE_S)
         mpi.sendall(b"cmd=init\n")
         assert mpi.recv(100).startswith(b"cmd=response_to_init")
+        assert hydra.num_ended == 0
+
+
+def test_pmi_ends_with_the_process_and_does_not_mind_if_mpirun_is_gone() -> None:
+    with Hydra(2) as hydra:
+        for _, theirs in hydra.pairs:
+            with closing(PmiSession(theirs.fileno())) as session:
+                theirs.close()
+                session.end()
+        assert hydra.num_ended == 2
+        with closing(PmiSession(hydra.pairs[0][0].fileno())) as session:
+            session.end()
 
 
 def test_pmi_that_does_not_help_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     ours.sendall(b"cmd=response_to_init rc=-1\n")
-    with pytest.raises(StartError, match="mpirun answered"):
-        pmi.share(None, theirs.fileno(), soon())
-    ours.close()
-    with pytest.raises(StartError, match=r"the process manager of mpirun did not help"):
-        pmi.share(None, theirs.fileno(), soon())
-    theirs.close()
+    with theirs, closing(PmiSession(theirs.fileno())) as session:
+        with pytest.raises(StartError, match="mpirun answered"):
+            session.share(None, soon())
+        ours.close()
+        with pytest.raises(StartError, match=r"the process manager of mpirun did not help"):
+            session.share(None, soon())
     with pytest.raises(StartError, match="did not help"):
-        pmi.share(None, 10_000, soon())
+        PmiSession(10_000)
 
 
 def test_a_file_in_the_home_is_private(tmp_path: Path) -> None:
