@@ -71,6 +71,12 @@ $(VENV)/bench.stamp: requirements/bench.txt requirements/mpich.txt $(VENV)/demo.
 	$(PIP) install -qq --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
 	@touch $@
 
+# The oldest TensorFlow that works.
+$(VENV)/oldest.stamp: requirements/oldest.txt $(VENV)/python.stamp
+	python -m venv --clear $(VENV)/oldest
+	$(VENV)/oldest/bin/python -m pip --disable-pip-version-check install -qq -r requirements/oldest.txt
+	@touch $@
+
 # The names of the sources: it changes when one is added or removed.
 $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
@@ -88,7 +94,7 @@ test: ## run all tests
 	@$(MAKE) test-tsan
 	@$(MAKE) test-python
 
-test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests, on the installed package
+test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/oldest.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests, on the installed package
 	python -m pytest $(PYTEST)
 
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.

@@ -68,7 +68,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     if problem:
         raise ImportError(
             f"horovod.tensorflow does not work with TensorFlow {tf.__version__}: {problem}. "
-            "Install a newer TensorFlow 2; this was tried with 2.21"
+            "Install a newer TensorFlow 2; this was tried with 2.13 to 2.21"
         )
     library.horovod_tensorflow_begin_job.argtypes = (
         ctypes.c_void_p,
