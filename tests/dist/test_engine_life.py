@@ -7,6 +7,7 @@ import resource
 import sys
 import threading
 import time
+from typing import Any
 
 import horovod
 
@@ -19,7 +20,17 @@ def _counts() -> dict[str, int]:
     }
 
 
-def _many_rounds(num_rounds: int) -> dict[str, object]:
+def _counts_at_most(limits: dict[str, int]) -> dict[str, int]:
+    """Once they are, or in the end: a thread that was joined is listed for a moment longer."""
+    until_s = time.monotonic() + 5.0
+    counts = _counts()
+    while any(counts[name] > limits[name] for name in limits) and time.monotonic() < until_s:
+        time.sleep(0.01)
+        counts = _counts()
+    return counts
+
+
+def _many_rounds(num_rounds: int) -> dict[str, Any]:
     import numpy as np
 
     from horovod import context
@@ -40,7 +51,7 @@ def _many_rounds(num_rounds: int) -> dict[str, object]:
         round_trip()
     return {
         "before": before,
-        "after": _counts(),
+        "after": _counts_at_most(before),
         "grown_kib": _resident_kib() - memory_before,
         "average": float(values.max()),
     }
@@ -54,7 +65,8 @@ def _resident_kib() -> int:
 def test_200_rounds_of_init_and_shutdown_leave_nothing_behind() -> None:
     results = horovod.run(_many_rounds, (200,), num_proc=2)
     for result in results:
-        assert result["before"] == result["after"]
+        before, after = result["before"], result["after"]
+        assert all(after[name] <= before[name] for name in before), result
         assert result["grown_kib"] < 2048, result
         assert result["average"] == 1.0
 
