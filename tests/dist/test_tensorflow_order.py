@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 from tensorflow_ranks import run_shuffled_steps
 
 NUM_GRADIENTS = 161
-NUM_STEPS = 100
+NUM_STEPS = 1000
 
 
 def test_gradients_in_shuffled_order_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
