@@ -53,7 +53,6 @@ class Hydra:
                 file.write(self._answer(words) + "\n")
                 file.flush()
                 if words["cmd"] == "finalize":
-                    self.num_ended += 1
                     break
 
     def _answer(self, words: dict[str, str]) -> str:
@@ -69,6 +68,7 @@ class Hydra:
                 self._barrier.wait(DEADLINE_S)
                 return "cmd=barrier_out tag=0"
             case "finalize":
+                self.num_ended += 1
                 return "cmd=finalize_ack rc=0"
             case _:
                 value = self._values.get(words["key"])
