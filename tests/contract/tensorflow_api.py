@@ -158,10 +158,17 @@ def _packed(structure: Any, given: list[Any], places: list[int], tensors: Any) -
     return tf.nest.pack_sequence_as(structure, again)
 
 
-def run_checks(mode: str) -> list[str]:
-    """Joins the job and runs every check in one mode; returns their names. Runs on each rank."""
+def run_checks() -> dict[str, list[str]]:
+    """Runs every check in each mode, each mode in a job of its own; returns their names.
+
+    Runs on each rank. TensorFlow is loaded once for all modes: that takes longer than the checks.
+    """
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    return {mode: _run_checks_in(mode) for mode in MODES}
+
+
+def _run_checks_in(mode: str) -> list[str]:
     hvd.init()
     done = []
     for check in CHECKS:
