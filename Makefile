@@ -94,8 +94,17 @@ test: ## run all tests
 	@$(MAKE) test-tsan
 	@$(MAKE) test-python
 
+# Each of their jobs keeps all cores busy, and some tests say within how many seconds a fault must be told.
+ALONE = tests/dist tests/examples
+# The rest, in as many lanes as there are cores.
+BESIDE = $(filter-out $(ALONE) tests/gpu tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/oldest.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests, on the installed package
+ifeq ($(PYTEST),)
+	python -m pytest -n $(JOBS) --dist loadfile $(BESIDE)
+	python -m pytest $(ALONE)
+else
 	python -m pytest $(PYTEST)
+endif
 
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp

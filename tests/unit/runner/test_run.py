@@ -95,7 +95,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "holds"), ROWS, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("arguments", "holds"), ROWS, ids=[str(row[0])[:60] for row in ROWS])
 def test_an_argument_reaches_the_launcher(
     arguments: dict[str, Any], holds: Any, launched: Run
 ) -> None:
