@@ -28,6 +28,27 @@ def usable_cores(root: Path = Path("/")) -> int:
     return max(1, int(min(cores)))
 
 
+def computing_cores(root: Path = Path("/")) -> int:
+    """As :func:`usable_cores`, but the hardware threads of one core count once.
+
+    They share its arithmetic units, so a library that computes gains nothing from the second one.
+
+    Args:
+        root: of the file system that describes control groups and processors.
+    """
+    siblings = {_siblings(root, cpu) for cpu in os.sched_getaffinity(0)}
+    return max(1, int(min([float(len(siblings)), *_quotas(root)])))
+
+
+def _siblings(root: Path, cpu: int) -> str:
+    """The hardware threads of the core of one of them; alike for all of these."""
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    try:
+        return (topology / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """The quotas of the control groups that this process is in, in cores."""
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod.cores import usable_cores
+from horovod.cores import computing_cores, usable_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,3 +91,40 @@ def test_the_cores_that_a_process_may_keep_busy(
 def test_one_core_that_it_may_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
     assert usable_cores(tmp_path) == 1
+
+
+def with_two_threads_per_core(root: Path) -> Path:
+    """The hardware threads 0 and 4, 1 and 5, ... share a core."""
+    folder = "sys/devices/system/cpu"
+    return write(
+        root,
+        {
+            f"{folder}/cpu{cpu}/topology/thread_siblings_list": f"{cpu % 4},{cpu % 4 + 4}\n"
+            for cpu in range(CORES)
+        },
+    )
+
+
+def test_hardware_threads_of_a_core_compute_as_one(tmp_path: Path) -> None:
+    root = with_two_threads_per_core(tmp_path)
+    assert computing_cores(root) == 4
+    assert usable_cores(root) == CORES
+
+
+def test_hardware_threads_of_different_cores_compute_as_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4})
+    assert computing_cores(with_two_threads_per_core(tmp_path)) == 3
+
+
+def test_a_quota_counts_for_computing_too(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"},
+    )
+    assert computing_cores(tmp_path) == 2
+
+
+def test_where_nothing_tells_of_hardware_threads_each_counts(tmp_path: Path) -> None:
+    assert computing_cores(tmp_path) == CORES

@@ -20,14 +20,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import horovod
 from horovod.config import inherited_environment
+from horovod.cores import computing_cores
 from horovod.errors import StartError
 from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
-from horovod.runner import local, processes
+from horovod.runner import local, processes, threads
 from horovod.runner.connect_back import Invitation
 from horovod.runner.environment import only_own
 from horovod.runner.frames import GRACE_S, Decoder, Frame, FrameError, Kind
@@ -35,6 +36,9 @@ from horovod.runner.lifeline import Lifeline
 from horovod.runner.outbox import Outbox
 from horovod.runner.plan import AgentJob, interface_environment, store_of
 from horovod.runner.ranks import Rank, Stream, explain_start_error, start_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
 
@@ -183,6 +187,7 @@ class Agent:
             **interface_environment(self._interfaces(job), job.env),
             "HOROVOD_SECRET_FILE": secret_file,
         }
+        common.update(self._threads(common, len(job.ranks)))
         for rank_job in job.ranks:
             if self._stopping:
                 break
@@ -195,6 +200,14 @@ class Agent:
                 self._outbox.send(Kind.NOT_STARTED, rank_job.rank, payload)
                 self.stop()
         self._on_child()
+
+    def _threads(self, env: Mapping[str, str], num_ranks: int) -> dict[str, str]:
+        """What divides the cores of this host among its ranks; told to the launcher."""
+        num_cores = computing_cores()
+        variables = threads.thread_variables(env, num_cores, num_ranks)
+        if line := threads.describe(variables, num_cores, num_ranks):
+            self._outbox.send(Kind.NOTE, payload=line.encode())
+        return variables
 
     def _watch_rank(self, rank: Rank) -> None:
         self._ranks[rank.process.pid] = rank

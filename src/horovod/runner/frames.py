@@ -38,6 +38,7 @@ class Kind(enum.IntEnum):
     DONE = 23  # no process of the job is left on this host
     REACHED = 24  # payload: number of an endpoint of the invitation, in decimal
     TRIED = 25  # every endpoint of the invitation has answered or failed
+    NOTE = 26  # payload: one line for --verbose
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,8 @@ class Supervisor:
                     self._on_bad_host(link, reason)
                 else:
                     self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
+            case Kind.NOTE:
+                self._log(f"{link.hostname}: {frame.payload.decode(errors='replace')}")
             case Kind.DONE:
                 link.done = True
             case _:
