@@ -331,14 +331,13 @@ def uses_mpi() -> bool:
 def mpi_threads_supported() -> bool:
     """Whether the program may call MPI from any thread while Horovod does.
 
+    False if MPI does not move the data of the job: Horovod has not initialised it then.
+
     Raises:
         NotInitializedError: Horovod has not been initialised.
-        UsageError: MPI does not move the data of the job.
     """
     if _context.job().config.cpu_operations != "mpi":
-        raise UsageError(
-            "mpi_threads_supported() has no answer: MPI does not move the data of this job"
-        )
+        return False
     return _context.mpi().all_threads
 
 

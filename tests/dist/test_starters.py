@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from cluster import Cluster, entered
 from launcher import environment
 from ssh_hosts import SshHosts, why_not
+
+import horovod
+import horovod.torch as hvd
+from horovod.errors import RankFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,6 +127,40 @@ def test_horovodrun_writes_the_line_of_mpirun(program: str) -> None:
     assert shown.startswith("mpirun ")
     assert "MY_TOKEN" in shown
     assert "hush" not in shown
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(OPEN_MPI, marks=needs_open_mpi, id="open-mpi"),
+        pytest.param(MPICH, marks=needs_mpich, id="mpich"),
+    ],
+)
+def test_run_lets_mpirun_start_the_ranks_and_gets_their_results(
+    program: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(program).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "90")
+    assert horovod.run(_named_sum, (2.0,), num_proc=2, use_mpi=True) == [(0, 4.0), (1, 4.0)]
+    printed = capfd.readouterr().out
+    assert "rank 0 runs" in printed
+    assert "rank 1 runs" in printed
+    with pytest.raises(RankFailedError, match="only rank 1") as caught:
+        horovod.run(_fail_on_one, num_proc=2, use_mpi=True)
+    assert (caught.value.rank, caught.value.host) == (1, "localhost")
+
+
+def _named_sum(value: float) -> tuple[int, float]:
+    hvd.init()
+    print(f"rank {hvd.rank()} runs", flush=True)
+    return hvd.rank(), hvd.allreduce(torch.tensor([value]), op=hvd.Sum).item()
+
+
+def _fail_on_one() -> None:
+    hvd.init()
+    if hvd.rank() == 1:
+        raise ValueError("only rank 1")
+    hvd.barrier()
 
 
 @needs_open_mpi

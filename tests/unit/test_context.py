@@ -86,3 +86,10 @@ def test_settings_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_CHECK_IN_SYNC_STEPS", "7")
     context.init()
     assert context.settings().check_in_sync_steps == 7
+
+
+def test_without_mpi_the_program_hears_that_it_supports_no_threads() -> None:
+    with pytest.raises(NotInitializedError):
+        context.mpi_threads_supported()
+    context.init()
+    assert context.mpi_threads_supported() is False

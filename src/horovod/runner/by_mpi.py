@@ -8,26 +8,68 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from horovod.cores import computing_cores
 from horovod.errors import UsageError
+from horovod.runner import local
 from horovod.runner.controller import Starter
 from horovod.runner.launch import say
 from horovod.runner.mpirun import identify, jsrun_line, mpirun_line
 from horovod.runner.plan import interface_environment
+from horovod.runner.threads import thread_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from horovod.runner.hosts import Slot
     from horovod.runner.mpirun import MpiJob
     from horovod.runner.plan import JobSettings
 
 _VERSION_TIMEOUT_S = 20.0
 
 
-def environment(settings: JobSettings) -> dict[str, str]:
-    """The variables of mpirun itself: what the ranks shall get, and what it needs to start them."""
+def environment(settings: JobSettings, slots: Sequence[Slot]) -> dict[str, str]:
+    """The variables of mpirun itself: what the ranks shall get, and what it needs to start them.
+
+    The cores of this machine are divided among its ranks. Of other hosts nobody tells how many
+    they have, so their ranks get what the user has set.
+
+    Args:
+        settings: what to run.
+        slots: where each rank runs.
+    """
     common = {**settings.environ, **settings.variables, "PYTHONUNBUFFERED": "1"}
     interfaces = settings.network_interfaces
-    return {**common, **interface_environment(interfaces, common if not interfaces else {})}
+    hostnames = list(dict.fromkeys(slot.hostname for slot in slots))
+    threads = (
+        {}
+        if local.other_machines(hostnames)
+        else thread_variables(common, computing_cores(), len(slots))
+    )
+    return {
+        **common,
+        **threads,
+        **interface_environment(interfaces, common if not interfaces else {}),
+    }
+
+
+def line_of(job: MpiJob, starter: Starter, verbose: bool) -> list[str]:
+    """The command that starts a job.
+
+    Args:
+        job: what to start.
+        starter: mpirun or jsrun.
+        verbose: print it on stderr.
+
+    Raises:
+        UsageError: there is no such program, or it cannot do what the job asks for.
+    """
+    if starter is Starter.JSRUN:
+        line = jsrun_line(job)
+    else:
+        line = mpirun_line(identify(_version(job.environ)), job)
+    if verbose:
+        say(sys.stderr, shlex.join(line))
+    return line
 
 
 def start(job: MpiJob, starter: Starter, *, dry_run: bool, verbose: bool) -> int:
@@ -45,15 +87,10 @@ def start(job: MpiJob, starter: Starter, *, dry_run: bool, verbose: bool) -> int
     Raises:
         UsageError: there is no such program, or it cannot do what the job asks for.
     """
-    if starter is Starter.JSRUN:
-        line = jsrun_line(job)
-    else:
-        line = mpirun_line(identify(_version(job.environ)), job)
+    line = line_of(job, starter, verbose and not dry_run)
     if dry_run:
         print(shlex.join(line))
         return 0
-    if verbose:
-        say(sys.stderr, shlex.join(line))
     sys.stdout.flush()
     try:
         os.execvpe(line[0], line, dict(job.environ))

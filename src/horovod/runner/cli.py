@@ -195,7 +195,7 @@ def _choose_starter(
         lsf="LSB_JOBID" in environ,
     )
     choice = choose(request, found)
-    if request or options.verbose or choice.starter is not Starter.AGENTS:
+    if options.verbose or choice.starter is not Starter.AGENTS:
         say(sys.stderr, choice.line)
     return choice.starter
 
@@ -209,7 +209,7 @@ def _start_by_mpi(
     job = MpiJob(
         slots=slots,
         command=settings.command,
-        environ=by_mpi.environment(settings),
+        environ=by_mpi.environment(settings, slots),
         ssh=_ssh(options),
         network_interfaces=settings.network_interfaces,
         output_filename=options.output_filename or "",

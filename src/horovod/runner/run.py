@@ -14,7 +14,9 @@ import cloudpickle
 
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
+from horovod.runner.controller import request_of
 from horovod.runner.environment import with_horovod_on_path
+from horovod.runner.failure import RankExit, first_failure
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch
@@ -36,8 +38,6 @@ _LATER = {
     "reset_limit": "elastic training",
     "cooldown_range": "elastic training",
     "host_discovery_script": "elastic training",
-    "use_mpi": "starting through mpirun",
-    "mpi_args": "starting through mpirun",
 }
 
 _RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
@@ -99,10 +99,12 @@ def run(
         ssh_identity_file: a private key for ssh.
         config: path of a config file as ``--config-file`` takes it, or its contents, for example
             ``{"params": {"fusion_threshold_mb": 32}}``.
-        use_gloo, disable_cache: accepted for old scripts, without effect.
+        use_mpi: mpirun starts the ranks, as with ``--mpi``, and marks the lines that they print.
+        mpi_args: further options of mpirun, as ``--mpi-args``.
+        use_gloo: this process starts the ranks, which is the default.
+        disable_cache: accepted for old scripts, without effect.
         min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script,
-            use_mpi, mpi_args, min_np, max_np: not supported in this
-            version.
+            min_np, max_np: not supported in this version.
 
     Returns:
         One result per rank, in the order of ranks.
@@ -123,11 +125,12 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
     slots = assign(_hosts(given), num_proc)
     executable = given.get("executable")
     environ = inherited_environment()
+    variables, controller = _variables(given)
     settings = JobSettings(
         command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
         cwd=os.getcwd(),
         environ=environ if executable else with_horovod_on_path(environ),
-        variables=_variables(given),
+        variables=variables,
         network_interfaces=tuple(given.get("network_interfaces", ())),
     )
     options = LaunchOptions(
@@ -140,7 +143,13 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
     )
     path = [] if executable else [entry for entry in sys.path if entry]
     payload = _packed(func, args, dict(given.get("kwargs", {})), path)
-    call = _Call(payload, len(slots))
+    call = _Call(payload, [slot.hostname for slot in slots])
+    if controller == "mpi":
+        # Not for every job: it takes its time to load.
+        from horovod.runner.run_by_mpi import launch_by_mpirun
+
+        mpi_args = given.get("mpi_args", "")
+        return call.results(launch_by_mpirun(slots, settings, options, call.using, mpi_args))
     return call.results(launch(slots, settings, options, call.using))
 
 
@@ -198,9 +207,9 @@ def _packed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: list
         ) from error
 
 
-def _variables(given: Mapping[str, Any]) -> dict[str, str]:
-    """What the config and the arguments set; an argument is stronger."""
-    variables = {}
+def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """What the config and the arguments set, and who starts the ranks; an argument is stronger."""
+    variables, controller = {}, ""
     if "config" in given:
         # Not for every job: pydantic takes its time to load.
         from horovod.runner.config_file import parse_config, read_config_file
@@ -211,12 +220,11 @@ def _variables(given: Mapping[str, Any]) -> dict[str, str]:
             if isinstance(config, Mapping)
             else read_config_file(config)
         )
-        if found.controller == "mpi":
-            _check({"use_mpi": True})
-        variables = variables_of(found.values)
+        variables, controller = variables_of(found.values), found.controller
     if "start_timeout" in given:
         variables["HOROVOD_START_TIMEOUT"] = str(given["start_timeout"])
-    return variables
+    flags = {name: bool(given.get(f"use_{name}")) for name in ("gloo", "mpi")}
+    return variables, request_of(flags, controller)
 
 
 def _hosts(given: Mapping[str, Any]) -> list[Host]:
@@ -236,12 +244,13 @@ class _Call:
 
     Args:
         payload: the packed function.
-        size: the number of ranks.
+        hostnames: of each rank.
     """
 
-    def __init__(self, payload: bytes, size: int) -> None:
+    def __init__(self, payload: bytes, hostnames: Sequence[str]) -> None:
         self._payload = payload
-        self._size = size
+        self._hostnames = hostnames
+        self._size = len(hostnames)
         self._results: dict[int, bytes] = {}
         self._errors: dict[int, str] = {}
 
@@ -284,7 +293,7 @@ class _Call:
             ) from error
 
     def _error(self, outcome: Outcome) -> RankFailedError:
-        failure = outcome.failure
+        failure = outcome.failure or self._first_failure(outcome.exit_code)
         if failure is None:
             return RankFailedError(outcome.message, exit_code=outcome.exit_code)
         text = self._errors.get(failure.rank, "")
@@ -298,4 +307,13 @@ class _Call:
             exit_code=failure.exit_code,
             signal=failure.signal_name,
             traceback=text,
+        )
+
+    def _first_failure(self, exit_code: int) -> RankExit | None:
+        """By what the ranks left in the store, where the launcher knows nothing of single ranks."""
+        return first_failure(
+            [
+                RankExit(rank, self._hostnames[rank], exit_code, 0.0, tuple(text.splitlines()))
+                for rank, text in self._errors.items()
+            ]
         )

@@ -33,9 +33,7 @@ def threads_of_rank(num_cores: int, num_ranks: int) -> int:
     return max(1, num_cores // num_ranks)
 
 
-def thread_variables(
-    environ: Mapping[str, str], num_cores: int, num_ranks: int
-) -> dict[str, str]:
+def thread_variables(environ: Mapping[str, str], num_cores: int, num_ranks: int) -> dict[str, str]:
     """The variables that divide the cores of a host among its ranks.
 
     Args:

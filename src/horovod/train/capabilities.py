@@ -26,9 +26,10 @@ def mpi_built() -> bool:
 def mpi_threads_supported() -> bool:
     """Whether the program may call MPI from any thread while Horovod does.
 
+    False if MPI does not move the data of this job.
+
     Raises:
         NotInitializedError: Horovod has not been initialised.
-        UsageError: MPI does not move the data of this job.
     """
     return context.mpi_threads_supported()
 

@@ -36,7 +36,14 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Run:
                 store.set(result_key(slot.rank), cloudpickle.dumps(slot.rank))
         return Outcome(0)
 
+    def launch_by_mpirun(
+        slots: Any, settings: Any, options: Any, using: Any, mpi_args: str
+    ) -> Outcome:
+        seen.update(mpi_args=mpi_args)
+        return launch(slots, settings, options, using)
+
     monkeypatch.setattr("horovod.runner.run.launch", launch)
+    monkeypatch.setattr("horovod.runner.run_by_mpi.launch_by_mpirun", launch_by_mpirun)
     return seen
 
 
@@ -60,7 +67,15 @@ ROWS: list[tuple[dict[str, Any], Any]] = [
     ({"verbose": 0}, lambda seen: seen["options"].verbose is False),
     ({"disable_cache": True}, lambda seen: names(seen) == ["localhost"]),
     ({"use_gloo": True}, lambda seen: names(seen) == ["localhost"]),
-    ({"use_mpi": False}, lambda seen: names(seen) == ["localhost"]),
+    ({"use_gloo": True}, lambda seen: "mpi_args" not in seen),
+    ({"use_mpi": False}, lambda seen: "mpi_args" not in seen),
+    ({"use_mpi": True}, lambda seen: seen["mpi_args"] == ""),
+    ({"use_mpi": True, "mpi_args": "-x A"}, lambda seen: seen["mpi_args"] == "-x A"),
+    ({"config": {"controller": "mpi"}}, lambda seen: seen["mpi_args"] == ""),
+    (
+        {"config": {"controller": "mpi"}, "use_gloo": True},
+        lambda seen: "mpi_args" not in seen,
+    ),
     (
         {"network_interfaces": ["a", "b"]},
         lambda seen: seen["settings"].network_interfaces == ("a", "b"),
@@ -90,8 +105,6 @@ REFUSED = {
     "reset_limit": 1,
     "cooldown_range": (1, 2),
     "host_discovery_script": "s",
-    "use_mpi": True,
-    "mpi_args": "-x",
 }
 
 
@@ -146,7 +159,7 @@ def test_what_is_to_come_is_refused(name: str, value: Any) -> None:
         ({"num_proc": 0}, "0 ranks"),
         ({"config": {"param": {}}}, "horovod.run: config: unknown key param; did you mean params"),
         ({"config": {"params": {"cycle_time_ms": -1}}}, "cycle_time_ms is -1, but must be"),
-        ({"config": {"controller": "mpi"}}, "use_mpi: starting through mpirun is not supported"),
+        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
         ({"config": "/nowhere/c"}, "cannot read the config file /nowhere/c"),
         ({"args": (threading.Lock(),)}, "cannot be sent to the ranks: TypeError: cannot pickle"),
     ],
