@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from horovod.config import Config
-from horovod.errors import NotInitializedError, UsageError
+from horovod.errors import NotInitializedError, StartError, UsageError
 from horovod.group import Group
 from horovod.mpi import ProcessMpi, is_initialised
 from horovod.start import RunningEngine, start_engine
@@ -269,7 +269,11 @@ def init(
         >>> even, odd = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
         >>> hvd.init(process_sets=[even, odd])   # with 4 ranks
     """
-    _context.init(comm, process_sets)
+    try:
+        _context.init(comm, process_sets)
+    except (StartError, UsageError) as error:
+        # The sentence says all; where in here it was found would only push it off the screen.
+        raise error.with_traceback(None)  # noqa: B904
 
 
 def shutdown() -> None:

@@ -187,10 +187,13 @@ def test_an_early_exit_with_0_is_no_failure() -> None:
     [
         (["no-such-command"], 127, "the command 'no-such-command' was not found"),
         (["/nowhere/x"], 127, "the command '/nowhere/x' was not found"),
+        (["train.py"], 127, "the command 'train.py' was not found; write 'python train.py'"),
+        (["--timeline-filename", "no/t.json", "true"], 2, "no; make it, or name another file"),
+        (["--log-level", "loud", "true"], 2, "invalid choice: 'LOUD'"),
         (["/etc/passwd"], 126, "the command '/etc/passwd' may not be executed"),
         (["--unknown"], 2, "unknown option --unknown"),
         ([], 2, "no command was given"),
-        (["-H", "localhost:1", "true"], 2, "2 ranks were requested, but only 1 slots"),
+        (["-H", "localhost:1", "true"], 2, "2 ranks were requested, but only 1 slot is"),
     ],
 )
 def test_mistakes_cost_one_line(command: list[str], code: int, message: str) -> None:
@@ -198,6 +201,13 @@ def test_mistakes_cost_one_line(command: list[str], code: int, message: str) -> 
     assert run.process.returncode == code
     assert len(run.lines["stderr"]) == 1
     assert message in run.stderr
+
+
+def test_a_setting_that_makes_no_sense_costs_one_line() -> None:
+    run = horovodrun("-np", "2", "true", HOROVOD_CPU_OPERATIONS="foo")
+    assert run.process.returncode == 1
+    assert len(run.lines["stderr"]) == 1
+    assert "HOROVOD_CPU_OPERATIONS='foo' is none of native, gloo, mpi" in run.stderr
 
 
 def test_the_old_module_name() -> None:
@@ -413,10 +423,10 @@ def test_executable_and_old_names() -> None:
     [
         ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile exclude each other"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
-        ({"use_mpi": True}, "mpirun is not supported"),
+        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
         ({"min_num_proc": 1}, "elastic training is not supported"),
         ({"host_discovery_script": "x"}, "elastic training is not supported"),
-        ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slots"),
+        ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slot is available"),
         ({"hostfile": "/nowhere/f"}, "cannot read the hostfile"),
     ],
 )

@@ -22,7 +22,9 @@ LAST = r"\(rank [01] on localhost was last; median \d+\.\d s\)"
 def start(code: str, slow_s: float) -> list[str]:
     """Runs two ranks; returns what was said about their start."""
     lines: list[str] = []
-    watch = StartWatch(["localhost", "localhost"], lines.append, time.monotonic(), slow_s)
+    watch = StartWatch(
+        ["localhost", "localhost"], lines.append, time.monotonic(), slow_s, verbose=True
+    )
     settings = JobSettings((sys.executable, "-c", code), os.getcwd(), environment())
     console = io.StringIO()
     outcome = launch(

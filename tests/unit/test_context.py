@@ -8,7 +8,7 @@ import pytest
 
 from horovod import context
 from horovod.config import Config
-from horovod.errors import NotInitializedError, UsageError
+from horovod.errors import NotInitializedError, StartError, UsageError
 from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
@@ -93,3 +93,13 @@ def test_without_mpi_the_program_hears_that_it_supports_no_threads() -> None:
         context.mpi_threads_supported()
     context.init()
     assert context.mpi_threads_supported() is False
+
+
+def test_what_is_wrong_with_a_setting_is_told_without_our_own_frames(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOROVOD_CPU_OPERATIONS", "foo")
+    with pytest.raises(StartError, match="is none of native, gloo, mpi") as caught:
+        context.init()
+    assert [entry.name for entry in caught.traceback][1:] == ["init"]
+    assert caught.value.__context__ is None

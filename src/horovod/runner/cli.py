@@ -21,11 +21,12 @@ import horovod
 from horovod.config import inherited_environment
 from horovod.errors import StartError, UsageError
 from horovod.runner import processes
+from horovod.runner.before_start import check_settings
 from horovod.runner.controller import Starter, Surroundings, choose, request_of
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, launch, say
-from horovod.runner.options import parse
+from horovod.runner.options import EXAMPLE, SHORT_HELP, parse
 from horovod.runner.plan import JobSettings
 from horovod.runner.ssh import SshOptions
 from horovod.runner.startup import StartWatch
@@ -79,8 +80,11 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _check_build(options)
     if options.check:
         return _check(options, environ)
+    if not words:
+        print(SHORT_HELP, file=sys.stderr)
+        return 2
     if not command:
-        raise UsageError("no command was given: write it after the options")
+        raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
         return _finish(_launch_node(options, command, environ))
     _refuse_to_multiply(environ)
@@ -180,6 +184,7 @@ def _settings(
         variables=_variables(options, values),
         network_interfaces=_interfaces(options),
     )
+    check_settings(settings)
     return settings, starter
 
 
@@ -266,7 +271,10 @@ def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSet
     with _caught_signals() as interrupts:
         launch_options = _launch_options(options, interrupts)
         watch = StartWatch(
-            [slot.hostname for slot in slots], partial(say, sys.stderr), time.monotonic()
+            [slot.hostname for slot in slots],
+            partial(say, sys.stderr),
+            time.monotonic(),
+            verbose=options.verbose,
         )
         return launch(slots, settings, launch_options, watch.using)
 

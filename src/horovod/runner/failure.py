@@ -11,6 +11,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod.runner.greetings import without_greetings
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -102,7 +104,8 @@ def headline(failure: RankExit) -> str:
 
 def report(failure: RankExit) -> str:
     """The headline, followed by the last lines of the rank's stderr."""
-    if not failure.stderr_tail:
+    tail = without_greetings(failure.stderr_tail)
+    if not tail:
         return headline(failure)
-    lines = "".join(f"\n    {line}" for line in failure.stderr_tail)
+    lines = "".join(f"\n    {line}" for line in tail)
     return f"{headline(failure)}; the last lines of its stderr:{lines}"

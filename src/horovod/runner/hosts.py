@@ -165,9 +165,10 @@ def assign(hosts: Sequence[Host], num_proc: int) -> list[Slot]:
         raise UsageError(f"a job of {num_proc} ranks cannot run: give at least 1")
     default = num_proc if len(hosts) == 1 else 1
     capacities = [default if host.slots is None else host.slots for host in hosts]
-    if sum(capacities) < num_proc:
+    if (num_slots := sum(capacities)) < num_proc:
+        slots = f"{num_slots} slot{'s are' if num_slots != 1 else ' is'}"
         raise UsageError(
-            f"{num_proc} ranks were requested, but only {sum(capacities)} slots are available on "
+            f"{num_proc} ranks were requested, but only {slots} available on "
             + ", ".join(f"{host.name}:{n}" for host, n in zip(hosts, capacities, strict=True))
         )
     places: list[tuple[str, int]] = []

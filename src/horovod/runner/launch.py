@@ -19,6 +19,7 @@ from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
 from horovod.runner import local, ssh
+from horovod.runner.before_start import check_timeline
 from horovod.runner.connect_back import ConnectBack, Invitation
 from horovod.runner.job import Crossing, Outcome, Supervisor
 from horovod.runner.output import Output, streams_to_colour
@@ -94,12 +95,14 @@ def launch(
         How the job ended. No process of it is left.
 
     Raises:
-        UsageError: an interface does not exist or the folder for the output cannot be written.
+        UsageError: an interface does not exist, or the output or the timeline cannot be written.
         StartError: the store cannot listen.
     """
     remote = local.other_machines(list(dict.fromkeys(slot.hostname for slot in slots)))
     if not remote:
         check_interfaces(settings.network_interfaces)
+    if slots[0].hostname not in remote:
+        check_timeline(settings)
 
     def log(line: str) -> None:
         if options.verbose:

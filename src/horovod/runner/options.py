@@ -16,6 +16,13 @@ from horovod.runner.flags import FLAGS, Flag
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
+EXAMPLE = "horovodrun -np 2 python train.py"
+SHORT_HELP = f"""\
+usage: {_USAGE}
+for example: {EXAMPLE}
+'horovodrun --help' lists the options; 'horovodrun doctor --help' is for old scripts"""
+
 # Flags of features that are still to come, with the number of words that follow them.
 _LATER = {
     "elastic training": {
@@ -47,8 +54,9 @@ class _Options:
     def __init__(self) -> None:
         self.parser = _Parser(
             prog="horovodrun",
-            usage="horovodrun [options] COMMAND [ARGUMENTS ...]",
-            description="Starts COMMAND once per rank and watches over the ranks.",
+            usage=_USAGE,
+            description=f"Starts COMMAND once per rank and watches over the ranks, as in "
+            f"'{EXAMPLE}'. 'horovodrun doctor' examines old scripts.",
             allow_abbrev=False,
             add_help=False,
         )

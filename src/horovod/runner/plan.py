@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horovod.runner.hosts import Slot
 
 LOOPBACK_INTERFACE = "lo"
-_INTERFACE_NAMES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+INTERFACE_NAMES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def make_plan(
     # Each agent finds out which interface of its host leads to the others.
     if remote or several_hosts:
         chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
-        for name in ("HOROVOD_GLOO_IFACE",) if chosen else _INTERFACE_NAMES:
+        for name in ("HOROVOD_GLOO_IFACE",) if chosen else INTERFACE_NAMES:
             del here[name], there[name]
     return [
         AgentJob(

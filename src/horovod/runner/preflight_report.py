@@ -109,7 +109,8 @@ def _on_limits(finding: Finding, facts: Facts, size: int) -> list[Advice]:
         )
         advice.append(Advice(finding.host, text, is_fault=False))
     if finding.slots is not None and finding.slots > facts.cores:
-        text = f"{finding.slots} ranks share {facts.cores} cores; give the host fewer slots"
+        cores = f"{facts.cores} core{'s' if facts.cores > 1 else ''}"
+        text = f"{finding.slots} ranks share {cores}; give the host fewer slots"
         advice.append(Advice(finding.host, text, is_fault=False))
     return advice
 
@@ -187,10 +188,10 @@ def lines_of_advice(advice: Sequence[Advice]) -> list[str]:
 def verdict(findings: Sequence[Finding], advice: Sequence[Advice]) -> str:
     """The last line."""
     faulty = {each.host for each in advice if each.is_fault}
+    checked = f"{len(findings)} host{'s' if len(findings) > 1 else ''} checked"
     if not faulty:
-        num_hosts = len(findings)
-        return f"{num_hosts} host{'s' if num_hosts > 1 else ''} checked, no fault found"
-    return f"{len(findings)} hosts checked, {len(faulty)} with faults: {', '.join(sorted(faulty))}"
+        return f"{checked}, no fault found"
+    return f"{checked}, {len(faulty)} with faults: {', '.join(sorted(faulty))}"
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> str:

@@ -77,10 +77,11 @@ def explain_start_error(error: Exception, job: AgentJob) -> tuple[int, str]:
         return 1, str(error)
     if error.filename == job.cwd and name != job.cwd:
         return 1, f"the working directory {job.cwd} cannot be entered: {error.strerror}"
+    hint = f"; write 'python {name}'" if name.endswith(".py") else ""
     if error.errno == errno.ENOENT:
-        return 127, f"the command {name!r} was not found"
+        return 127, f"the command {name!r} was not found{hint}"
     if error.errno in (errno.EACCES, errno.EISDIR, errno.ENOTDIR):
-        return 126, f"the command {name!r} may not be executed: {error.strerror}"
+        return 126, f"the command {name!r} may not be executed: {error.strerror}{hint}"
     if error.errno == errno.ENOEXEC:
-        return 126, f"{name!r} is not a program: does its first line lack '#!'?"
+        return 126, f"{name!r} is not a program: does its first line lack '#!'?{hint}"
     return 1, f"the command {name!r}: {error.strerror}"

@@ -14,6 +14,7 @@ import cloudpickle
 
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
+from horovod.runner.before_start import check_settings
 from horovod.runner.controller import request_of
 from horovod.runner.environment import with_horovod_on_path
 from horovod.runner.failure import RankExit, first_failure
@@ -133,6 +134,7 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         variables=variables,
         network_interfaces=tuple(given.get("network_interfaces", ())),
     )
+    check_settings(settings)
     options = LaunchOptions(
         stdout=sys.stdout,
         stderr=sys.stderr,

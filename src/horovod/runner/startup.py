@@ -1,4 +1,7 @@
-"""Says which rank was slow in which phase, if a job takes long to start.
+"""Says which rank was slow in which phase, if a job takes long to start because of it.
+
+A start is only reported if much of it could have been saved: a framework that takes its time to be
+imported, on all ranks alike, is no news.
 
 The phases of a rank: *spawn*, from the launcher's start to that of the process; *import*, until it
 calls ``init``; *connect*, until it has a connection to every other rank. Ranks that come early wait
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from horovod.rendezvous.server import StoreServer
 
 SLOW_START_S = 10.0
+# What a start must have wasted to be reported, as a part of all of it.
+_WASTED = 1 / 3
 _MANY_RANKS = 8
 # A program may compute for hours before it calls init; the end of the job wakes whoever waits.
 _ONE_WAIT_S = 3600.0
@@ -34,6 +39,23 @@ class Arrival:
     spawn_s: float
     import_s: float
     connect_s: float
+
+
+def wasted_s(arrivals: Mapping[int, Arrival]) -> float:
+    """Seconds for which all waited for those that came last, and for connections. Pure.
+
+    Args:
+        arrivals: by rank; not empty.
+    """
+    each = list(arrivals.values())
+    phases = ([one.spawn_s for one in each], [one.import_s for one in each])
+    behind_s = sum(max(seconds) - _median(seconds) for seconds in phases)
+    return behind_s + min(one.connect_s for one in each)
+
+
+def _median(seconds: Sequence[float]) -> float:
+    """Of an even number of values the lower one: of two ranks the faster one."""
+    return sorted(seconds)[(len(seconds) - 1) // 2]
 
 
 def describe_start(arrivals: Mapping[int, Arrival], hostnames: Sequence[str], took_s: float) -> str:
@@ -57,7 +79,7 @@ def _phase(name: str, seconds: Mapping[int, float], hostnames: Sequence[str]) ->
     text = f"{name} {seconds[slowest]:.1f} s"
     if len(seconds) == 1:
         return text
-    middle_s = sorted(seconds.values())[len(seconds) // 2]
+    middle_s = _median(list(seconds.values()))
     return f"{text} (rank {slowest} on {hostnames[slowest]} was last; median {middle_s:.1f} s)"
 
 
@@ -78,9 +100,8 @@ def describe_wait(
     names = ", ".join(f"{rank} on {hostnames[rank]}" for rank in late[:_MANY_RANKS])
     more = f" and {len(late) - _MANY_RANKS} more" if len(late) > _MANY_RANKS else ""
     what = "did not call init() yet" if absent else "still connect to the others"
-    return (
-        f"after {waited_s:.0f} s {len(called)} ranks have called init(); rank {names}{more} {what}"
-    )
+    known = f"{len(called)} rank{'s have' if len(called) > 1 else ' has'} called init()"
+    return f"after {waited_s:.0f} s {known}; rank {names}{more} {what}"
 
 
 class StartWatch:
@@ -90,7 +111,8 @@ class StartWatch:
         hostnames: of each rank.
         say: takes one line.
         began_s: when the launcher began, in ``time.monotonic()``.
-        slow_s: what counts as long.
+        slow_s: what counts as long. What is still missing then is told after half as much again.
+        verbose: report every start that is over.
     """
 
     def __init__(
@@ -99,11 +121,14 @@ class StartWatch:
         say: Callable[[str], None],
         began_s: float,
         slow_s: float = SLOW_START_S,
+        *,
+        verbose: bool = False,
     ) -> None:
         self._hostnames = hostnames
         self._say = say
         self._began_s = began_s
         self._slow_s = slow_s
+        self._verbose = verbose
         self._ended = threading.Event()
 
     @contextlib.contextmanager
@@ -129,7 +154,7 @@ class StartWatch:
     def _watch(self, store: StoreServer) -> None:
         ranks = range(len(self._hostnames))
         with contextlib.suppress(StartError):  # the store was closed
-            if not self._all_connected(store, self._began_s + self._slow_s):
+            if not self._all_connected(store, self._began_s + 1.5 * self._slow_s):
                 called = {rank for rank in ranks if store.try_get(called_key(rank)) is not None}
                 connected = {
                     rank for rank in ranks if store.try_get(connected_key(rank)) is not None
@@ -139,8 +164,10 @@ class StartWatch:
                     self._say(line)
                 self._all_connected(store)
             took_s = self._waited_s()
-            if took_s >= self._slow_s and not self._ended.is_set():
-                arrivals = {rank: self._arrival(store, rank, took_s) for rank in ranks}
+            if self._ended.is_set() or not (self._verbose or took_s >= self._slow_s):
+                return
+            arrivals = {rank: self._arrival(store, rank, took_s) for rank in ranks}
+            if self._verbose or wasted_s(arrivals) >= _WASTED * took_s:
                 self._say(describe_start(arrivals, self._hostnames, took_s))
 
     def _waited_s(self) -> float:

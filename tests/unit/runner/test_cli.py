@@ -89,6 +89,15 @@ def test_a_driver_without_devices_moves_nothing(monkeypatch: pytest.MonkeyPatch)
     assert "    [ ] GPU (HIP, 0 devices)\n" in build_report()
 
 
+def test_without_a_word_it_shows_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], {}) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: horovodrun [options] COMMAND")
+    assert "for example: horovodrun -np 2 python train.py\n" in err
+    assert err.count("\n") <= 4
+
+
 def test_help_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"], {})
@@ -136,7 +145,7 @@ def test_hostfile_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[
     hostfile = tmp_path / "hosts"
     hostfile.write_text("localhost slots=1\n")
     assert main(["-np", "2", "--hostfile", str(hostfile), "true"], {}) == 2
-    assert "only 1 slots are available" in capsys.readouterr().err
+    assert "only 1 slot is available on" in capsys.readouterr().err
 
 
 def test_local_hosts() -> None:

@@ -68,9 +68,20 @@ def test_jsrun_outside_of_lsf_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "no job of LSF" in capsys.readouterr().err
 
 
-def test_gloo_says_in_one_line_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "1", "--gloo", "--dry-run", "true"], {}) == 0
-    line = capsys.readouterr().err
-    assert line == (
-        "horovodrun: gloo: horovodrun starts the ranks; the engine is Horovod's own, without Gloo\n"
-    )
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], ""),
+        (["--gloo"], ""),
+        (
+            ["--gloo", "--verbose"],
+            "horovodrun: gloo: horovodrun starts the ranks; the engine is Horovod's own, without "
+            "Gloo\n",
+        ),
+    ],
+)
+def test_what_the_default_does_too_is_only_told_to_who_asks(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-np", "1", *flags, "--dry-run", "true"], {}) == 0
+    assert capsys.readouterr().err == said

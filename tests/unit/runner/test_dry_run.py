@@ -22,13 +22,42 @@ def test_it_tells_what_would_run_on_each_host(capsys: pytest.CaptureFixture[str]
     assert [line for line in lines if line.startswith("host ")] == ["host a", "host b"]
     assert lines.count("  command    python train.py 'a b'") == 2
     assert lines.count("  variable   HOROVOD_CACHE_CAPACITY=5") == 2
-    assert lines.count("  and 1 other variables of this environment") == 2
+    assert lines.count("  and 1 other variable of this environment") == 2
     ranks = [line.split() for line in lines if line.startswith("  rank ")]
     assert [(words[1], "HOROVOD_HOSTNAME=b" in words) for words in ranks] == [
         ("0", False),
         ("1", False),
         ("2", True),
     ]
+
+
+def test_other_hosts_get_what_they_will_get(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dry_run("-np 3 -H localhost:1,b:2", capsys, HOME="/me", OMP_NUM_THREADS="3")
+    here, there = lines[: lines.index("host b")], lines[lines.index("host b") :]
+    leads = "<of the host: what leads to the others>"
+    for block in (here, there):
+        assert f"  variable   HOROVOD_GLOO_IFACE={leads}" in block
+        assert f"  variable   NCCL_SOCKET_IFNAME={leads}" in block
+    assert not [line for line in lines if line.endswith("=lo")]
+    assert not [line for line in here if "TF_NUM_" in line]  # one rank has the host for itself
+    assert "  variable   TF_NUM_INTRAOP_THREADS=<its cores / 2 ranks>" in there
+    assert not [line for line in lines if "OMP_NUM_THREADS" in line]  # the user's own
+    assert "  and 2 other variables of this environment" in here
+    assert "  and 1 other variable of this environment" in there  # HOME is that of b
+
+
+def test_one_host_talks_over_loopback_and_divides_its_cores(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horovod.runner.dry_run.computing_cores", lambda: 6)
+    lines = dry_run("-np 2", capsys)
+    assert "  variable   HOROVOD_GLOO_IFACE=lo" in lines
+    assert "  variable   OMP_NUM_THREADS=3" in lines
+
+
+def test_a_choice_of_interfaces_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dry_run("-np 2 -H a:1,b:1 --network-interfaces eth1", capsys)
+    assert lines.count("  variable   HOROVOD_GLOO_IFACE=<what the host has of eth1>") == 2
 
 
 def test_no_host_is_looked_up_and_nothing_is_started(

@@ -85,7 +85,7 @@ def test_equal_hosts_get_no_advice() -> None:
             "(ulimit -n 146)",
         ),
         ({"shared_memory_bytes": 64 << 20}, "hint: c: /dev/shm has 64 MiB free; data loaders"),
-        ({"cores": 1}, "hint: c: 2 ranks share 1 cores; give the host fewer slots"),
+        ({"cores": 1}, "hint: c: 2 ranks share 1 core; give the host fewer slots"),
     ],
 )
 def test_a_host_that_differs_is_named(change: dict[str, Any], line: str) -> None:
