@@ -210,6 +210,24 @@ def test_a_setting_that_makes_no_sense_costs_one_line() -> None:
     assert "HOROVOD_CPU_OPERATIONS='foo' is none of native, gloo, mpi" in run.stderr
 
 
+def test_who_reads_only_the_first_line_sees_no_traceback() -> None:
+    words = [sys.executable, "-m", "horovod.runner.cli", "doctor", "--help"]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            words,
+            env=environment(),
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
 def test_the_old_module_name() -> None:
     words = [sys.executable, "-m", "horovod.runner.launch", "-np", "1", "echo", "-np", "hi"]
     done = subprocess.run(

@@ -13,6 +13,8 @@ import pytest
 import horovod
 from horovod.runner.config_file import read_config_file
 from horovod.runner.flags import FLAGS
+from horovod.settings import TABLE
+from horovod.settings.setting import Status
 
 pytest.importorskip("torch")
 
@@ -81,8 +83,9 @@ def test_the_function_returns_the_sum_of_all_ranks(folder: Path) -> None:
     assert run("python call.py", folder).stdout == "[3.0, 3.0]\n"
 
 
-def test_the_config_file_has_every_key(folder: Path) -> None:
+def test_the_config_file_has_every_key_that_is_not_deprecated(folder: Path) -> None:
     config = read_config_file(str(folder / "horovod.yaml"))
-    assert config.values.keys() == {flag.attribute for flag in FLAGS}
+    current = [flag for flag in FLAGS if TABLE[flag.variable].status is not Status.DEPRECATED]
+    assert config.values.keys() == {flag.attribute for flag in current}
     assert config.controller == "gloo"
     assert not config.advice

@@ -31,7 +31,12 @@ or is gone.
     check_build  what ``--check-build`` prints
     check_hosts  ``--check``; preflight asks the hosts, probe answers there with facts, and
               preflight_report makes a table and advice of it; run_on carries question and answer
-    doctor    ``horovodrun doctor``; exports reads what modules offer, doctor_rules what changed
+    threads   pure: how the cores of a host are divided among its ranks
+    before_start  what can be found wrong before any rank runs
+    greetings  pure: which lines of a rank's stderr come with each start of TensorFlow
+    doctor    what changed for a script; exports reads what modules offer, doctor_rules what
+              changed in Horovod, doctor_frameworks in TensorFlow and Keras; doctor_command is
+              ``horovodrun doctor``
     cli       ``horovodrun``
-    run       ``horovod.run``; run_task is what its ranks execute
+    run       ``horovod.run``; run_task is what its ranks execute; run_by_mpi starts mpirun
 """

@@ -67,11 +67,16 @@ def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None =
     except StartError as error:
         say(sys.stderr, str(error))
         return 1
+    except BrokenPipeError:  # nobody reads on: a pager was left, or head has enough
+        _drop_stdout()
+        return 128 + signal.SIGPIPE
 
 
 def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if words and words[0] == "doctor":
-        return _doctor(words[1:], environ)
+        from horovod.runner.doctor_command import examine
+
+        return examine(words[1:], environ, sys.stdout)
     options, command = parse(words)
     if options.version:
         print(horovod.__version__)
@@ -139,28 +144,6 @@ def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
     start = starter(environ, _ssh(options))
     return check_hosts(_hosts(options, environ), start, timeout_s, sys.stdout, _interfaces(options))
-
-
-def _doctor(paths: Sequence[str], environ: Mapping[str, str]) -> int:
-    from horovod.runner.doctor import (
-        examine_environment,
-        examine_libraries,
-        examine_script,
-        report,
-    )
-
-    if not paths or paths[0].startswith("-"):
-        raise UsageError("doctor: name the scripts to examine, as in 'horovodrun doctor train.py'")
-    remarks = [*examine_environment(environ), *examine_libraries(environ)]
-    for path in paths:
-        try:
-            text = Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the script {path}: {error}") from None
-        remarks += examine_script(text, path)
-    text, code = report(remarks)
-    print(text)
-    return code
 
 
 def _settings(

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import ast
 import difflib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError, UsageError
-from horovod.runner.doctor_rules import ARGUMENTS, CALLS, MISSING_MODULES, MISSING_NAMES, Level
+from horovod.runner.doctor_frameworks import LEGACY, examine_frameworks
+from horovod.runner.doctor_rules import (
+    ARGUMENTS,
+    CALLS,
+    FIRST_ARGUMENTS,
+    MISSING_MODULES,
+    MISSING_NAMES,
+    Level,
+    Remark,
+)
 from horovod.runner.exports import arguments_of, exported_names, module_file
 from horovod.settings import TABLE
 from horovod.settings.advice import unknown_names
@@ -26,24 +34,6 @@ if TYPE_CHECKING:
 _PREFIXES = ("HOROVOD_", "_HOROVOD_")
 _READING = ("get", "getenv")
 _SETTING = ("setdefault", "putenv")
-
-
-@dataclass(frozen=True)
-class Remark:
-    """One thing that the doctor says.
-
-    Attributes:
-        place: such as ``train.py:12``, or ``environment``.
-        level: how much it matters.
-        text: what it is, and what to do.
-    """
-
-    place: str
-    level: Level
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.level.value}: {self.text}"
 
 
 def examine_environment(environ: Mapping[str, str]) -> list[Remark]:
@@ -80,12 +70,13 @@ def _on_library(name: str, search: Search[Any]) -> Remark:
     return Remark("this host", level, text)
 
 
-def examine_script(text: str, path: str) -> list[Remark]:
+def examine_script(text: str, path: str, environ: Mapping[str, str] | None = None) -> list[Remark]:
     """What in a script changed, is gone or has no effect, in the order of its lines.
 
     Args:
         text: the script.
         path: its name, for messages.
+        environ: the variables that it will find; none if None.
 
     Raises:
         UsageError: it is not Python.
@@ -97,7 +88,16 @@ def examine_script(text: str, path: str) -> list[Remark]:
         raise UsageError(f"{path}:{line}: not Python: {getattr(error, 'msg', error)}") from None
     reading = _Reading(path)
     reading.visit(tree)
-    return [remark for _, remark in sorted(reading.remarks, key=lambda found: found[0])]
+    found = [
+        *reading.remarks,
+        *examine_frameworks(tree, path, keras_2=_uses_keras_2(text, environ or {})),
+    ]
+    return [remark for _, remark in sorted(found, key=lambda each: each[0])]
+
+
+def _uses_keras_2(text: str, environ: Mapping[str, str]) -> bool:
+    """Whether tf.keras is to be Keras 2; a script that sets the variable does so to turn it on."""
+    return environ.get(LEGACY, "").lower() in ("1", "true") or LEGACY in text
 
 
 def _on_setting(place: str, name: str, value: str | None) -> Remark:
@@ -204,10 +204,12 @@ class _Reading(ast.NodeVisitor):
     def _check_call(self, node: ast.Call, module: str, function: str) -> None:
         if rule := CALLS.get(function):
             self._say(node, rule.level, f"{function}() {rule.text}")
+        if node.args and (rule := ARGUMENTS.get((function, FIRST_ARGUMENTS.get(function, "")))):
+            self._say(node, rule.level, f"{function}({FIRST_ARGUMENTS[function]}): {rule.text}")
         known = _run_arguments() if module == "horovod" else arguments_of(module, function)
         for keyword in node.keywords:
             name = keyword.arg
-            if name is None or _is_none(keyword.value):
+            if name is None or _is_default(keyword.value, function):
                 continue
             if rule := ARGUMENTS.get((function, name)):
                 self._say(keyword.value, rule.level, f"{function}({name}=…): {rule.text}")
@@ -275,8 +277,11 @@ def _text(node: ast.AST) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _is_none(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_default(node: ast.AST, function: str) -> bool:
+    """Whether an argument says what holds without it, too; run() takes no for an answer, too."""
+    if not isinstance(node, ast.Constant):
+        return False
+    return node.value is None or (function == "run" and node.value is False)
 
 
 def _run_arguments() -> frozenset[str] | None:
@@ -298,6 +303,6 @@ def report(remarks: list[Remark]) -> tuple[str, int]:
     last = (
         f"{num_fails} will fail, {num_others} mean something else than before or nothing"
         if num_fails or num_others
-        else "nothing to change"
+        else "nothing of Horovod's to change"
     )
     return "\n".join([*map(str, remarks), last]), 1 if num_fails else 0

@@ -14,6 +14,25 @@ class Level(enum.Enum):
     CHANGED = "changed"
     IGNORED = "ignored"
     HONOURED = "honoured"
+    HINT = "hint"
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing that the doctor says.
+
+    Attributes:
+        place: such as ``train.py:12``, or ``environment``.
+        level: how much it matters.
+        text: what it is, and what to do.
+    """
+
+    place: str
+    level: Level
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.level.value}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -33,8 +52,14 @@ MISSING_MODULES = {
     "the module of the framework",
     "horovod.torch": "all public names are in horovod.torch",
     "horovod.torch.elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
-    "horovod.tensorflow": f"TensorFlow {_TO_COME}",
-    "horovod.keras": f"Keras {_TO_COME}",
+    "horovod.tensorflow": "all public names are in horovod.tensorflow",
+    "horovod.tensorflow.elastic": f"elastic training {_TO_COME}; train with a fixed number of "
+    "ranks",
+    "horovod.tensorflow.keras": "all public names are in horovod.tensorflow.keras",
+    "horovod.tensorflow.keras.elastic": f"elastic training {_TO_COME}; train with a fixed number "
+    "of ranks",
+    "horovod.keras": "all public names are in horovod.keras",
+    "horovod.keras.elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
     "horovod.mxnet": f"MXNet {_TO_COME}",
     "horovod.spark": f"the integration with Spark {_TO_COME}",
     "horovod.ray": f"the integration with Ray {_TO_COME}",
@@ -66,13 +91,18 @@ CALLS = {
         ),
     ),
     **dict.fromkeys(("mpi_enabled", "ddl_built", "ccl_built"), _NO_LIBRARY),
-    "mpi_threads_supported": Rule(Level.FAILS, "raises: MPI does not control the job; remove it"),
+    "mpi_threads_supported": Rule(
+        Level.CHANGED, "is False unless MPI moves the data (HOROVOD_CPU_OPERATIONS=mpi)"
+    ),
     "broadcast_optimizer_state": Rule(
         Level.CHANGED, "sends the state of the root as it is, and takes no step with zero gradients"
     ),
 }
 
 _ELASTIC = Rule(Level.FAILS, f"is refused: elastic training {_TO_COME}")
+
+# By function, the argument that stands first; the rule for it counts without its name, too.
+FIRST_ARGUMENTS = {"join": "device"}
 
 # By function and argument.
 ARGUMENTS = {
@@ -92,6 +122,13 @@ ARGUMENTS = {
     ("DistributedOptimizer", "num_groups"): Rule(Level.DEPRECATED, "use groups"),
     ("run", "np"): Rule(Level.DEPRECATED, "use num_proc"),
     ("run", "network_interface"): Rule(Level.DEPRECATED, "use network_interfaces"),
+    ("join", "device"): Rule(
+        Level.IGNORED, "is only a hint where tensors on GPUs are in flight; leave it out"
+    ),
+    ("run", "use_mpi"): Rule(
+        Level.CHANGED, "mpirun starts the ranks as before, but Horovod's engine moves their data"
+    ),
+    ("run", "use_gloo"): Rule(Level.IGNORED, "it is the default, and there is no Gloo in it"),
     ("run", "disable_cache"): Rule(Level.IGNORED, "nothing is cached"),
     **{
         ("run", name): _ELASTIC

@@ -216,7 +216,7 @@ FLAGS: tuple[Flag, ...] = (
         "mpi-threads-disable",
         "HOROVOD_MPI_THREADS_DISABLE",
         _LIBRARY,
-        _WITHOUT_EFFECT,
+        "initialize MPI for Horovod's own thread only: the program must not call MPI",
         key="library_options.mpi_threads_disable",
     ),
     Flag(

@@ -63,7 +63,9 @@ _RUN_TIME = (
         "HOROVOD_ENABLE_ASYNC_COMPLETION",
         "it is always on: nobody waits for a GPU but the stream that needs the result",
     ),
-    _unused("HOROVOD_ENABLE_XLA_OPS", "this version has no TensorFlow adapter"),
+    _unused(
+        "HOROVOD_ENABLE_XLA_OPS", "XLA cannot hold operations of other ranks; use jit_compile=False"
+    ),
     _unused("HOROVOD_CCL_CACHE", "Intel oneCCL is not used"),
     _unused("HOROVOD_DISABLE_NVTX_RANGES", "no NVTX ranges are written"),
     _unused("HOROVOD_ELASTIC_TIMEOUT", "this version has no elastic driver"),

@@ -32,6 +32,8 @@ def said(text: str) -> list[str]:
         "from horovod import torch as hvd\nhvd.init(comm=None)",
         "import horovod\nhorovod.run(f, num_proc=2)\nprint(horovod.__version__)",
         "from horovod.torch import *",
+        "import horovod\nhorovod.run(f, use_mpi=False, use_gloo=False)",
+        "import horovod.torch as hvd\nhvd.join()",
         "import horovod.runner.run\nfrom horovod.errors import HorovodInternalError",
         "import os\nos.environ['PATH'] = 'x'\nos.environ['HOROVOD_RANK']",
         "import torch\ntorch.allreduc(average=True)\nhvd.nothing()",
@@ -92,6 +94,22 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
         (
             "import horovod\nhorovod.run(f, max_num_proc=2)",
             "2: fails: run(max_num_proc=…): is refused: elastic training is still to come",
+        ),
+        (
+            "import horovod\nhorovod.run(f, use_mpi=True)",
+            "2: changed: run(use_mpi=…): mpirun starts the ranks as before, but",
+        ),
+        (
+            "import horovod.torch as hvd\nhvd.join(hvd.local_rank())",
+            "2: ignored: join(device): is only a hint where tensors on GPUs are in flight",
+        ),
+        (
+            "import horovod.torch as hvd\nhvd.join(device=0)",
+            "2: ignored: join(device=…): is only a hint",
+        ),
+        (
+            "import horovod.torch as hvd\nhvd.mpi_threads_supported()",
+            "2: changed: mpi_threads_supported() is False unless MPI moves the data",
         ),
         ("import horovod\nhorovod.run(f, procs=2)", "2: fails: run() has no argument procs"),
     ],
@@ -210,7 +228,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     good.write_text("import horovod.torch as hvd\n")
     bad.write_text("import horovod.spark\n")
     assert main(["doctor", str(good)], {}) == 0
-    assert capsys.readouterr().out == "nothing to change\n"
+    assert capsys.readouterr().out == "nothing of Horovod's to change\n"
     assert main(["doctor", str(good), str(bad)], {"HOROVOD_CYCLE_TIME": "1"}) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("environment: ignored: HOROVOD_CYCLE_TIME")
@@ -231,3 +249,41 @@ def test_a_wrong_command(
 ) -> None:
     assert main(words, {}) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_folder_is_read_with_all_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, fine = "import horovod.spark\n", "import horovod.torch as hvd\n"
+    files = {
+        "train.py": old,
+        "models/net.py": fine,
+        "models/old/net.py": old,
+        "template.py": "{{ name }} = ",
+        "notes.txt": old,
+        ".git/hook.py": old,
+        "env/pyvenv.cfg": "",
+        "env/lib/x.py": old,
+        "__pycache__/x.py": old,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert main(["doctor", str(tmp_path)], {}) == 1
+    out = capsys.readouterr().out.splitlines()
+    places = [line.removeprefix(f"{tmp_path}/").split(": ")[0] for line in out]
+    assert places[:3] == ["template.py", "train.py:1", "models/old/net.py:1"]
+    assert "template.py: hint: was left out: " in out[0]
+    assert out[3] == "2 will fail, 0 mean something else than before or nothing"
+    assert main(["doctor", str(tmp_path / ".git" / "hook.py")], {}) == 1
+
+
+def test_a_folder_without_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(tmp_path)], {}) == 2
+    assert f"there are no Python files in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["x.py", "--help"]])
+def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *words], {}) == 0
+    assert "usage: horovodrun doctor SCRIPT_OR_FOLDER ..." in capsys.readouterr().out
