@@ -228,8 +228,9 @@ def test_who_reads_only_the_first_line_sees_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_the_old_module_name() -> None:
-    words = [sys.executable, "-m", "horovod.runner.launch", "-np", "1", "echo", "-np", "hi"]
+@pytest.mark.parametrize("module", ["horovod", "horovod.runner.launch"])
+def test_the_launcher_as_a_module(module: str) -> None:
+    words = [sys.executable, "-m", module, "-np", "1", "echo", "-np", "hi"]
     done = subprocess.run(
         words, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S
     )

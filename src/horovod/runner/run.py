@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from horovod.rendezvous.server import StoreServer
     from horovod.runner.job import Outcome
 
+T = TypeVar("T")
+
 # Arguments of features that are still to come.
 _LATER = {
     "min_num_proc": "elastic training",
@@ -45,7 +47,7 @@ _RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"
 
 
 def run(
-    func: Callable[..., Any],
+    func: Callable[..., T],
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int = 1,
@@ -73,7 +75,7 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
     config: str | Mapping[str, Any] | None = None,
-) -> list[Any]:
+) -> list[T]:
     """Calls ``func(*args, **kwargs)`` on every rank of a new job and returns what they returned.
 
     May be called from any thread and from a notebook. What the ranks print appears on this

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -28,11 +28,16 @@ if TYPE_CHECKING:
     from horovod.group import ReduceOp
     from horovod.torch.gradient_weight import WeightSource
 
+OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
+
 _SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 
 
 class ReducingOptimizer(torch.optim.Optimizer):
     """What :func:`DistributedOptimizer` adds to the class of the given optimizer.
+
+    For a type checker a wrapped optimizer is of that class; behind ``assert isinstance(optimizer,
+    ReducingOptimizer)`` it sees what is added, too.
 
     Attributes:
         op, gradient_predivide_factor, sparse_as_dense, process_set: as given to the factory.
@@ -253,7 +258,7 @@ class DeltaOptimizer(ReducingOptimizer):
 
 
 def DistributedOptimizer(
-    optimizer: torch.optim.Optimizer,
+    optimizer: OptimizerT,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: type[Compressor] | Compressor = Compression.none,
     backward_passes_per_step: int = 1,
@@ -266,7 +271,7 @@ def DistributedOptimizer(
     *,
     weight: WeightSource = None,
     gradient_buckets: bool | None = None,
-) -> ReducingOptimizer:
+) -> OptimizerT:
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
     Gradients are reduced while the backward pass still runs. The result is an instance of the same
@@ -327,11 +332,11 @@ def DistributedOptimizer(
     )
     if reduce_op is Adasum:
         deltas = DeltaReducer(settings, names, backward_passes_per_step)
-        return _wrap(optimizer, DeltaOptimizer, deltas, settings)
+        return cast("OptimizerT", _wrap(optimizer, DeltaOptimizer, deltas, settings))
     trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
     members = make_groups(trainable, names, groups, group_of(process_set), site)
     reducer = GradientReducer(settings, names, members, backward_passes_per_step)
-    return _wrap(optimizer, ReducingOptimizer, reducer, settings)
+    return cast("OptimizerT", _wrap(optimizer, ReducingOptimizer, reducer, settings))
 
 
 def _check_arguments(
