@@ -9,6 +9,7 @@ README.md in this folder says what is measured and how to read the table.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -37,7 +38,7 @@ WORKLOADS = {
 }
 WIDTH = 512
 NUM_LAYERS = 8
-WARMUP_STEPS = 20
+WARMUP_STEPS = 8
 # What a user may have set; removed, because that is what is measured.
 POOLS = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
@@ -96,20 +97,21 @@ def keras_step(way: str, batch: int) -> Callable[[], object]:
 
 
 def run_rank(args: argparse.Namespace) -> None:
-    """What each process does: many steps of one workload; writes the seconds of one."""
-    make = keras_step if args.workload == "keras" else None
-    step = (
-        make(args.way, args.batch)
-        if make is not None
-        else torch_step(args.workload, args.way, args.batch)
-    )
-    for _ in range(WARMUP_STEPS):
-        step()
-    began = time.perf_counter()
-    for _ in range(args.steps):
-        step()
-    time_s = (time.perf_counter() - began) / args.steps
-    (args.result / str(os.getpid())).write_text(repr(time_s))
+    """What each process does: many steps of each workload; writes the seconds of one."""
+    times_s = {}
+    for workload in args.workloads:
+        if workload == "keras":
+            step = keras_step(args.way, args.batch)
+        else:
+            step = torch_step(workload, args.way, args.batch)
+        num_steps = args.steps * 10 if workload == "readme" else args.steps
+        for _ in range(WARMUP_STEPS):
+            step()
+        began = time.perf_counter()
+        for _ in range(num_steps):
+            step()
+        times_s[workload] = (time.perf_counter() - began) / num_steps
+    (args.result / str(os.getpid())).write_text(json.dumps(times_s))
 
 
 def command_of(way: str, num_ranks: int) -> list[str]:
@@ -123,14 +125,17 @@ def command_of(way: str, num_ranks: int) -> list[str]:
     return [python, "-m", "horovod.runner.cli", "-np", str(num_ranks), python]
 
 
-def run_job(args: argparse.Namespace, workload: str, way: str, num_ranks: int) -> float:
-    """Seconds of a step on the slowest rank."""
+def run_job(
+    args: argparse.Namespace, workloads: Sequence[str], way: str, num_ranks: int
+) -> dict[str, float]:
+    """By workload the seconds of a step on the slowest rank."""
     environ = {name: value for name, value in os.environ.items() if name not in POOLS}
+    steps = args.steps
     if way == "undivided":
         environ |= dict.fromkeys(POOLS, str(os.cpu_count()))
+        steps = max(5, steps // 5)  # each takes so long
     with tempfile.TemporaryDirectory(prefix="horovod-benchmark-") as folder:
-        steps = args.steps * 10 if workload == "readme" else args.steps
-        words = ["--workload", workload, "--way", way, "--result", folder]
+        words = ["--way", way, "--result", folder, "--workloads", *workloads]
         words += ["--batch", str(args.batch), "--steps", str(steps)]
         command = [*command_of(way, num_ranks), __file__, *words]
         done = subprocess.run(
@@ -143,21 +148,32 @@ def run_job(args: argparse.Namespace, workload: str, way: str, num_ranks: int) -
         )
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-        return max(float(each.read_text()) for each in Path(folder).iterdir())
+        of_ranks = [json.loads(each.read_text()) for each in Path(folder).iterdir()]
+        return {workload: max(rank[workload] for rank in of_ranks) for workload in workloads}
 
 
-def run_workload(args: argparse.Namespace, workload: str, num_ranks: int) -> dict[str, Any]:
-    """The rounds of one workload, all ways in turn."""
-    ways = [way for way in args.ways if workload != "keras" or way != "torchrun"]
-    times_s: dict[str, list[float]] = {way: [] for way in ways}
+def run_workloads(
+    args: argparse.Namespace, workloads: Sequence[str], num_ranks: int
+) -> list[dict[str, Any]]:
+    """The rounds of the workloads of one framework, all ways in turn."""
+    ways = [way for way in args.ways if workloads != ["keras"] or way != "torchrun"]
+    times_s: dict[str, dict[str, list[float]]] = {
+        workload: {way: [] for way in ways} for workload in workloads
+    }
     for index in range(args.rounds):
         # Nobody always comes first, or always after the same one.
         shift = index % len(ways)
         for way in (*ways[shift:], *ways[:shift]):
-            times_s[way].append(run_job(args, workload, way, num_ranks))
-        print(f"{workload}: round {index + 1} of {args.rounds}", file=sys.stderr, flush=True)
-    rounds = measure.Rounds(args.rounds, dict.fromkeys(ways, 1), times_s)
-    return {"workload": workload, **measure.summarize(rounds)}
+            for workload, time_s in run_job(args, workloads, way, num_ranks).items():
+                times_s[workload][way].append(time_s)
+        print(f"{workloads}: round {index + 1} of {args.rounds}", file=sys.stderr, flush=True)
+    return [
+        {
+            "workload": workload,
+            **measure.summarize(measure.Rounds(args.rounds, dict.fromkeys(ways, 1), of_ways)),
+        }
+        for workload, of_ways in times_s.items()
+    ]
 
 
 def show_run(run: dict[str, Any]) -> str:
@@ -178,13 +194,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--np", type=int, default=2, help="number of ranks")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     # Given to the processes that are measured.
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--workload", choices=WORKLOADS, help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -195,7 +210,10 @@ def main(args: argparse.Namespace) -> None:
         run_rank(args)
         return
     load_average = os.getloadavg()[0]
-    rows = [run_workload(args, workload, args.np) for workload in args.workloads]
+    rows = []
+    of_torch = [workload for workload in args.workloads if workload != "keras"]
+    for workloads in (of_torch, [each for each in args.workloads if each not in of_torch]):
+        rows += run_workloads(args, workloads, args.np) if workloads else []
     run = {
         "np": args.np,
         "cores": os.cpu_count(),

@@ -25,6 +25,7 @@ from launcher import (
 )
 
 import horovod
+from horovod.cores import computing_cores
 from horovod.errors import RankFailedError, UsageError
 
 # A rank with a child in its process group, one in a session of its own, and a Python. Each tells
@@ -47,6 +48,18 @@ def test_lines_carry_rank_and_stream() -> None:
     assert run.process.returncode == 0
     assert sorted(run.lines["stdout"]) == ["[0]<stdout>:0", "[1]<stdout>:1"]
     assert sorted(run.lines["stderr"]) == ["[0]<stderr>:é", "[1]<stderr>:é"]
+
+
+def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['TF_NUM_INTRAOP_THREADS'])"
+    share = max(1, computing_cores() // 3)
+    run = horovodrun("-np", "3", "--verbose", *python(code), OMP_NUM_THREADS="")
+    assert sorted(run.lines["stdout"]) == [f"[{rank}]<stdout>:{share} {share}" for rank in range(3)]
+    (said,) = [line for line in run.lines["stderr"] if "OMP_NUM_THREADS" in line]
+    assert "localhost: 3 ranks share " in said
+    run = horovodrun("-np", "2", *python(code), OMP_NUM_THREADS="7", TF_NUM_INTRAOP_THREADS="8")
+    assert sorted(run.lines["stdout"]) == ["[0]<stdout>:7 8", "[1]<stdout>:7 8"]
+    assert run.lines["stderr"] == []
 
 
 def test_files_and_timestamps(tmp_path: Path) -> None:
