@@ -96,7 +96,7 @@ class _Network:
         *,
         norm: bool = True,
     ) -> None:
-        """A convolution to a square of ``side``, with a batch normalisation or with a bias."""
+        """A convolution to a square of ``side``, with a batch normalization or with a bias."""
         source, target = channels
         weights = source * target * kernel[0] * kernel[1]
         rest = [(f"{name}.bias", target)]

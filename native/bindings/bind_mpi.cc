@@ -18,7 +18,7 @@ Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-// Loading and initialising take a while, and other threads of Python go on.
+// Loading and initializing take a while, and other threads of Python go on.
 void construct_process(MpiProcess* self, const std::vector<std::string>& candidates, bool all_threads) {
   const nb::gil_scoped_release release;
   new (self) MpiProcess(mpi::load_library(candidates), all_threads);

@@ -58,7 +58,7 @@ struct Functions {
   Result (*memcpy_dtod_async)(Pointer to, Pointer from, size_t bytes, Stream stream);
 };
 
-// A driver that was found and initialised; one for each process and path. Makes no context by itself.
+// A driver that was found and initialized; one for each process and path. Makes no context by itself.
 class Driver {
  public:
   // Takes a library that the process has loaded already before all others. Throws Error (kUsage) that lists what was

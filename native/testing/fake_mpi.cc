@@ -53,8 +53,8 @@ FakeMpi::State* world = nullptr;
 struct FakeMpi::State {
   int size = 0;
   int provided = 0;
-  int num_initialised = 0;
-  bool initialised_elsewhere = false;
+  int num_initialized = 0;
+  bool initialized_elsewhere = false;
   bool frozen = false;
   bool broken = false;
   int num_finalized = 0;
@@ -164,7 +164,7 @@ mpi::Request start(mpi::Comm handle, const std::string& what, Values given, Fini
 
 int init_thread(int* /*argc*/, char*** /*argv*/, int /*required*/, int* provided) {
   const std::lock_guard lock(mutex);
-  my_rank = world->num_initialised++;
+  my_rank = world->num_initialized++;
   *provided = world->provided;
   return mpi::kSuccess;
 }
@@ -176,8 +176,8 @@ int get_flag(bool value, int* flag) {
 
 int initialized(int* flag) {
   const std::lock_guard lock(mutex);
-  if (world->initialised_elsewhere) my_rank = world->num_initialised++;
-  return get_flag(world->initialised_elsewhere, flag);
+  if (world->initialized_elsewhere) my_rank = world->num_initialized++;
+  return get_flag(world->initialized_elsewhere, flag);
 }
 
 int finalized(int* flag) { return get_flag(false, flag); }
@@ -491,9 +491,9 @@ void FakeMpi::break_down() {
   state_->broken = true;
 }
 
-void FakeMpi::initialise_elsewhere() {
+void FakeMpi::initialize_elsewhere() {
   const std::lock_guard lock(mutex);
-  state_->initialised_elsewhere = true;
+  state_->initialized_elsewhere = true;
 }
 
 std::vector<std::string> FakeMpi::wrong_uses() const {

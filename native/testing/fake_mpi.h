@@ -1,4 +1,4 @@
-// An MPI whose ranks are threads of this process: the thread that initialises it becomes a rank, in order. Checks that
+// An MPI whose ranks are threads of this process: the thread that initializes it becomes a rank, in order. Checks that
 // the calls of the ranks fit together, as a library does not.
 #pragma once
 
@@ -24,8 +24,8 @@ class FakeMpi {
   void freeze();
   // What is in flight on any rank fails from now on.
   void break_down();
-  // As if the program had initialised MPI.
-  void initialise_elsewhere();
+  // As if the program had initialized MPI.
+  void initialize_elsewhere();
 
   // Calls that did not fit together.
   [[nodiscard]] std::vector<std::string> wrong_uses() const;

@@ -117,7 +117,7 @@ TEST("mpi: threads that the library does not support are refused, with the way o
   mpi::MpiProcess own({FakeMpi::functions(), "fake", "fake"}, false);
   CHECK(own.wait(kPatience));
   CHECK(!own.all_threads());
-  funneled.initialise_elsewhere();
+  funneled.initialize_elsewhere();
   mpi::MpiProcess theirs({FakeMpi::functions(), "fake", "fake"}, true);
   CHECK(contains(error_of([&] { static_cast<void>(theirs.wait(kPatience)); }), "call hvd.init() first"));
   CHECK(theirs.finish(kPatience));

@@ -254,7 +254,7 @@ def find_mpi(candidates: Sequence[str]) -> list[str]:
     """
 
 class MpiProcess:
-    """MPI in this process. Begins to initialise it, unless somebody did, on a thread of its own.
+    """MPI in this process. Begins to initialize it, unless somebody did, on a thread of its own.
 
     Args:
         candidates: as of :func:`find_mpi`.
@@ -296,7 +296,7 @@ class MpiProcess:
         """Why MPI is not called any more, as an operation was left in it; None if it may be."""
 
     def finish(self, timeout_s: float) -> bool:
-        """Ends MPI, if it was initialised here; whether that was done in time."""
+        """Ends MPI, if it was initialized here; whether that was done in time."""
 
     def abandon(self) -> None:
         """In the child of a fork."""

@@ -69,7 +69,7 @@ class Config:
         gradient_buckets: whether gradients live in buckets in shared memory, where that works.
         cpu_operations: what moves the data: native, gloo (the same), or mpi.
         mpi_library: the file of libmpi_abi; empty to look for it.
-        mpi_threads_disable: whether MPI is initialised for Horovod's own thread only.
+        mpi_threads_disable: whether MPI is initialized for Horovod's own thread only.
         gpu_operations: what moves tensors on GPUs: auto, nccl or staged.
         cuda_library: the file of the GPU driver; empty to look for it.
         nccl_library: the file of NCCL; empty to look for it.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from horovod.config import Config
 from horovod.errors import NotInitializedError, StartError, UsageError
 from horovod.group import Group
-from horovod.mpi import ProcessMpi, is_initialised
+from horovod.mpi import ProcessMpi, was_initialized
 from horovod.start import RunningEngine, start_engine
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class JobListener(Protocol):
 
 @dataclass
 class _Job:
-    """An initialised job of this process."""
+    """An initialized job of this process."""
 
     config: Config
     running: RunningEngine
@@ -125,7 +125,7 @@ class _Context:
     def job(self) -> _Job:
         job = self._job
         if job is None:
-            raise NotInitializedError("Horovod has not been initialised; call hvd.init() first")
+            raise NotInitializedError("Horovod has not been initialized; call hvd.init() first")
         return job
 
     def initialized(self) -> bool:
@@ -160,7 +160,7 @@ class _Context:
     def _leave(self) -> None:
         self.shutdown(self._exit_reason or "its process ended")
         if self._meeting is not None:
-            self._meeting.part(mpi_was_initialised=is_initialised())
+            self._meeting.part(mpi_was_initialized=was_initialized())
         self._mpi.finish(failed=bool(self._exit_reason))
 
 
@@ -250,19 +250,19 @@ def init(
 ) -> None:
     """Joins the job that the launcher describes in the environment; a job of one rank without it.
 
-    Does nothing while Horovod is initialised. After :func:`shutdown` it can be called again.
+    Does nothing while Horovod is initialized. After :func:`shutdown` it can be called again.
 
     Args:
         comm: the ranks of the job; None, an empty list, or all of them.
         process_sets: the ``hvd.ProcessSet`` objects to register, the same on all ranks; or
-            "dynamic", to add and remove process sets later; or None. While Horovod is initialised
+            "dynamic", to add and remove process sets later; or None. While Horovod is initialized
             the sets are only looked up among the registered ones.
 
     Raises:
         StartError: a setting is wrong, or a rank did not appear within the start timeout.
         UsageError: ``comm`` asks for what this version does not have; two process sets are equal,
             or one does not fit into the job.
-        KeyError: Horovod is initialised, and has no process set of these ranks.
+        KeyError: Horovod is initialized, and has no process set of these ranks.
         HorovodInternalError: the ranks named different process sets.
 
     Example:
@@ -298,7 +298,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         mark_cycles: whether each answer of the coordinator is marked as ``CYCLE_START``.
 
     Raises:
-        NotInitializedError: Horovod has not been initialised.
+        NotInitializedError: Horovod has not been initialized.
         UsageError: the file cannot be written.
     """
     _context.job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
@@ -308,7 +308,7 @@ def stop_timeline() -> None:
     """Ends the timeline; all records are in the file when it returns. Nothing if there is none.
 
     Raises:
-        NotInitializedError: Horovod has not been initialised.
+        NotInitializedError: Horovod has not been initialized.
     """
     _context.job().running.engine.stop_timeline()
 
@@ -322,23 +322,23 @@ def global_group() -> Group:
     """The process set of all ranks.
 
     Raises:
-        NotInitializedError: Horovod has not been initialised.
+        NotInitializedError: Horovod has not been initialized.
     """
     return _context.job().group
 
 
 def uses_mpi() -> bool:
-    """Whether MPI moves the data of the job; False while Horovod is not initialised."""
+    """Whether MPI moves the data of the job; False while Horovod is not initialized."""
     return settings().cpu_operations == "mpi"
 
 
 def mpi_threads_supported() -> bool:
     """Whether the program may call MPI from any thread while Horovod does.
 
-    False if MPI does not move the data of the job: Horovod has not initialised it then.
+    False if MPI does not move the data of the job: Horovod has not initialized it then.
 
     Raises:
-        NotInitializedError: Horovod has not been initialised.
+        NotInitializedError: Horovod has not been initialized.
     """
     if _context.job().config.cpu_operations != "mpi":
         return False
@@ -346,7 +346,7 @@ def mpi_threads_supported() -> bool:
 
 
 def settings() -> Config:
-    """What the job was started with; the defaults while Horovod is not initialised."""
+    """What the job was started with; the defaults while Horovod is not initialized."""
     return _context.job().config if _context.initialized() else Config()
 
 

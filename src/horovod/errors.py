@@ -64,7 +64,7 @@ class ReplicasDivergedError(HorovodInternalError):
 
 
 class NotInitializedError(HorovodInternalError, ValueError):
-    """Horovod has not been initialised in this process; call ``hvd.init()`` first."""
+    """Horovod has not been initialized in this process; call ``hvd.init()`` first."""
 
 
 class UsageError(ValueError):

@@ -76,13 +76,13 @@ def find_library(given: str = "") -> tuple[str, str] | None:
     return path, version
 
 
-def is_initialised() -> bool:
-    """Whether anybody has initialised MPI in this process, even if it has ended since.
+def was_initialized() -> bool:
+    """Whether anybody has initialized MPI in this process, even if it has ended since.
 
     Asks each MPI library that is loaded; one that is part of another library without giving its
     functions away is not found.
     """
-    return any(_is_initialised(library) for library in _loaded_libraries())
+    return any(_was_initialized(library) for library in _loaded_libraries())
 
 
 def _loaded_libraries() -> Iterator[ctypes.CDLL]:
@@ -94,7 +94,7 @@ def _loaded_libraries() -> Iterator[ctypes.CDLL]:
             yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
 
 
-def _is_initialised(library: ctypes.CDLL) -> bool:
+def _was_initialized(library: ctypes.CDLL) -> bool:
     flag = ctypes.c_int(0)
     try:
         return library.MPI_Initialized(ctypes.byref(flag)) == 0 and flag.value != 0
@@ -114,7 +114,7 @@ class ProcessMpi:
         return self._process is not None and self._process.all_threads
 
     def begin(self, config: Config) -> None:
-        """Initialises MPI, if nobody did, and checks that it knows the ranks of the job.
+        """Initializes MPI, if nobody did, and checks that it knows the ranks of the job.
 
         Raises:
             StartError: there is no library, it does not answer in time, it was given up after a
@@ -160,7 +160,7 @@ class ProcessMpi:
         return world
 
     def finish(self, *, failed: bool) -> None:
-        """At the end of the process: ends MPI, if it was initialised here and nothing failed.
+        """At the end of the process: ends MPI, if it was initialized here and nothing failed.
 
         That waits for all ranks. Whoever does not wait has crashed in the eyes of mpirun, which
         then kills those that still have work, say a checkpoint to write.

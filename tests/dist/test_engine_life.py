@@ -100,7 +100,7 @@ def _fork_a_child() -> tuple[int, float]:
     context.init()
     child = os.fork()
     if child == 0:
-        # Its descriptors are closed, Horovod is not initialised in it, and it ends as usual.
+        # Its descriptors are closed, Horovod is not initialized in it, and it ends as usual.
         sys.exit(7 if context.is_initialized() else 3)
     _, status = os.waitpid(child, 0)
     values = np.ones(100)

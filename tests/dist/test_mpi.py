@@ -61,7 +61,7 @@ def test_jobs_may_follow_one_another_in_the_same_processes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("disable", ["0", "1"])
-def test_mpi_is_initialised_with_the_threads_that_the_program_needs(
+def test_mpi_is_initialized_with_the_threads_that_the_program_needs(
     disable: str, tmp_path: Path
 ) -> None:
     job = run_rank(2, "none", tmp_path, HOROVOD_MPI_THREADS_DISABLE=disable)

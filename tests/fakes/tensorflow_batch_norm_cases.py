@@ -45,14 +45,14 @@ def check_layer(
     weights = np.random.default_rng(6).normal(size=x.shape).astype(dtype)
     mask = np.random.default_rng(7).random(x.shape[:-1]) < 0.6 if masked else None
     options = {"axis": axis, "dtype": dtype, "epsilon": 1e-3, "momentum": 0.7}
-    synchronised = hvd.SyncBatchNormalization(**options)
+    synchronized = hvd.SyncBatchNormalization(**options)
     plain = keras.layers.BatchNormalization(**options)
-    for layer in (synchronised, plain):
+    for layer in (synchronized, plain):
         layer.build(x.shape)
 
     def step() -> dict[str, Any]:
         own_mask = None if mask is None else mask[share]
-        return results_of(synchronised, x[share], weights[share], own_mask)
+        return results_of(synchronized, x[share], weights[share], own_mask)
 
     found = tf.function(step)() if in_function else step()
     expected = results_of(plain, x, weights, mask)
@@ -77,7 +77,7 @@ def close(found: Any, expected: Any, tolerance: float) -> None:
 
 
 @case
-def batches_of_all_ranks_are_normalised_together() -> None:
+def batches_of_all_ranks_are_normalized_together() -> None:
     check_layer((5,))
     check_layer((4, 4, 3))
     check_layer((3, 4, 4), axis=1)
@@ -123,7 +123,7 @@ def a_model_that_holds_it_can_be_fitted() -> None:
 
 
 @case
-def ranks_outside_of_a_set_normalise_alone() -> None:
+def ranks_outside_of_a_set_normalize_alone() -> None:
     outer = hvd.add_process_set([0, 2])
     layer = hvd.SyncBatchNormalization(process_set=outer, dtype="float64")
     plain = keras.layers.BatchNormalization(dtype="float64")

@@ -96,11 +96,11 @@ def test_a_rank_that_failed_does_not_wait_for_ever(late_mpi: ProcessMpi) -> None
         late_mpi.finish(failed=True)
 
 
-def test_whether_a_library_of_mpi_is_initialised_is_asked_of_it(tmp_path: Path) -> None:
+def test_whether_a_library_of_mpi_is_initialized_is_asked_of_it(tmp_path: Path) -> None:
     script = (
-        "import ctypes, sys; from horovod.mpi import is_initialised; "
-        "before = is_initialised(); library = ctypes.CDLL(sys.argv[1]); loaded = is_initialised(); "
-        "library.begin(); print(before, loaded, is_initialised())"
+        "import ctypes, sys; from horovod.mpi import was_initialized; "
+        "before = was_initialized(); library = ctypes.CDLL(sys.argv[1]); "
+        "loaded = was_initialized(); library.begin(); print(before, loaded, was_initialized())"
     )
     source = tmp_path / "mpi.c"
     source.write_text(

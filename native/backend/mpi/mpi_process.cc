@@ -10,7 +10,7 @@ struct MpiProcess::Facts {
   int rank = 0;
   int size = 1;
   int provided = 0;
-  bool initialised_here = false;
+  bool initialized_here = false;
   Operators operators;
 };
 
@@ -42,36 +42,36 @@ bool wait_for(MpiThread& thread, const Ticket& ticket, Duration timeout) {
 }
 
 // What the thread that calls MPI needs, or the program's own calls.
-void check_threads(int provided, bool initialised_here) {
-  if (provided >= (initialised_here ? kThreadFunneled : kThreadMultiple)) return;
+void check_threads(int provided, bool initialized_here) {
+  if (provided >= (initialized_here ? kThreadFunneled : kThreadMultiple)) return;
   throw Error(
       ErrorKind::kUsage,
-      initialised_here
+      initialized_here
           ? "this MPI library supports one thread only (MPI_THREAD_SINGLE); Horovod calls it from a thread of "
             "its own"
-          : "MPI was initialised before hvd.init() without MPI_THREAD_MULTIPLE; Horovod calls MPI from a thread "
-            "of its own: call hvd.init() first, or initialise MPI with MPI_THREAD_MULTIPLE");
+          : "MPI was initialized before hvd.init() without MPI_THREAD_MULTIPLE; Horovod calls MPI from a thread "
+            "of its own: call hvd.init() first, or initialize MPI with MPI_THREAD_MULTIPLE");
 }
 
 }  // namespace
 
 MpiProcess::MpiProcess(Library library, bool all_threads)
     : library_(std::move(library)), facts_(std::make_shared<Facts>()), thread_(library_.functions) {
-  initialised_ = thread_.submit(task_of([facts = facts_, all_threads](Context& context) {
+  initialized_ = thread_.submit(task_of([facts = facts_, all_threads](Context& context) {
     const Functions& mpi = context.functions;
     int flag = 0;
     context.check(mpi.finalized(&flag), "MPI_Finalized");
     if (flag != 0) throw Error(ErrorKind::kUsage, "MPI was finalized in this process; it cannot be used again");
     context.check(mpi.initialized(&flag), "MPI_Initialized");
-    facts->initialised_here = flag == 0;
-    if (facts->initialised_here) {
+    facts->initialized_here = flag == 0;
+    if (facts->initialized_here) {
       const int required = all_threads ? kThreadMultiple : kThreadFunneled;
       context.check(mpi.init_thread(nullptr, nullptr, required, &facts->provided), "MPI_Init_thread");
       context.check(mpi.comm_set_errhandler(kCommWorld, kErrorsReturn), "MPI_Comm_set_errhandler");
     } else {
       context.check(mpi.query_thread(&facts->provided), "MPI_Query_thread");
     }
-    check_threads(facts->provided, facts->initialised_here);
+    check_threads(facts->provided, facts->initialized_here);
     context.check(mpi.comm_rank(kCommWorld, &facts->rank), "MPI_Comm_rank");
     context.check(mpi.comm_size(kCommWorld, &facts->size), "MPI_Comm_size");
     context.who = "MPI on rank " + std::to_string(facts->rank);
@@ -81,7 +81,7 @@ MpiProcess::MpiProcess(Library library, bool all_threads)
 
 MpiProcess::~MpiProcess() = default;
 
-bool MpiProcess::wait(Duration timeout) { return wait_for(thread_, *initialised_, timeout); }
+bool MpiProcess::wait(Duration timeout) { return wait_for(thread_, *initialized_, timeout); }
 int MpiProcess::rank() const { return facts_->rank; }
 int MpiProcess::size() const { return facts_->size; }
 bool MpiProcess::all_threads() const { return facts_->provided >= kThreadMultiple; }
@@ -89,7 +89,7 @@ const Operators& MpiProcess::operators() const { return facts_->operators; }
 
 bool MpiProcess::finish(Duration timeout) {
   thread_.submit(task_of([facts = facts_](Context& context) {
-    if (facts->initialised_here) context.check(context.functions.finalize(), "MPI_Finalize");
+    if (facts->initialized_here) context.check(context.functions.finalize(), "MPI_Finalize");
   }));
   return thread_.stop(timeout) && !thread_.given_up();
 }

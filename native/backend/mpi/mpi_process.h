@@ -1,6 +1,6 @@
-// MPI in this process: found, initialised, and ended.
+// MPI in this process: found, initialized, and ended.
 //
-// MPI can be initialised once in the life of a process, so this is the one object of the core that engines follow one
+// MPI can be initialized once in the life of a process, so this is the one object of the core that engines follow one
 // after the other share. Whoever makes it decides that; there is no global here.
 #pragma once
 
@@ -30,7 +30,7 @@ using SharedComm = std::shared_ptr<Communicator>;
 
 class MpiProcess {
  public:
-  // Starts to initialise MPI, unless somebody did; see wait(). `all_threads`: asks for MPI_THREAD_MULTIPLE, so that the
+  // Starts to initialize MPI, unless somebody did; see wait(). `all_threads`: asks for MPI_THREAD_MULTIPLE, so that the
   // program may call MPI too; otherwise only for what Horovod's own thread needs.
   MpiProcess(Library library, bool all_threads);
   MpiProcess(const MpiProcess&) = delete;
@@ -48,7 +48,7 @@ class MpiProcess {
 
   [[nodiscard]] MpiThread& thread() { return thread_; }
 
-  // At the end of the process: ends MPI if it was initialised here, and nothing was left in it. Returns whether that
+  // At the end of the process: ends MPI if it was initialized here, and nothing was left in it. Returns whether that
   // is done; waits at most for `timeout`, since it waits for the other ranks.
   bool finish(Duration timeout);
   void abandon() { thread_.abandon(); }
@@ -58,7 +58,7 @@ class MpiProcess {
   Library library_;
   std::shared_ptr<Facts> facts_;
   MpiThread thread_;
-  std::shared_ptr<Ticket> initialised_;
+  std::shared_ptr<Ticket> initialized_;
 };
 
 // The ranks of one engine as MPI knows them: a communicator of their own, in which they have the ranks of the job.

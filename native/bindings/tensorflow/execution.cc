@@ -51,7 +51,7 @@ void Execution::start() {
 bool Execution::find_members() {
   job_ = current_job();
   if (job_ == nullptr) {
-    fail(kFailedPrecondition, "Horovod has not been initialised; call hvd.init() first");
+    fail(kFailedPrecondition, "Horovod has not been initialized; call hvd.init() first");
     return false;
   }
   interface_ = job_->interface;

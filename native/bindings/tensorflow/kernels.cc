@@ -79,7 +79,7 @@ std::optional<int> answer(Question question, int64_t process_set, TF_OpKernelCon
   if (question == Question::kIncluded) return included(process_set);
   const auto job = current_job();
   if (job == nullptr) {
-    refuse(context, kFailedPrecondition, "Horovod has not been initialised; call hvd.init() first");
+    refuse(context, kFailedPrecondition, "Horovod has not been initialized; call hvd.init() first");
     return std::nullopt;
   }
   if (question == Question::kLocalRank) return job->local_rank;

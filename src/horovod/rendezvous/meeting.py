@@ -5,7 +5,7 @@ ranks learn over the first of these that there is:
 
 - a meeting point that the user named (``HOROVOD_RENDEZVOUS``), with a secret that he gave alike to
   all ranks;
-- MPI, if the program has initialised it with mpi4py;
+- MPI, if the program has initialized it with mpi4py;
 - the key-value space of the starter, by PMI-1 or PMIx;
 - a private file in the user's home, if the starter gives the job a name.
 """
@@ -109,9 +109,9 @@ class Meeting:
         """Closes the store, if it is in this process, and what the starter lent. Idempotent."""
         self._cleanup.close()
 
-    def part(self, *, mpi_was_initialised: bool) -> None:
+    def part(self, *, mpi_was_initialized: bool) -> None:
         """At the end of the process: takes leave of the starter, unless MPI does."""
-        if self._pmi is not None and not mpi_was_initialised:
+        if self._pmi is not None and not mpi_was_initialized:
             self._pmi.end()
         self.close()
 
@@ -235,7 +235,7 @@ def _addresses(config: Config, deadline: float) -> list[str]:
 
 
 def _running_mpi() -> Any:
-    """The module MPI of mpi4py, if the program has initialised it."""
+    """The module MPI of mpi4py, if the program has initialized it."""
     module: Any = sys.modules.get("mpi4py.MPI")
     running = module is not None and module.Is_initialized() and not module.Is_finalized()
     return module if running else None

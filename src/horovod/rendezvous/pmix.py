@@ -1,7 +1,7 @@
 """One text from rank 0 to all ranks, over PMIx (Open MPI, ``srun --mpi=pmix``, jsrun).
 
 PMIx has no protocol that others may speak, only a library. It is used in a process of its own:
-Open MPI 5 cannot be initialised in a process that has used PMIx before. That process runs this file
+Open MPI 5 cannot be initialized in a process that has used PMIx before. That process runs this file
 as a program, without anything else of Horovod.
 """
 

@@ -170,7 +170,7 @@ _MPI = (
     ),
     _flag(
         "HOROVOD_MPI_THREADS_DISABLE",
-        "1 initialises MPI for Horovod's own thread only: the program must not call MPI itself",
+        "1 initializes MPI for Horovod's own thread only: the program must not call MPI itself",
         flag="--mpi-threads-disable, --no-mpi-threads-disable",
         field="mpi_threads_disable",
     ),

@@ -23,7 +23,7 @@ AGGREGATING_COLLECTION = "aggregating_collection"
 class LocalGradientAggregationHelper:
     """Adds up gradients on this rank; every ``backward_passes_per_step`` passes they are reduced.
 
-    Counter and sums are local variables of the graph, so the local variables' initialiser must run;
+    Counter and sums are local variables of the graph, so the local variables' initializer must run;
     MonitoredTrainingSession does that.
 
     Args:
@@ -32,7 +32,7 @@ class LocalGradientAggregationHelper:
         sparse_as_dense: whether IndexedSlices are added up as dense tensors.
         average_aggregated_gradients: divide the sums by the number of passes.
         rank: of this process; part of the names of the variables.
-        optimizer_type: ``_OPTIMIZER_TYPE_KERAS`` initialises the variables in the default session
+        optimizer_type: ``_OPTIMIZER_TYPE_KERAS`` initializes the variables in the default session
             at once, as nobody else does; ``_OPTIMIZER_TYPE_LEGACY`` does not.
         process_set: the ranks that take part.
         scale_local_gradients: divide the gradients of local variables by the size of the set.

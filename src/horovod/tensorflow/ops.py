@@ -16,7 +16,7 @@ Common errors:
     UsageError (a ValueError): an argument is wrong.
     tf.errors.InvalidArgumentError: an argument is wrong, found when the operation runs; only this
         rank sees it.
-    tf.errors.FailedPreconditionError: the ranks disagree, or Horovod is not initialised.
+    tf.errors.FailedPreconditionError: the ranks disagree, or Horovod is not initialized.
     tf.errors.UnknownError: a rank was lost, was missing for too long, or has shut down.
 """
 

@@ -16,7 +16,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
     Raises:
         tf.errors.InvalidArgumentError: when it runs and there is no such set.
-        tf.errors.FailedPreconditionError: when it runs and Horovod is not initialised.
+        tf.errors.FailedPreconditionError: when it runs and Horovod is not initialized.
     """
     return ops.horovod_size(process_set_id=process_set_id, name=name)
 
@@ -24,7 +24,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """Whether this rank belongs to a process set: 1 or 0, int32.
 
-    -1 if Horovod is not initialised, -3 if there is no such set.
+    -1 if Horovod is not initialized, -3 if there is no such set.
     """
     return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
 

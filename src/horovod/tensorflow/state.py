@@ -24,7 +24,7 @@ def broadcast_variables(
     """Overwrites variables on all ranks with the values of the root; all are in flight at once.
 
     Args:
-        variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialised, of the
+        variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialized, of the
             same shapes and dtypes on all ranks. Outside of a tf.compat.v1 graph they are matched by
             their place, since automatic names may differ between ranks; in one by their names.
         root_rank: the global rank whose values count.
@@ -108,7 +108,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
                 self._broadcast = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs the broadcasts, after initialisation or restoring of a checkpoint."""
+        """Runs the broadcasts, after initialization or restoring of a checkpoint."""
         session.run(self._broadcast)
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics are those of the batches of all ranks together."""
+"""Batch normalization whose statistics are those of the batches of all ranks together."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _names = LayerNames("sync_batch_norm")
 
 @keras.saving.register_keras_serializable(package="horovod")
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalisation over the batches of all ranks; takes the place of BatchNormalization.
+    """Batch normalization over the batches of all ranks; takes the place of BatchNormalization.
 
     In training mean and variance are those of all ranks' batches together, which may differ in size
     and may be empty on some ranks. The forward pass sends one small message, the backward pass
     another. In inference, on a single rank, and on ranks outside of the process set it is ordinary
-    batch normalisation.
+    batch normalization.
 
     Gradients of gamma and beta are those of this rank's batch; the optimizer reduces them. The
     gradient of the input is that of the sum of all ranks' losses. If batches differ in size, let
@@ -34,7 +34,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
     Args:
         fused: must be False, as fused kernels know nothing of other ranks.
-        process_set: the ranks whose batches are normalised together. A saved layer forgets it.
+        process_set: the ranks whose batches are normalized together. A saved layer forgets it.
         kwargs: those of keras.layers.BatchNormalization.
 
     Raises:
@@ -54,7 +54,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     ) -> None:
         if fused or fused is None:
             raise UsageError(
-                f"SyncBatchNormalization(fused={fused}): there is no fused kernel that normalises "
+                f"SyncBatchNormalization(fused={fused}): there is no fused kernel that normalizes "
                 "over ranks; leave it out"
             )
         if int(keras.__version__.partition(".")[0]) < 3:

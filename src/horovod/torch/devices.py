@@ -113,8 +113,8 @@ def beside(tensor: torch.Tensor | None, values: Sequence[Any], dtype: torch.dtyp
 
 def current_index() -> int:
     """Index of the current GPU; -1 if this process uses none, which asking does not change."""
-    initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return torch.cuda.current_device() if initialised else -1
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.current_device() if initialized else -1
 
 
 def _stream(index: int) -> int:

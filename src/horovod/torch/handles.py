@@ -33,7 +33,7 @@ class _Pending(NamedTuple):
 
 
 class HandleTable:
-    """Operations that were started and not yet synchronised, by number from 1."""
+    """Operations that were started and not yet synchronized, by number from 1."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -47,7 +47,7 @@ class HandleTable:
         finish: Callable[[Handle], Any],
         outputs: Sequence[torch.Tensor] = (),
     ) -> int:
-        """Keeps an operation until it is synchronised.
+        """Keeps an operation until it is synchronized.
 
         Args:
             group: where it runs.
@@ -66,7 +66,7 @@ class HandleTable:
         """Whether the operation ended, also with an error; never blocks.
 
         Raises:
-            UsageError: the handle is unknown, or was synchronised already.
+            UsageError: the handle is unknown, or was synchronized already.
         """
         pending = self._pending.get(number)
         if pending is None:
@@ -88,7 +88,7 @@ class HandleTable:
             self._pending.pop(number, None)
 
     def _forget_ended_jobs(self) -> None:
-        """Drops what nobody synchronised before a shutdown, or it would stay for ever."""
+        """Drops what nobody synchronized before a shutdown, or it would stay for ever."""
         # A copy is made at once, while a list of items may meet another thread's change.
         for number, pending in self._pending.copy().items():
             if pending.group.engine.error():
@@ -107,7 +107,7 @@ def poll(handle: int) -> bool:
         handle: what an ``*_async`` function returned.
 
     Raises:
-        UsageError: the handle is unknown, or was synchronised already.
+        UsageError: the handle is unknown, or was synchronized already.
     """
     return _table.poll(handle)
 
@@ -121,7 +121,7 @@ def synchronize(handle: int) -> Any:
 
     Returns:
         A tensor; a tuple of tensors for a grouped operation; ``(output, received_splits)`` for
-        alltoall; None if the handle is unknown or was synchronised already.
+        alltoall; None if the handle is unknown or was synchronized already.
 
     Raises:
         HorovodInternalError: the operation failed; the handle is dropped.

@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics are those of the batches of all ranks together."""
+"""Batch normalization whose statistics are those of the batches of all ranks together."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation over the batches of all ranks; takes the place of torch.nn.BatchNorm*d.
+    """Batch normalization over the batches of all ranks; takes the place of torch.nn.BatchNorm*d.
 
     In training, and always without running statistics, mean and variance are those of all ranks'
     batches together, which may differ in size and may be empty on some ranks. The forward pass
     sends one small message, the backward pass another. In evaluation, on a single rank, and on
-    ranks outside of the process set it is ordinary batch normalisation.
+    ranks outside of the process set it is ordinary batch normalization.
 
     Gradients of weight and bias are those of this rank's batch; the optimizer reduces them. The
     gradient of the input is that of the sum of all ranks' losses. If batches differ in size, let
@@ -44,7 +44,7 @@ class SyncBatchNorm(_BatchNorm):
         momentum: weight of a batch in the running statistics; None averages over all batches.
         affine: whether to learn a weight and a bias of shape (C,).
         track_running_stats: whether to keep running statistics for evaluation.
-        process_set: the ranks whose batches are normalised together.
+        process_set: the ranks whose batches are normalized together.
         device, dtype: of parameters and running statistics.
 
     Raises:
@@ -84,11 +84,11 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(
         cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set
     ) -> torch.nn.Module:
-        """Replaces every batch normalisation in a module; parameters and buffers stay the same.
+        """Replaces every batch normalization in a module; parameters and buffers stay the same.
 
         Args:
-            module: changed in place, unless it is a batch normalisation itself.
-            process_set: the ranks whose batches are normalised together.
+            module: changed in place, unless it is a batch normalization itself.
+            process_set: the ranks whose batches are normalized together.
 
         Returns:
             ``module``, or what takes its place.
@@ -107,7 +107,7 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def _like(cls, layer: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:
         if any(torch.nn.parameter.is_lazy(tensor) for tensor in layer.parameters()):
-            raise UsageError("a lazy batch normalisation has no size yet; run one batch first")
+            raise UsageError("a lazy batch normalization has no size yet; run one batch first")
         converted = cls(
             layer.num_features,
             layer.eps,
@@ -141,7 +141,7 @@ class SyncBatchNorm(_BatchNorm):
             )
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalises a batch.
+        """Normalizes a batch.
 
         Args:
             input: (N, C) or (N, C, …), any floating dtype and memory format; N may be 0 and may

@@ -29,7 +29,7 @@ def mpi_threads_supported() -> bool:
     False if MPI does not move the data of this job.
 
     Raises:
-        NotInitializedError: Horovod has not been initialised.
+        NotInitializedError: Horovod has not been initialized.
     """
     return context.mpi_threads_supported()
 

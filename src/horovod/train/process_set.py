@@ -59,7 +59,7 @@ class ProcessSet:
         """Whether this process belongs to the set, None while the ranks are not known.
 
         Raises:
-            NotInitializedError: Horovod has not been initialised.
+            NotInitializedError: Horovod has not been initialized.
         """
         ranks = self.ranks
         return None if ranks is None else context.global_group().rank in ranks
@@ -216,7 +216,7 @@ def group_of(process_set: ProcessSet) -> Group:
 
     Raises:
         UsageError: it is not registered, or no process set at all.
-        NotInitializedError: Horovod has not been initialised.
+        NotInitializedError: Horovod has not been initialized.
     """
     if process_set is global_process_set:
         return context.global_group()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def initialised() -> Any:
+def initialized() -> Any:
     hvd.init()
     yield
     hvd.shutdown()

@@ -45,7 +45,7 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray], rtol: float =
 
 
 @pytest.fixture(autouse=True)
-def initialised() -> Any:
+def initialized() -> Any:
     hvd.init()
     yield
     hvd.shutdown()

@@ -231,7 +231,7 @@ def test_garbage_is_refused_without_an_answer(garbage: bytes) -> None:
 @pytest.mark.parametrize(
     "start", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"SSH-2.0", b"\0", b"horovod\x02"]
 )
-def test_a_stranger_is_recognised_by_his_first_bytes(start: bytes) -> None:
+def test_a_stranger_is_recognized_by_his_first_bytes(start: bytes) -> None:
     with pytest.raises(HandshakeError):
         feed(make_server(), start)
 

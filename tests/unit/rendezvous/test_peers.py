@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class FakePort:
-    """Holds descriptors as the native port does, and a mark to recognise the memory by."""
+    """Holds descriptors as the native port does, and a mark to recognize the memory by."""
 
     def __init__(self, num_local: int, local_index: int) -> None:
         self.num_local = num_local

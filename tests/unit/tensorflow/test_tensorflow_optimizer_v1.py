@@ -31,7 +31,7 @@ def session() -> Iterator[Any]:
         yield session
 
 
-def initialise(session: Any) -> None:
+def initialize(session: Any) -> None:
     session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
 
 
@@ -62,7 +62,7 @@ class Aggregation:
             pairs,
             global_step=self.global_step,
         )
-        initialise(self.session)
+        initialize(self.session)
 
     def run(self, *values: float) -> tuple[list[Any], int, int]:
         """One pass; what compute_gradients returned for it, the counter, and the global step."""
@@ -129,7 +129,7 @@ def test_two_optimizers_of_one_name_count_for_themselves(session: Any) -> None:
             v1.train.GradientDescentOptimizer(0.5), backward_passes_per_step=2
         )
         steps.append(optimizer.minimize(tf.reduce_sum(variable), var_list=[variable]))
-    initialise(session)
+    initialize(session)
     session.run(steps)
     session.run(steps[0])
     assert [value.tolist() for value in session.run(variables)] == [[0.0], [1.0]]
@@ -162,7 +162,7 @@ def test_sparse_gradients_are_added_as_dense_ones(session: Any) -> None:
     with pytest.raises(ValueError, match=r"'table:0' is sparse.*sparse_as_dense=True"):
         first_gradient()
     grad = first_gradient(sparse_as_dense=True)
-    initialise(session)
+    initialize(session)
     assert session.run(grad)[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0]
     assert session.run(grad)[:, 0].tolist() == [0.0, 4.0, 0.0, 2.0]
 
@@ -226,7 +226,7 @@ def test_slots_of_the_adasum_form(session: Any) -> None:
     assert optimizer.get_slot(variable, "momentum") is plain.get_slot(variable, "momentum")
     names = sorted(held.name.split("/")[-1] for held in optimizer.variables())
     assert names == ["DistributedDeltaMomentumOptimizer:0", "Momentum:0", "step_count:0"]
-    initialise(session)
+    initialize(session)
     start = optimizer.get_slot(variable, "delta_start")
     for expected in ((0.0, 4.0), (-2.0, -2.0)):
         session.run(step_op)
@@ -250,5 +250,5 @@ def test_a_loss_of_nothing_has_no_gradients(session: Any) -> None:
     pairs = optimizer.compute_gradients(tf.square(used), [unused, used])
     assert pairs[0] == (None, unused)
     optimizer.apply_gradients(pairs)
-    initialise(session)
+    initialize(session)
     assert session.run(pairs[1][0]).tolist() == [2.0]

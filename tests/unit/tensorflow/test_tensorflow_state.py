@@ -58,7 +58,7 @@ def test_global_variables_are_those_of_a_graph() -> None:
         session.run(v1.global_variables_initializer())
         session.run(operation)
         assert session.run(variables[1]).tolist() == [1.0, 2.0]
-        assert len(operations_of(graph, "AssignVariableOp")) == 4, "initialisers and broadcasts"
+        assert len(operations_of(graph, "AssignVariableOp")) == 4, "initializers and broadcasts"
 
 
 def test_the_hook_adds_its_operation_once_to_each_graph() -> None:

@@ -28,7 +28,7 @@ def test_fused_kernels_are_refused(fused: Any) -> None:
         hvd.SyncBatchNormalization(fused=fused)
 
 
-def test_it_is_a_batch_normalisation() -> None:
+def test_it_is_a_batch_normalization() -> None:
     keras.backend.clear_session()
     layer = hvd.SyncBatchNormalization(axis=1, momentum=0.5)
     assert isinstance(layer, keras.layers.BatchNormalization)

@@ -53,7 +53,7 @@ def test_every_name_of_the_interface_exists() -> None:
     names = NAMES.split()
     assert set(names) <= set(hvd.__all__)
     assert all(hasattr(hvd, name) for name in names)
-    # Asked for before anything is initialised.
+    # Asked for before anything is initialized.
     assert not hvd.is_initialized()
     assert not hvd.mpi_enabled()
     assert isinstance(hvd.nccl_built(), int)
@@ -82,7 +82,7 @@ def test_what_needs_init_is_refused_with_either_class() -> None:
     )
     for query in queries:
         for kind in (ValueError, hvd.HorovodInternalError):
-            with pytest.raises(kind, match=r"hvd\.init"):
+            with pytest.raises(kind, match=r"Horovod has not been initialized; call hvd\.init"):
                 query()
     # Not an error: nothing to shut down.
     hvd.shutdown()

@@ -263,7 +263,7 @@ def test_gathered_results_outlive_their_operation() -> None:
     run_ranks(2, body)
 
 
-def test_handles_that_nobody_synchronised_go_with_their_job() -> None:
+def test_handles_that_nobody_synchronized_go_with_their_job() -> None:
     def start(_: int) -> int:
         return hvd.allreduce_async(torch.ones(1))
 

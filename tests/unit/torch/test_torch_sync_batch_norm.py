@@ -134,7 +134,7 @@ def test_evaluation_uses_running_statistics_and_sends_nothing() -> None:
     hvd.SyncBatchNorm(3).eval()(torch.randn(2, 3))
 
 
-def test_evaluation_without_running_statistics_normalises_all_batches() -> None:
+def test_evaluation_without_running_statistics_normalizes_all_batches() -> None:
     def body(rank: int) -> torch.Tensor:
         layer = hvd.SyncBatchNorm(1, track_running_stats=False).eval()
         output: torch.Tensor = layer(torch.tensor([[float(rank)]]))
@@ -298,7 +298,7 @@ def test_layers_of_process_sets() -> None:
         model = torch.nn.Sequential(torch.nn.BatchNorm1d(1, affine=False, dtype=F64))
         hvd.SyncBatchNorm.convert_sync_batchnorm(model, pair)
         batch = torch.tensor([[float(rank)], [1.0]], dtype=F64)
-        # Rank 1 is outside of the set, and normalises by itself.
+        # Rank 1 is outside of the set, and normalizes by itself.
         expected = {0: [-1.0, 0.0], 1: [0.0, 0.0], 2: [1.0, 0.0]}
         for each in (model, copy.deepcopy(model)):
             output = each(batch) * (0.5**0.5)

@@ -141,7 +141,7 @@ def test_older_scripts_hear_that_the_job_works_without_mpi() -> None:
     assert not capabilities.mpi_enabled()
     for built in ("ddl_built", "ccl_built"):
         assert getattr(capabilities, built)() is False
-    with pytest.raises(ValueError, match="not been initialised"):
+    with pytest.raises(ValueError, match="not been initialized"):
         capabilities.mpi_threads_supported()
 
 

@@ -28,7 +28,7 @@ EXPORTED Result cuInit(unsigned flags) {
   if (const Result failed = call.begin(false)) return failed;
   if (flags != 0) return kInvalidValue;
   if (Driver::get().device_count() == 0) return kNoDevice;
-  Call::initialise();
+  Call::initialize();
   return kSuccess;
 }
 

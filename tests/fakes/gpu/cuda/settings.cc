@@ -21,7 +21,7 @@ struct State {
   std::vector<Failure> failures;
   std::string wrong_uses;
   std::atomic<bool> may_fail{false};
-  std::atomic<bool> initialised{false};
+  std::atomic<bool> initialized{false};
 };
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -129,7 +129,7 @@ Result Call::begin(bool needs_init) {
     return kNotPermitted;
   }
   State& state = the_state();
-  if (needs_init && !state.initialised.load(std::memory_order_acquire)) return kNotInitialized;
+  if (needs_init && !state.initialized.load(std::memory_order_acquire)) return kNotInitialized;
   if (!state.may_fail.load(std::memory_order_relaxed)) return kSuccess;
   const std::lock_guard lock(state.mutex);
   for (Failure& failure : state.failures) {
@@ -138,7 +138,7 @@ Result Call::begin(bool needs_init) {
   return kSuccess;
 }
 
-void Call::initialise() { the_state().initialised.store(true, std::memory_order_release); }
+void Call::initialize() { the_state().initialized.store(true, std::memory_order_release); }
 
 int64_t Call::count_of(const std::string& name) {
   const std::lock_guard lock(the_state().mutex);

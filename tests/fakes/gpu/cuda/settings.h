@@ -45,7 +45,7 @@ class Call {
   [[nodiscard]] Result begin(bool needs_init = true);
   [[nodiscard]] const char* name() const { return name_; }
 
-  static void initialise();
+  static void initialize();
   [[nodiscard]] static int64_t count_of(const std::string& name);
 
  private:

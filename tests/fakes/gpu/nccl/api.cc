@@ -17,7 +17,7 @@ constexpr std::string_view kIdPrefix = "hvd-fake-nccl/";
 bool is_blocking(const Config* config) {
   if (config == nullptr) return true;
   if (config->magic != kConfigMagic || config->size < sizeof(Config)) {
-    throw Failure(kInvalidArgument, "ncclConfig_t was not initialised");
+    throw Failure(kInvalidArgument, "ncclConfig_t was not initialized");
   }
   const auto within = [](int value, int least, int most) {
     return value == kUndefined || (value >= least && value <= most);
