@@ -6,19 +6,34 @@ no framework.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.runner.run import run as run
+    from horovod.runner.run_function import run as run
 
 __version__ = "1.0.0.dev0"
 __all__ = ["__version__", "run"]
 
 
+class _AbsentModules:
+    """Comes last of all finders, and says what became of a module that earlier versions had."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name.startswith("horovod."):
+            from horovod.absent import refuse
+
+            refuse(name)
+
+
+sys.meta_path.append(_AbsentModules)
+
+
 def __getattr__(name: str) -> Any:
     # run() brings the launcher along, which a training script does not need.
     if name == "run":
-        from horovod.runner.run import run
+        from horovod.runner.run_function import run
 
         return run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

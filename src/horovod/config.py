@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,16 @@ from horovod.settings.reader import SettingsReader
 from horovod.settings.starters import Starter, find_starter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["LOG_LEVELS", "MIB", "NATIVE_LOG_LEVELS", "Config", "inherited_environment"]
+__all__ = [
+    "LOG_LEVELS",
+    "MIB",
+    "NATIVE_LOG_LEVELS",
+    "Config",
+    "inherited_environment",
+    "temporary_environment",
+]
 
 NATIVE_LOG_LEVELS = {"trace": 0, "debug": 0, "info": 0, "warning": 1, "error": 2, "fatal": 3}
 """By log level, the least of the engine's levels (0 info, 1 warning, 2 error) to be written; 3 is
@@ -37,6 +45,26 @@ _IN_RANK_ORDER = ("auto", "exchange", "direct")
 def inherited_environment() -> dict[str, str]:
     """A copy of the variables of this process, for the processes that a launcher starts."""
     return dict(os.environ)
+
+
+@contextmanager
+def temporary_environment(**variables: str | None) -> Iterator[None]:
+    """Variables of this process that are set inside the block, and are as before after it.
+
+    Args:
+        variables: their values; None leaves one as it is.
+    """
+    given = {name: value for name, value in variables.items() if value is not None}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @dataclass(frozen=True)

@@ -38,5 +38,27 @@ or is gone.
               changed in Horovod, doctor_frameworks in TensorFlow and Keras; doctor_command is
               ``horovodrun doctor``
     cli       ``horovodrun``
-    run       ``horovod.run``; run_task is what its ranks execute; run_by_mpi starts mpirun
+    run_function  ``horovod.run``; run_task is what its ranks execute; run_by_mpi starts mpirun
+
+``runner.run`` is the function, which brings the launcher along when somebody asks for it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horovod.absent import no_attribute
+
+if TYPE_CHECKING:
+    from horovod.runner.run_function import run as run
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "run":
+            from horovod.runner.run_function import run
+
+            return run
+        raise no_attribute(__name__, name)
+
+
+__all__ = ["run"]

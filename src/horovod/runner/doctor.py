@@ -9,13 +9,13 @@ import ast
 import difflib
 from typing import TYPE_CHECKING, Any
 
+from horovod.absent import TO_COME, hint_for
 from horovod.errors import StartError, UsageError
 from horovod.runner.doctor_frameworks import LEGACY, examine_frameworks
 from horovod.runner.doctor_rules import (
     ARGUMENTS,
     CALLS,
     FIRST_ARGUMENTS,
-    MISSING_MODULES,
     MISSING_NAMES,
     Level,
     Remark,
@@ -161,9 +161,7 @@ class _Reading(ast.NodeVisitor):
     def _check_module(self, node: ast.AST, name: str) -> bool:
         if name.split(".")[0] != "horovod" or module_file(name) is not None:
             return True
-        parts = name.split(".")
-        prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-        hint = next(MISSING_MODULES[prefix] for prefix in prefixes if prefix in MISSING_MODULES)
+        hint = hint_for(name) or "Horovod has no such module"
         self._say(node, Level.FAILS, f"there is no module {name}: {hint}")
         return False
 
@@ -171,7 +169,7 @@ class _Reading(ast.NodeVisitor):
         known = exported_names(module)
         if name in known or name.startswith("__"):
             return
-        hint = MISSING_NAMES.get(name) or _similar(name, known)
+        hint = TO_COME.get(f"{module}.{name}") or MISSING_NAMES.get(name) or _similar(name, known)
         self._say(node, Level.FAILS, f"{module} has no {name}{hint and f': {hint}'}")
 
     # -- uses
@@ -286,7 +284,7 @@ def _is_default(node: ast.AST, function: str) -> bool:
 
 def _run_arguments() -> frozenset[str] | None:
     """horovod.run is looked up lazily, so the package's own file does not define it."""
-    return arguments_of("horovod.runner.run", "run")
+    return arguments_of("horovod.runner.run_function", "run")
 
 
 def _similar(name: str, known: frozenset[str]) -> str:

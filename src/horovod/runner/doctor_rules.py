@@ -45,32 +45,8 @@ class Rule:
 
 _TO_COME = "is still to come"
 
-# By module; the longest name that fits counts.
-MISSING_MODULES = {
-    "horovod": "Horovod has no such module",
-    "horovod.common": "the inside is arranged anew; exceptions are in horovod.errors, all else in "
-    "the module of the framework",
-    "horovod.torch": "all public names are in horovod.torch",
-    "horovod.torch.elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
-    "horovod.tensorflow": "all public names are in horovod.tensorflow",
-    "horovod.tensorflow.elastic": f"elastic training {_TO_COME}; train with a fixed number of "
-    "ranks",
-    "horovod.tensorflow.keras": "all public names are in horovod.tensorflow.keras",
-    "horovod.tensorflow.keras.elastic": f"elastic training {_TO_COME}; train with a fixed number "
-    "of ranks",
-    "horovod.keras": "all public names are in horovod.keras",
-    "horovod.keras.elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
-    "horovod.mxnet": f"MXNet {_TO_COME}",
-    "horovod.spark": f"the integration with Spark {_TO_COME}",
-    "horovod.ray": f"the integration with Ray {_TO_COME}",
-    "horovod.data": "the loaders of the framework do without it",
-    "horovod.runner.launch": "use horovodrun, or horovod.run()",
-}
-
 # Names that a module no longer exports.
 MISSING_NAMES = {
-    "elastic": f"elastic training {_TO_COME}; train with a fixed number of ranks",
-    "mpi_ops": "all public names are in the module itself",
     "check_extension": "there is one build, and it always has its native code",
     "extension_available": "there is one build, and it always has its native code",
 }

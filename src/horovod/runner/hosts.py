@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
@@ -34,6 +35,17 @@ class Host:
     name: str
     slots: int | None
     user: str = ""
+
+    @property
+    def hostname(self) -> str:
+        """The name, as older programs call it."""
+        return self.name
+
+    def __str__(self) -> str:
+        """As it stands in a list of hosts."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        name = f"{self.user}@{name}" if self.user else name
+        return name if self.slots is None else f"{name}:{self.slots}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,19 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
     if not hosts:
         raise UsageError(f"{path} names no host; write one 'host slots=N' per line")
     return _merge(hosts)
+
+
+def parse_host_files(filename: str) -> str:
+    """The hosts of a hostfile as a list such as ``a:2,b:4``, which :func:`parse_hosts` reads.
+
+    Args:
+        filename: see :func:`parse_hostfile`.
+
+    Raises:
+        OSError: the file cannot be read.
+        UsageError: a line cannot be read, or no line names a host.
+    """
+    return ",".join(map(str, parse_hostfile(Path(filename).read_text(), filename)))
 
 
 def _parse_line(entry: str, fields: Sequence[str]) -> Host:
@@ -181,6 +206,27 @@ def assign(hosts: Sequence[Host], num_proc: int) -> list[Slot]:
         replace(_slot(rank, hostname, local_rank, local_sizes), user=users[hostname])
         for rank, (hostname, local_rank) in enumerate(places)
     ]
+
+
+def get_host_assignments(
+    hosts: Sequence[Host], min_num_proc: int, max_num_proc: int | None = None
+) -> list[Slot]:
+    """Fills the slots of the hosts in order, with as many ranks as there is room for.
+
+    Args:
+        hosts: in the order of their ranks; one without a number of slots offers one.
+        min_num_proc: how many ranks the job has at least.
+        max_num_proc: and at most; None for all slots.
+
+    Returns:
+        One slot per rank, in the order of ranks.
+
+    Raises:
+        UsageError: there are fewer slots than ``min_num_proc``.
+    """
+    num_slots = sum(1 if host.slots is None else host.slots for host in hosts)
+    num_proc = num_slots if max_num_proc is None else min(num_slots, max_num_proc)
+    return assign(hosts, max(num_proc, min_num_proc))
 
 
 def _slot(rank: int, hostname: str, local_rank: int, local_sizes: dict[str, int]) -> Slot:

@@ -6,6 +6,10 @@ Example:
     >>> hvd.allreduce(tf.ones(3))
 """
 
+from typing import TYPE_CHECKING, Any
+
+from horovod import __version__
+from horovod.absent import no_attribute
 from horovod.context import (
     cross_rank,
     cross_size,
@@ -21,6 +25,7 @@ from horovod.context import (
     stop_timeline,
 )
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
+from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
@@ -90,6 +95,7 @@ __all__ = [
     "ReplicasDivergedError",
     "Sum",
     "SyncBatchNormalization",
+    "__version__",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -124,6 +130,7 @@ __all__ = [
     "local_size_op",
     "mpi_built",
     "mpi_enabled",
+    "mpi_ops",
     "mpi_threads_supported",
     "nccl_built",
     "process_set_included_op",
@@ -138,3 +145,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+if not TYPE_CHECKING:  # which would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

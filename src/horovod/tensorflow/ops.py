@@ -31,7 +31,7 @@ from horovod.tensorflow import calls, gradients, sparse
 from horovod.tensorflow.calls import Reduction, call_of
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average, resolve_reduce_op
+from horovod.train.reduce_op import Average, Sum, resolve_reduce_op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +82,27 @@ def allreduce(
     call = call_of(process_set, name, ignore_name_scope)
     reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
     return reduce_tensor(call, tensor, reduction, compression, device_dense, device_sparse)
+
+
+def allreduce_dense(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """:func:`allreduce` as libraries call it under the name ``mpi_ops._allreduce``: a sum."""
+    return allreduce(
+        tensor,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+    )
 
 
 def grouped_allreduce(

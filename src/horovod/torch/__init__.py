@@ -7,6 +7,10 @@ Example:
     >>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 """
 
+from typing import TYPE_CHECKING, Any
+
+from horovod import __version__
+from horovod.absent import no_attribute
 from horovod.context import (
     cross_rank,
     cross_size,
@@ -22,6 +26,7 @@ from horovod.context import (
     stop_timeline,
 )
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
+from horovod.torch import mpi_ops
 from horovod.torch.compression import Compression
 from horovod.torch.joining import join
 from horovod.torch.ops import (
@@ -94,6 +99,7 @@ __all__ = [
     "ReplicasDivergedError",
     "Sum",
     "SyncBatchNorm",
+    "__version__",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -137,6 +143,7 @@ __all__ = [
     "local_size",
     "mpi_built",
     "mpi_enabled",
+    "mpi_ops",
     "mpi_threads_supported",
     "nccl_built",
     "poll",
@@ -152,3 +159,8 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+if not TYPE_CHECKING:  # which would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

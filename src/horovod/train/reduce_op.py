@@ -45,3 +45,8 @@ def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: i
             f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max, Product or Adasum"
         )
     return resolved
+
+
+def is_power_of_two(num_ranks: int) -> bool:
+    """Whether a number of ranks is 1, 2, 4, 8, …, which Adasum once needed."""
+    return num_ranks > 0 and num_ranks & (num_ranks - 1) == 0

@@ -42,7 +42,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Run:
         seen.update(mpi_args=mpi_args)
         return launch(slots, settings, options, using)
 
-    monkeypatch.setattr("horovod.runner.run.launch", launch)
+    monkeypatch.setattr("horovod.runner.run_function.launch", launch)
     monkeypatch.setattr("horovod.runner.run_by_mpi.launch_by_mpirun", launch_by_mpirun)
     return seen
 
@@ -187,6 +187,6 @@ def test_a_result_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
             store.set(result_key(0), cloudpickle.dumps(Fragile()))
         return Outcome(0)
 
-    monkeypatch.setattr("horovod.runner.run.launch", launch)
+    monkeypatch.setattr("horovod.runner.run_function.launch", launch)
     with pytest.raises(RankFailedError, match="the result of rank 0 cannot be read here: ValueErr"):
         horovod.run(print)

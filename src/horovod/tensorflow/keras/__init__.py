@@ -8,6 +8,9 @@ Example:
     >>> model.fit(images, labels, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
+from typing import TYPE_CHECKING, Any
+
+from horovod import __version__
 from horovod._keras.distributing import PartialDistributedOptimizer
 from horovod._keras.loading import load_model
 from horovod._keras.values import (
@@ -17,6 +20,7 @@ from horovod._keras.values import (
     broadcast_global_variables,
     reducescatter,
 )
+from horovod.absent import no_attribute
 from horovod.context import (
     cross_rank,
     cross_size,
@@ -64,6 +68,7 @@ __all__ = [
     "PartialDistributedOptimizer",
     "ProcessSet",
     "Sum",
+    "__version__",
     "add_process_set",
     "allgather",
     "allreduce",
@@ -97,3 +102,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+if not TYPE_CHECKING:  # which would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

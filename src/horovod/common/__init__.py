@@ -1,0 +1,1 @@
+"""Where scripts and libraries for earlier versions look for what all adapters share."""

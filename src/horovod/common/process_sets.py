@@ -1,0 +1,10 @@
+"""Where libraries look for process sets; the modules of the frameworks have them, too."""
+
+from horovod.train.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]

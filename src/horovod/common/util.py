@@ -1,0 +1,31 @@
+"""Where libraries look for questions about the build, and for what Horovod cuts lists with."""
+
+from horovod.config import temporary_environment as env
+from horovod.train.availability import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    extension_available,
+    gloo_built,
+    gpu_available,
+    mpi_built,
+    nccl_built,
+    rocm_built,
+)
+from horovod.train.gradients import split_list
+from horovod.train.reduce_op import is_power_of_two as num_rank_is_power_2
+
+__all__ = [
+    "ccl_built",
+    "cuda_built",
+    "ddl_built",
+    "env",
+    "extension_available",
+    "gloo_built",
+    "gpu_available",
+    "mpi_built",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "rocm_built",
+    "split_list",
+]

@@ -1,0 +1,1 @@
+"""Where libraries look for what the launcher knows of hosts."""

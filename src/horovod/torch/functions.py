@@ -1,0 +1,15 @@
+"""Where libraries look for the broadcasts of state; scripts find them in ``horovod.torch``."""
+
+from horovod.torch.state import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
