@@ -359,7 +359,9 @@ def _wrap(
 ) -> ReducingOptimizer:
     plain = type(optimizer)
     wrapped_class = type(plain.__name__, (form, plain), {"__doc__": plain.__doc__})
-    wrapped_class.__module__ = plain.__module__
+    # Not that of the plain class: libraries look for "horovod" in the name of the class, so that
+    # they wrap only once. Copies and pickles are of the plain class anyway.
+    wrapped_class.__module__ = form.__module__
     wrapped: ReducingOptimizer = object.__new__(wrapped_class)
     # Sharing the attributes instead of calling a constructor of unknown signature keeps the state.
     # A learning rate scheduler may have put its own step on the instance, which would hide ours.

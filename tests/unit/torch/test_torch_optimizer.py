@@ -517,6 +517,23 @@ def test_nothing_keeps_model_and_optimizer_alive() -> None:
     run_ranks(2, body)
 
 
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_libraries_can_tell_a_wrapped_optimizer(op: int) -> None:
+    def body(_: int) -> None:
+        model = make_model(0, F64)
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=op)
+        assert "horovod" in str(type(optimizer))
+        assert "horovod" in type(optimizer).__module__
+        assert type(optimizer).__name__ == "SGD"
+        assert isinstance(optimizer, torch.optim.SGD)
+        assert "horovod" not in str(type(plain))
+        for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+            assert type(copied) is torch.optim.SGD
+
+    run_ranks(1, body)
+
+
 def test_copies_and_pickles_are_plain() -> None:
     def body(_: int) -> None:
         model = make_model(0, F64)
