@@ -27,7 +27,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev system test test-native test-asan test-tsan test-python test-gpu fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+.PHONY: help demo dev system test test-native test-asan test-tsan test-python test-libraries test-gpu fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -77,6 +77,14 @@ $(VENV)/oldest.stamp: requirements/oldest.txt $(VENV)/python.stamp
 	$(VENV)/oldest/bin/python -m pip --disable-pip-version-check install -qq -r requirements/oldest.txt
 	@touch $@
 
+# Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
+$(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/bench.stamp
+	python -m venv --clear $(VENV)/libraries
+	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(VENV)/libraries/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(VENV)/libraries/bin/python -m pip --disable-pip-version-check install -qq -r requirements/libraries.txt
+	@touch $@
+
 # The names of the sources: it changes when one is added or removed.
 $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
@@ -97,7 +105,7 @@ test: ## run all tests
 # Each of their jobs keeps all cores busy, and some tests say within how many seconds a fault must be told.
 ALONE = tests/dist tests/examples
 # The rest, in as many lanes as there are cores.
-BESIDE = $(filter-out $(ALONE) tests/gpu tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+BESIDE = $(filter-out $(ALONE) tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 test-python: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/oldest.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests, on the installed package
 ifeq ($(PYTEST),)
 	python -m pytest -n $(JOBS) --dist loadfile $(BESIDE)
@@ -105,6 +113,9 @@ ifeq ($(PYTEST),)
 else
 	python -m pytest $(PYTEST)
 endif
+
+test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
+	python -m pytest tests/libraries $(PYTEST)
 
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).parent))
 
 import ignite.distributed as idist
 import torch
@@ -19,7 +16,7 @@ from ignite.engine import Engine, Events, create_supervised_evaluator, create_su
 from ignite.metrics import Accuracy, Loss, RunningAverage
 from torch.nn.functional import cross_entropy
 
-EPOCHS = 6
+EPOCHS = 4
 
 
 def collectives() -> dict[str, Any]:
