@@ -50,7 +50,11 @@ AVAILABLE = {
     "horovod.torch.compression": "Compression Compressor NoneCompressor FP16Compressor",
     "horovod.torch.optimizer": "DistributedOptimizer",
     "horovod.torch.sync_batch_norm": "SyncBatchNorm",
-    "horovod.tensorflow": "mpi_ops __version__ DistributedGradientTape",
+    "horovod.tensorflow": """
+        mpi_ops __version__ DistributedGradientTape
+        gpu_available split_list check_num_rank_power_of_2 handle_average_backwards_compatibility
+        _allreduce _executing_eagerly _make_subgraph _cache vars_to_refs refs_to_vars
+        """,
     "horovod.tensorflow.mpi_ops": f"""
         {QUERIES} {REDUCTIONS} {SETS} _basics
         allgather grouped_allgather broadcast broadcast_ alltoall join

@@ -28,6 +28,13 @@ from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.mpi_ops import (
+    _allreduce,
+    check_num_rank_power_of_2,
+    gpu_available,
+    handle_average_backwards_compatibility,
+    split_list,
+)
 from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from horovod.tensorflow.ops import (
     allgather,
@@ -58,6 +65,13 @@ from horovod.tensorflow.state import (
 from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 from horovod.tensorflow.sync_check import check_in_sync
 from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from horovod.tensorflow.util import (
+    _cache,
+    _executing_eagerly,
+    _make_subgraph,
+    refs_to_vars,
+    vars_to_refs,
+)
 from horovod.train.capabilities import (
     ccl_built,
     cuda_built,
@@ -96,6 +110,10 @@ __all__ = [
     "Sum",
     "SyncBatchNormalization",
     "__version__",
+    "_allreduce",
+    "_cache",
+    "_executing_eagerly",
+    "_make_subgraph",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -110,6 +128,7 @@ __all__ = [
     "broadcast_variables",
     "ccl_built",
     "check_in_sync",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -117,9 +136,11 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -137,13 +158,16 @@ __all__ = [
     "rank",
     "rank_op",
     "reducescatter",
+    "refs_to_vars",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
     "size_op",
+    "split_list",
     "start_timeline",
     "stop_timeline",
+    "vars_to_refs",
 ]
 
 if not TYPE_CHECKING:  # which would take any name for one that exists
