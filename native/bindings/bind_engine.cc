@@ -6,11 +6,11 @@
 #include <nanobind/stl/vector.h>
 #include <sys/eventfd.h>
 
-#include <deque>
-
 #include "backend/mpi/mpi_process.h"
 #include "bindings/bindings.h"
 #include "bindings/c_reference.h"
+#include "bindings/interpreter_lock.h"
+#include "bindings/kept_objects.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -35,7 +35,6 @@ struct LocalPort {
   Fd doorbell;
 };
 
-// An engine, and the Python objects whose memory its operations use. The list is only touched with the GIL held.
 class PyEngine {
  public:
   PyEngine(TransportParts parts, EngineOptions options)
@@ -43,33 +42,25 @@ class PyEngine {
 
   [[nodiscard]] const std::shared_ptr<Engine>& engine() const { return engine_; }
 
-  // Until nobody uses the memory any more, the device included.
-  void keep(std::shared_ptr<Operation> operation, nb::object object) {
-    while (!kept_.empty() && kept_.front().first->settled()) kept_.pop_front();
-    if (!object.is_none()) kept_.emplace_back(std::move(operation), std::move(object));
-  }
-
   void close(const std::string& reason) {
     if (abandoned_ != nullptr) return;
     {
-      const nb::gil_scoped_release release;
+      const InterpreterUnlocked unlocked;
       engine_->close(reason);
     }
-    for (auto& [operation, object] : std::exchange(kept_, {})) {
-      if (!operation->settled()) static_cast<void>(object.release());  // a device that hangs may still write to it
-    }
+    drop_ended();
   }
 
   // The engine is leaked: its locks may be held by threads that do not exist in this process.
   void abandon() {
     engine_->abandon();
     abandoned_ = new std::shared_ptr<Engine>(engine_);
+    forget_pending_drop();
   }
 
  private:
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Engine>* abandoned_ = nullptr;
-  std::deque<std::pair<std::shared_ptr<Operation>, nb::object>> kept_;
 };
 
 // Wakes the engine's thread when a caller that promised to wait goes away without having waited.
@@ -98,7 +89,13 @@ struct PyHandle {
     engine->order(*operation, device, reinterpret_cast<device::Stream>(stream));
   }
 
+  [[nodiscard]] bool done() const {
+    drop_ended();
+    return operation->done();
+  }
+
   [[nodiscard]] bool finished() const {
+    drop_ended();
     if (!operation->done()) return false;
     throw_error();
     if (const auto error = operation->device_error()) throw Error(*error);
@@ -107,6 +104,7 @@ struct PyHandle {
 
   // Waits in slices, so that Ctrl-C and other Python signal handlers come through.
   bool wait(std::optional<double> timeout_s) const {
+    const DropEnded drops;
     if (promise != nullptr) promise->kept = true;
     const bool forever = !timeout_s || *timeout_s > 1e8;
     const TimePoint until =
@@ -117,10 +115,11 @@ struct PyHandle {
       if (!forever) slice = std::min<Duration>(slice, until - std::chrono::steady_clock::now());
       if (slice <= Duration::zero()) return false;
       {
-        const nb::gil_scoped_release release;
+        const InterpreterUnlocked unlocked;
         if (engine->wait(*operation, slice)) break;
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      drop_ended();
     }
     throw_error();
     return true;
@@ -133,6 +132,25 @@ struct PyHandle {
   }
 };
 
+// A name as other ranks read it.
+std::string name_from(const nb::str& name) {
+  Py_ssize_t size = 0;
+  if (const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size)) return {text, static_cast<size_t>(size)};
+  PyErr_Clear();
+  throw Error(ErrorKind::kUsage,
+              "the name " + std::string(nb::repr(name).c_str()) +
+                  " holds lone surrogates, which cannot be sent: it was made of bytes that are not UTF-8. Replace "
+                  "them, for example with name.encode(errors='replace').decode()");
+}
+
+// The name of the user's file may be of any bytes.
+std::string call_site_from(const nb::str& call_site) {
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(call_site.ptr(), "utf-8", "surrogateescape"));
+  if (bytes.is_valid()) return {PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr()))};
+  PyErr_Clear();
+  return {};
+}
+
 // The first operation of a device loads libraries.
 void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation, bool waits_next) {
   const int device = operation->inputs.empty() ? operation->device : operation->inputs.front().device;
@@ -140,22 +158,25 @@ void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation, bool
     engine.submit(operation, waits_next);
     return;
   }
-  const nb::gil_scoped_release release;
+  const InterpreterUnlocked unlocked;
   engine.submit(operation, waits_next);
 }
 
-PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<Buffer> inputs,
+PyHandle submit(PyEngine& self, int kind, const nb::str& wanted_name, std::vector<Buffer> inputs,
                 std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
                 std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
-                const std::string& call_site, nb::object keep_alive, std::optional<double> weight,
+                const nb::str& call_site, nb::object keep_alive, std::optional<double> weight,
                 std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed, int32_t priority,
                 int device) {
+  const std::string name = name_from(wanted_name);
   if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory))
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
     throw Error(ErrorKind::kUsage, name + ": unknown reduce operation " + std::to_string(reduce_op));
   }
+  const DropEnded drops;
   auto operation = std::make_shared<Operation>();
+  operation->keeper = keep(std::move(keep_alive));
   operation->spec.kind = static_cast<OpKind>(kind);
   operation->spec.name = name;
   operation->spec.reduce_op = static_cast<ReduceOp>(reduce_op);
@@ -170,14 +191,13 @@ PyHandle submit(PyEngine& self, int kind, const std::string& name, std::vector<B
   operation->weight = weight.value_or(1.0);
   operation->priority = priority;
   operation->device = device;
-  operation->call_site = call_site;
+  operation->call_site = call_site_from(call_site);
   operation->set = process_set;
   operation->inputs = std::move(inputs);
   operation->outputs = std::move(outputs);
   operation->has_splits = splits.has_value();
   if (splits) operation->splits = std::move(*splits);
   submit_to(*self.engine(), operation, waits_next);
-  self.keep(operation, std::move(keep_alive));
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
 
@@ -253,10 +273,12 @@ nb::list make_world(int size, const EngineOptions& options) {
 // library, which is told to end its wait instead.
 bool interrupted() {
   if (Py_IsInitialized() == 0) return false;
+  StaysIfUnwound stays;
   const nb::gil_scoped_acquire lock;
-  if (PyErr_CheckSignals() == 0) return false;
-  PyErr_Clear();
-  return true;
+  const bool raised = PyErr_CheckSignals() != 0;
+  if (raised) PyErr_Clear();
+  stays.end();
+  return raised;
 }
 
 void bind_constants(nb::module_& module) {
@@ -330,7 +352,7 @@ void bind_engine(nb::module_& module) {
           nb::arg("num_cores") = 0, nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto",
           nb::arg("costs") = CostConstants(), nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
   nb::class_<PyHandle>(module, "Handle")
-      .def("done", [](const PyHandle& self) { return self.operation->done(); })
+      .def("done", &PyHandle::done)
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
       .def("results", &PyHandle::results)
       .def("order", &PyHandle::order, nb::arg("device"), nb::arg("stream"))
@@ -359,7 +381,7 @@ void bind_engine(nb::module_& module) {
           "wait_for_position_request",
           [](const PyEngine& self, double timeout_s) {
             Engine& engine = *self.engine();
-            const nb::gil_scoped_release release;
+            const InterpreterUnlocked unlocked;
             return engine.position().wait_for_request(from_seconds(timeout_s));
           },
           nb::arg("timeout_s"))
@@ -371,14 +393,14 @@ void bind_engine(nb::module_& module) {
           "start_timeline",
           [](const PyEngine& self, const std::string& path, bool mark_cycles) {
             Engine& engine = *self.engine();
-            const nb::gil_scoped_release release;
+            const InterpreterUnlocked unlocked;
             engine.start_timeline(path, mark_cycles);
           },
           nb::arg("path"), nb::arg("mark_cycles") = false)
       .def("stop_timeline",
            [](const PyEngine& self) {
              Engine& engine = *self.engine();
-             const nb::gil_scoped_release release;
+             const InterpreterUnlocked unlocked;
              engine.stop_timeline();
            })
       .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
@@ -391,6 +413,7 @@ void bind_engine(nb::module_& module) {
       .def("abandon", &PyEngine::abandon)
       .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine");
   look_for_signals_with(&interrupted);
+  module.def("check_name", [](const nb::str& name) { name_from(name); }, nb::arg("name"));
   module.def("c_interface", [] { return reinterpret_cast<uintptr_t>(c_interface()); });
   module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions());
 }

@@ -4,6 +4,7 @@
 
 #include "backend/gpu/gpu_backend.h"
 #include "bindings/bindings.h"
+#include "bindings/interpreter_lock.h"
 
 namespace nb = nanobind;
 
@@ -29,13 +30,13 @@ void construct_options(GpuOptions* self, std::vector<std::string> driver_candida
 }
 
 std::tuple<std::string, int, int> find_gpu(const std::vector<std::string>& candidates) {
-  const nb::gil_scoped_release release;
+  const InterpreterUnlocked unlocked;
   const auto driver = device::Driver::load(candidates);
   return {driver->path(), driver->version(), driver->device_count()};
 }
 
 std::tuple<std::string, int, std::string> find_nccl(const std::vector<std::string>& candidates) {
-  const nb::gil_scoped_release release;
+  const InterpreterUnlocked unlocked;
   const auto library = nccl::load_library(candidates);
   return {library->path, library->version, library->warning};
 }

@@ -5,6 +5,7 @@
 
 #include "backend/mpi/mpi_process.h"
 #include "bindings/bindings.h"
+#include "bindings/interpreter_lock.h"
 
 namespace nb = nanobind;
 
@@ -20,18 +21,18 @@ Duration from_seconds(double seconds) {
 
 // Loading and initializing take a while, and other threads of Python go on.
 void construct_process(MpiProcess* self, const std::vector<std::string>& candidates, bool all_threads) {
-  const nb::gil_scoped_release release;
+  const InterpreterUnlocked unlocked;
   new (self) MpiProcess(mpi::load_library(candidates), all_threads);
 }
 
 template <class Waited>
 bool wait(Waited& self, double timeout_s) {
-  const nb::gil_scoped_release release;
+  const InterpreterUnlocked unlocked;
   return self.wait(from_seconds(timeout_s));
 }
 
 bool finish(MpiProcess& self, double timeout_s) {
-  const nb::gil_scoped_release release;
+  const InterpreterUnlocked unlocked;
   return self.finish(from_seconds(timeout_s));
 }
 
@@ -41,7 +42,7 @@ void bind_mpi(nb::module_& module) {
   module.def(
       "find_mpi",
       [](const std::vector<std::string>& candidates) {
-        const nb::gil_scoped_release release;
+        const InterpreterUnlocked unlocked;
         const mpi::Library library = mpi::load_library(candidates);
         return std::vector<std::string>{library.path, library.version};
       },

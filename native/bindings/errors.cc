@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/interpreter_lock.h"
 
 namespace nb = nanobind;
 
@@ -36,7 +37,11 @@ void register_errors() {
     try {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      const nb::object type = nb::module_::import_("horovod.errors").attr(class_of(error.kind()));
+      StaysIfUnwound stays;
+      const nb::object module = nb::steal(PyImport_ImportModule("horovod.errors"));
+      stays.end();
+      if (!module.is_valid()) return;  // that error stands
+      const nb::object type = module.attr(class_of(error.kind()));
       // Names and texts of peers may stand in it, which need not be UTF-8.
       const std::string_view text = error.what();
       const nb::object message =

@@ -191,6 +191,7 @@ class Engine {
   [[nodiscard]] Backend& backend_for(const Operation& operation);
   void hand_over(Active& active);
   void give_up_on_devices(const Error& error);
+  void look_for_ended_devices();
   [[nodiscard]] bool devices_have_ended();
 
   // Process sets (engine_process_sets.cc)
@@ -327,6 +328,7 @@ class Engine {
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
   std::vector<std::shared_ptr<Operation>> in_hand_;                          // whose answer is being looked at
   std::vector<Active> active_;                                               // those that go first in front
+  std::vector<std::shared_ptr<Operation>> left_to_devices_;                  // after a failure
   std::vector<std::function<void()>> callbacks_;                             // of operations that are done now
   std::vector<std::weak_ptr<SharedRegion>> regions_;                         // that somebody uses
   size_t next_region_offset_ = 0;                                            // never used again

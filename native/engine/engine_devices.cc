@@ -149,10 +149,24 @@ void Engine::give_up_on_devices(const Error& error) {
     const bool known_end = active.handed_over || !active.execution->may_be_on_device();
     for (const auto& operation : active.operations) {
       operation->settle_with(Error(error.kind(), operation->spec.name + " failed: " + error.what()), known_end);
-      const bool owns_memory = !operation->results.empty() || !operation->scratch.empty();
-      if (!known_end && owns_memory) keep_for_ever(operation);
+      const bool owns_memory = !operation->results.empty() || !operation->scratch.empty() || operation->keeper;
+      if (!owns_memory) continue;
+      if (known_end) {
+        left_to_devices_.push_back(operation);
+      } else {
+        keep_for_ever(operation);
+      }
     }
   }
+}
+
+// After a failure: frees what devices have done with meanwhile.
+void Engine::look_for_ended_devices() {
+  std::erase_if(left_to_devices_, [](const std::shared_ptr<Operation>& operation) {
+    if (!operation->settled()) return false;
+    operation->keeper.reset();
+    return true;
+  });
 }
 
 // The last collectives of a job that ends well may still be under way: other ranks take part in them.

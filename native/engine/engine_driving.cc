@@ -29,7 +29,7 @@ constexpr Duration kSleepAfterVainSpin = std::chrono::milliseconds(2);
 constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
 // How long peers on other hosts may have to wait for attention when a caller that drove is done, and nobody drives.
 constexpr Duration kUnwatchedTime = std::chrono::microseconds(500);
-// How often to look whether an answer to "where are you?" is there.
+// How often to look whether an answer to "where are you?" is there, or a device has ended.
 constexpr Duration kInquiryPeriod = std::chrono::milliseconds(20);
 
 void pause_core() {
@@ -208,7 +208,7 @@ void Engine::run() {
 }
 
 std::optional<Duration> Engine::until_next_check() const {
-  if (failed_) return std::nullopt;
+  if (failed_) return left_to_devices_.empty() ? std::nullopt : std::optional(kInquiryPeriod);
   if (inquiry_ || !inquirers_.empty() || devices_awaited_) return kInquiryPeriod;
   const std::optional<Duration> flush = timeline_->until_flush(std::chrono::steady_clock::now());
   const std::optional<Duration> check = until_stall_check();
@@ -245,6 +245,7 @@ bool Engine::pass_or_throw() {
     return false;
   }
   if (failed_) {
+    look_for_ended_devices();
     control_->flush();
     return false;
   }

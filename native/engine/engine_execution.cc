@@ -261,7 +261,9 @@ void Engine::end(const Active& active) {
   if (active.operations.front()->spec.on_gpu) record_device(active, false);
   note_batch(active);
   for (const auto& operation : active.operations) {
-    if (--operation->executions_unended == 0) operation->settle();
+    if (--operation->executions_unended > 0) continue;
+    operation->settle();
+    if (operation->done()) operation->keeper.reset();
   }
 }
 
@@ -300,8 +302,10 @@ void Engine::finish(Operation& operation, const std::optional<Error>& error) {
 }
 
 // The callback leaves the operation first: a caller of another thread may destroy the operation as soon as it is done.
+// The keeper goes before that, too, so that whoever sees the end sees the memory free.
 void Engine::complete(Operation& operation, const std::optional<Error>& error) {
   if (operation.executions_unended == 0) operation.settle();  // no device has to do with it
+  if (operation.device_has_ended()) operation.keeper.reset();
   if (operation.on_done) callbacks_.push_back(std::exchange(operation.on_done, nullptr));
   if (error) {
     operation.fail(*error);

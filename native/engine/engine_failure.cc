@@ -96,6 +96,8 @@ void Engine::leave() {
     if (doorbell.arm(Sleep::kEventFd, seen)) transport_->notice(left);
     doorbell.disarm();
   }
+  look_for_ended_devices();
+  left_to_devices_.clear();
   closed_ = true;
 }
 

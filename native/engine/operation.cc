@@ -23,8 +23,11 @@ void keep_for_ever(std::shared_ptr<Operation> operation) {
   kept->push_back(std::move(operation));
 }
 
-bool Operation::settled() const {
-  if (!done()) return false;
+Operation::~Operation() {
+  if (keeper != nullptr && done() && !device_has_ended()) static_cast<void>(keeper.release());
+}
+
+bool Operation::device_has_ended() const {
   if (device == kCpuDevice || spec.kind == OpKind::kJoin) return true;
   switch (device_.load(std::memory_order_acquire)) {
     case Device::kSettled:

@@ -33,8 +33,17 @@ struct OwnedArray {
 // Aligned as frameworks like it, and never without an address, even if it is empty.
 [[nodiscard]] OwnedArray make_array(DType dtype, Shape shape);
 
+// Keeps what lies in somebody else's hands, such as the tensors of a framework, until it is destroyed: by any thread,
+// which may hold a lock, so that must not block.
+using Keeper = std::unique_ptr<void, void (*)(void*)>;
+
 class Operation {
  public:
+  Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  ~Operation();
+
   // What to do; not changed after submission.
   RequestSpec spec;
   uint32_t set = 0;
@@ -52,6 +61,10 @@ class Operation {
   // Called once when the operation is done, also if it failed, but not if submit() threw. By whichever thread drives
   // the engine, which holds no lock then: it may submit, but must not block, nor drop the last reference to the engine.
   std::function<void()> on_done;
+
+  // Of the memory of inputs and outputs. The engine lets go of it when nothing will touch that memory any more: before
+  // the operation is done, unless a device goes on. With a device that hangs it stays for ever.
+  Keeper keeper{nullptr, nullptr};
 
   // Written by the engine before it completes the operation, read by the caller afterwards.
   std::vector<OwnedArray> results;
@@ -85,7 +98,8 @@ class Operation {
 
   // Whether a device, too, has done with the memory, or never had to do with it. False for ever if nobody can tell.
   // Throws no error.
-  [[nodiscard]] bool settled() const;
+  [[nodiscard]] bool settled() const { return done() && device_has_ended(); }
+  [[nodiscard]] bool device_has_ended() const;
   // Why what the device still had to do failed after done(), if it did.
   [[nodiscard]] std::optional<Error> device_error() const;
 

@@ -203,6 +203,10 @@ void kill_in_the_middle(Gpus gpus, const std::string& injection) {
     operations.push_back(reduction("both", tensors[static_cast<size_t>(rank) * 2]));
     operations.push_back(reduction("alone", tensors[static_cast<size_t>(rank) * 2 + 1]));
   }
+  std::atomic<int> num_kept{2};
+  for (size_t i = 0; i < 2; ++i) {
+    operations[i]->keeper = Keeper(&num_kept, [](void* count) { --*static_cast<std::atomic<int>*>(count); });
+  }
   for (size_t rank = 0; rank < 3; ++rank) {
     if (rank == 0 || !injection.empty()) world.engine(static_cast<int>(rank)).submit(operations[rank * 2], false);
     if (rank == 0) world.engine(0).submit(operations[1], false);
@@ -225,6 +229,11 @@ void kill_in_the_middle(Gpus gpus, const std::string& injection) {
     CHECK(contains(heard, "both failed: rank "));
     CHECK(GpuWorld::settles(*operations[0]));  // its kernel has been aborted
   }
+  const Operation nobodys;
+  while (num_kept.load() > 0 && std::chrono::steady_clock::now() - start < kPrompt) {  // nobody calls the engine
+    static_cast<void>(nobodys.wait_done(std::chrono::milliseconds(1)));
+  }
+  CHECK_EQ(num_kept.load(), 0);
   CHECK(std::chrono::steady_clock::now() - start < kPrompt);
   world.ranks().run([&](int rank) { world.engine(rank).close("the test is over"); });
   CHECK(std::chrono::steady_clock::now() - start < kPrompt + kPrompt);

@@ -1,4 +1,8 @@
 // Arrays that all ranks see, and allreduces of what lies in them.
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -232,6 +236,26 @@ TEST("shared memory: without room for files all go on with private memory") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(contains(log.wait_for_line(), "takes private memory instead of shared memory: there is no room"));
+}
+
+TEST("shared memory: nobody can shorten what peers have mapped, and what could be shortened is not mapped") {
+  const std::shared_ptr<Segment> segment = Segment::create_shared(2);
+  struct stat facts{};
+  REQUIRE(fstat(segment->fd(), &facts) == 0);
+  for (const off_t bytes : {off_t{0}, facts.st_size - 1, facts.st_size + 1}) {
+    CHECK(ftruncate(segment->fd(), bytes) != 0);
+    CHECK_EQ(errno, EPERM);
+  }
+  CHECK(Segment::open(segment->fd(), 2) != nullptr);
+  const Fd open_ended(memfd_create("horovod", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(ftruncate(open_ended.get(), facts.st_size) == 0);
+  std::string heard;
+  try {
+    Segment::open(open_ended.get(), 2);
+  } catch (const Error& error) {
+    heard = error.what();
+  }
+  CHECK(contains(heard, "not sealed"));
 }
 
 TEST("shared memory: a rank's array leaves the reach of its peers with its values") {

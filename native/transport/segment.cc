@@ -24,6 +24,8 @@ constexpr size_t kDoorbellBytes = sizeof(DoorbellWords);
 // Addresses of a file, not memory: offsets in it are given out once and never again.
 constexpr size_t kRoomBytes = size_t{1} << 42;
 constexpr int kMostInterruptions = 100;
+// No rank can make the memory of another one shorter, whose next access would kill that one with SIGBUS.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t begin_of_room(const SegmentLayout& layout) {
   return (layout.total_bytes() + kRoomAlignment - 1) / kRoomAlignment * kRoomAlignment;
@@ -86,9 +88,10 @@ Segment::Segment(int num_local, Fd fd, size_t room_bytes)
 Segment::~Segment() { munmap(base_, layout_.total_bytes()); }
 
 std::shared_ptr<Segment> Segment::create_shared(int num_local) {
-  Fd fd(memfd_create("horovod", MFD_CLOEXEC));
+  Fd fd(memfd_create("horovod", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) throw_errno("cannot make the memory that ranks of a host share");
   const size_t room_bytes = resize(fd, SegmentLayout(num_local));
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw_errno("cannot seal the size of the memory that ranks share");
   std::shared_ptr<Segment> segment(new Segment(num_local, std::move(fd), room_bytes));
   segment->construct_words();
   return segment;
@@ -103,6 +106,11 @@ std::shared_ptr<Segment> Segment::create_private(int num_local) {
 std::shared_ptr<Segment> Segment::open(int fd, int num_local) {
   struct stat facts{};
   if (fstat(fd, &facts) != 0) throw_errno("cannot look at the memory of a peer");
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    throw Error(ErrorKind::kInternal,
+                "the shared memory of a peer is not sealed: the peer could shorten it, which would kill this rank");
+  }
   const SegmentLayout layout(num_local);
   const bool has_room = static_cast<size_t>(facts.st_size) == begin_of_room(layout) + kRoomBytes;
   if (!has_room && static_cast<size_t>(facts.st_size) != layout.total_bytes()) {

@@ -479,6 +479,9 @@ class Engine:
         All tensors of a call are on one device. Those on a GPU are used behind all that is in their
         streams now, and ``keep_alive`` is referenced until the device is done.
 
+        ``keep_alive`` is let go when the operation ends, on whatever thread that is, and dropped by
+        the next thread that calls the engine, or soon by the main thread.
+
         Raises:
             UsageError, DuplicateNameError: the arguments are wrong; nothing was sent.
             ShutDownError, PeerLostError: the engine can no longer work.
@@ -528,6 +531,13 @@ class Engine:
 
     def close(self, reason: str = ...) -> None:
         """Tells the peers, fails what is pending, joins the thread, releases everything. Idempotent."""
+
+def check_name(name: str) -> None:
+    """Only for names that reach the engine on another way than ``Engine.submit``.
+
+    Raises:
+        UsageError: it holds lone surrogates, as of bytes that are not UTF-8.
+    """
 
 def c_interface() -> int:
     """The address of the ``HvdInterface`` of ``native/bindings/c_interface.h``."""
