@@ -1,5 +1,6 @@
 // What keeps the memory of an operation is let go when the operation ends.
 #include <atomic>
+#include <latch>
 
 #include "engine/engine.h"
 #include "testing/array.h"
@@ -27,6 +28,7 @@ struct KeptSum {
 TEST("engine keeper: it goes before the operation is done, out of order, and without another call") {
   for (const int64_t count : {int64_t{3}, int64_t{9000}}) {
     World world(2);
+    std::latch looked(2);
     world.run([&](int rank) {
       const KeptSum lasting(rank, "lasting", count);
       if (rank == 0) world.engine(rank).submit(lasting.operation, false);
@@ -39,6 +41,7 @@ TEST("engine keeper: it goes before the operation is done, out of order, and wit
         CHECK(!brief.is_kept.load());
       }
       CHECK(lasting.is_kept.load());
+      looked.arrive_and_wait();
       if (rank == 1) world.engine(rank).submit(lasting.operation, false);
       CHECK(lasting.operation->wait_done(std::chrono::seconds(20)));
       CHECK(!lasting.is_kept.load());
@@ -48,6 +51,7 @@ TEST("engine keeper: it goes before the operation is done, out of order, and wit
 
 TEST("engine keeper: it goes with an operation that is refused or fails, and with its engine") {
   World world(2);
+  std::latch looked(2);
   world.run([&](int rank) {
     KeptSum pending(rank, "pending" + std::to_string(rank));
     world.engine(rank).submit(pending.operation, false);
@@ -68,6 +72,7 @@ TEST("engine keeper: it goes with an operation that is refused or fails, and wit
     CHECK(wrong.operation->error().has_value());
     CHECK(!wrong.is_kept.load());
     CHECK(pending.is_kept.load());
+    looked.arrive_and_wait();
     world.engine(rank).close("the test is over");
     CHECK(pending.operation->done());
     CHECK(!pending.is_kept.load());

@@ -6,6 +6,7 @@ are small integers, which every dtype holds exactly, so that only averages are r
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -394,6 +395,16 @@ def wrong_arguments_fail_before_anything_is_sent(api: Api, rank: int, size: int)
     expect(api, api.call("allreduce", tensor), np.ones((size + 1, 2)), "float32")
 
 
+def a_name_that_cannot_be_sent_is_refused(api: Api, rank: int, size: int) -> None:
+    tensor = api.tensor(np.ones((size, 2)), "float32")
+    for name in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"):
+        arguments = (0,) if name == "broadcast" else ()
+        for call in (api.call, api.start):
+            run = functools.partial(call, name, tensor, *arguments, name="layer\udc80")
+            expect_error(UsageError, run)
+    expect(api, api.call("allreduce", tensor, name="层"), np.ones((size, 2)), "float32")
+
+
 def a_name_in_flight_is_refused_and_the_first_goes_on(api: Api, rank: int, size: int) -> None:
     if size == 1:
         return
@@ -432,5 +443,6 @@ CHECKS: tuple[Callable[[Api, int, int], None], ...] = (
     gradient_of_allgather_is_that_of_the_own_rows,
     disagreement_is_an_error_on_all_ranks,
     wrong_arguments_fail_before_anything_is_sent,
+    a_name_that_cannot_be_sent_is_refused,
     a_name_in_flight_is_refused_and_the_first_goes_on,
 )

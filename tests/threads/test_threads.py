@@ -18,7 +18,7 @@ import pytest
 from busy_threads import Tensors, Values, await_end, given, run_threads, start
 from thread_ranks import ThreadRanks
 
-from horovod.errors import DuplicateNameError, HorovodInternalError
+from horovod.errors import DuplicateNameError, HorovodInternalError, UsageError
 from horovod.group import Group, ReduceOp
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def test_threads_get_their_own_results_in_overlapping_process_sets(num_threads: 
 
 
 def test_an_operation_in_flight_keeps_only_its_own_tensors() -> None:
+    looked = threading.Barrier(2)
     with ThreadRanks(2) as ranks:
 
         def body(rank: int) -> None:
@@ -79,10 +80,11 @@ def test_an_operation_in_flight_keeps_only_its_own_tensors() -> None:
                 handle, kept = allreduce(group, f"{number}", waits_next=number % 2 == 0)
                 await_end(handle)
                 assert kept() is None
+            if lasting is not None:
+                assert lasting[1]() is not None
+            looked.wait(_PATIENCE_S)
             if lasting is None:
                 lasting = allreduce(group, "lasting")
-            else:
-                assert lasting[1]() is not None
             await_end(lasting[0])
             assert lasting[1]() is None
 
@@ -246,3 +248,15 @@ def test_a_program_ends_well_while_its_daemon_threads_submit() -> None:
             check=False,
         )
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_call_site_may_be_in_a_file_whose_name_is_no_unicode() -> None:
+    with ThreadRanks(1) as ranks:
+        handle, _ = allreduce(ranks.groups[0], "x", call_site="caf\udce9.py:3")
+        await_end(handle)
+
+
+def test_a_name_that_cannot_be_sent_is_quoted_with_what_to_do() -> None:
+    words = r"'allreduce\.layer\\udc80' .*errors='replace'"
+    with ThreadRanks(1) as ranks, pytest.raises(UsageError, match=words):
+        allreduce(ranks.groups[0], "layer\udc80")

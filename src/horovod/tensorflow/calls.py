@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
+from horovod import _native
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.tensorflow.call_sites import call_site
@@ -78,8 +79,10 @@ def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool =
     """The call of a public function, whose caller is recorded.
 
     Raises:
-        UsageError: ``process_set`` is none, or is not registered.
+        UsageError: ``process_set`` is none, or is not registered; the name cannot be sent.
     """
+    if name is not None:
+        _native.check_name(name)
     return Call(number_of(process_set), name, ignore_name_scope, call_site())
 
 

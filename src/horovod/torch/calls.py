@@ -15,7 +15,7 @@ import torch
 from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.devices import beside, wait
-from horovod.torch.tensors import mark_written, results, view, views
+from horovod.torch.tensors import mark_written, memory_of, results, view, views
 
 if TYPE_CHECKING:
     from horovod._native import Handle
@@ -72,7 +72,7 @@ class AllreduceCall(Call):
             prefix=self.prefix,
             waits_next=waits_next,
             call_site=self.call_site,
-            keep=(tensors, outputs),
+            keep=memory_of(tensors) if outputs is tensors else memory_of(tensors, outputs),
             priority=self.priority,
         )
         if outputs is tensors:
@@ -109,7 +109,7 @@ class ReducescatterCall(Call):
             prefix=self.prefix,
             waits_next=waits_next,
             call_site=self.call_site,
-            keep=(tensors, outputs),
+            keep=memory_of(tensors, outputs),
         )
 
     def outputs(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
@@ -140,7 +140,7 @@ class AllgatherCall(Call):
             prefix=self.prefix,
             waits_next=waits_next,
             call_site=self.call_site,
-            keep=tensors,
+            keep=memory_of(tensors),
         )
 
     @staticmethod
@@ -174,7 +174,7 @@ class BroadcastCall(Call):
             prefix=self.prefix,
             waits_next=waits_next,
             call_site=self.call_site,
-            keep=(tensor, output),
+            keep=memory_of((tensor, output)),
         )
         if output is tensor:
             mark_written((tensor,))
@@ -212,7 +212,7 @@ class AlltoallCall(Call):
             prefix=self.prefix,
             waits_next=waits_next,
             call_site=self.call_site,
-            keep=tensor,
+            keep=memory_of((tensor,)),
         )
 
     def take(self, handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:

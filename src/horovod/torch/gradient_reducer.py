@@ -36,7 +36,7 @@ from horovod.torch.gradients_in_flight import (
 )
 from horovod.torch.parameter_groups import name_suffix
 from horovod.torch.sparse import SPARSE_OPS, SparseExchange, empty_like
-from horovod.torch.tensors import dense, views
+from horovod.torch.tensors import dense, memory_of, views
 from horovod.train.gradients import GradientSchedule
 from horovod.train.process_set import ProcessSet, group_of
 
@@ -347,7 +347,8 @@ class GradientReducer:
         sent = [self._prepare(param, weight) for param in params]
         wires = [item.wire for item in sent]
         prefix = "allreduce" if len(params) == 1 else "grouped_allreduce"
-        handle = self._submit(group, views(wires), weight, self.names[params[0]], wires, prefix)
+        name, keep = self.names[params[0]], memory_of(wires)
+        handle = self._submit(group, views(wires), weight, name, keep, prefix)
         self._in_flight.append(DenseInFlight(handle, sent, self._settings.compression))
         self._left_dense.update(params)
 

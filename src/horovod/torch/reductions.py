@@ -30,7 +30,7 @@ from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import follow, wait
 from horovod.torch.gradient_weight import check_weight
-from horovod.torch.tensors import view
+from horovod.torch.tensors import memory_of, view
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
@@ -107,7 +107,7 @@ def allreduce(
         name=name,
         waits_next=True,
         call_site=call_site(),
-        keep=(tensor, output),
+        keep=memory_of((tensor, output)),
     )
     handle.wait()
     if not output.is_cpu:

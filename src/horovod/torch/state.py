@@ -13,7 +13,7 @@ from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import hand_over
-from horovod.torch.tensors import dense, views
+from horovod.torch.tensors import dense, memory_of, views
 from horovod.train import objects
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -294,7 +294,7 @@ def _broadcast_tensors(group: Group, tensors: Iterable[torch.Tensor], root: int,
         buffers = views(part)
         handle = group.broadcast(
             buffers, buffers, root, name=f"optimizer_state.tensors.{number}",
-            waits_next=len(parts) == 1, call_site=site, keep=part,
+            waits_next=len(parts) == 1, call_site=site, keep=memory_of(part),
         )  # fmt: skip
         started.append((handle, part[0]))
     wait_for_all(handle for handle, _ in started)

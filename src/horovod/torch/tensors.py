@@ -63,6 +63,14 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
     return [view(tensor) for tensor in tensors]
 
 
+def memory_of(*groups: Sequence[torch.Tensor]) -> list[torch.UntypedStorage]:
+    """What an operation keeps of its tensors: their memory, which ``tensor.data = ...`` frees.
+
+    Nothing keeps memory that a program frees itself, with ``resize_()`` of a tensor or a storage.
+    """
+    return [tensor.untyped_storage() for tensors in groups for tensor in tensors]
+
+
 def adopt(array: NativeArray) -> torch.Tensor:
     """Turns host memory that the engine allocated into a tensor, without a copy."""
     return torch.utils.dlpack.from_dlpack(array)

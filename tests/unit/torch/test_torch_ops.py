@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import inspect
+import threading
 import warnings
 from typing import Any
 
 import pytest
 import torch
 from thread_ranks import ThreadRanks, run_ranks
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import horovod.torch as hvd
 from horovod.errors import MismatchError, NotInitializedError, UsageError
@@ -248,6 +250,30 @@ def test_inputs_live_until_the_operation_is_over() -> None:
         gc.collect()
         for i, handle in enumerate(pending):
             assert (hvd.synchronize(handle) == i).all()
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "allreduce_", "allgather", "broadcast_", "alltoall"])
+def test_memory_in_flight_outlives_a_tensor_that_gets_other_memory(kind: str) -> None:
+    submitted, looked = threading.Barrier(2), threading.Barrier(2)
+
+    def body(rank: int) -> None:
+        tensor = torch.ones(200)
+        memory = StorageWeakRef(tensor.untyped_storage())
+        root = (0,) if kind == "broadcast_" else ()
+        start = getattr(hvd, f"{kind.rstrip('_')}_async{'_' * kind.endswith('_')}")
+        if rank == 1:
+            submitted.wait(20)
+            looked.wait(20)
+        handle = start(tensor, *root, name="x")
+        tensor.data = torch.zeros(1)
+        if rank == 0:
+            submitted.wait(20)
+            assert not memory.expired()
+            looked.wait(20)
+        hvd.synchronize(handle)
+        assert memory.expired()
 
     run_ranks(2, body)
 
