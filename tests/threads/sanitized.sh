@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the tests of this folder on a module _native that a sanitizer watches: sanitized.sh asan|tsan FOLDER [JOBS]
+# FOLDER is a build for that sanitizer, configured without the module; its libraries are built once for both.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+sanitizer=$1 folder=$2 jobs=${3:-$(nproc)}
+
+cmake -S . -B "$folder" -DHVD_BUILD_BINDINGS=ON -DPython_EXECUTABLE="$(command -v python)" > /dev/null
+cmake --build "$folder" --target _native --parallel "$jobs"
+
+# The package as it is in src, but for its module.
+rm -rf "$folder/python"
+mkdir -p "$folder/python/horovod"
+for path in "$PWD"/src/horovod/*; do
+  [[ $path == *.so ]] || ln -s "$path" "$folder/python/horovod/"
+done
+ln -s "$PWD/$folder"/native/bindings/_native.*.so "$folder/python/horovod/"
+
+# Python keeps memory and threads until the process ends.
+export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=report_thread_leaks=0
+export PYTHONPATH=$PWD/$folder/python PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1
+LD_PRELOAD=$("${CXX:-c++}" -print-file-name="lib$sanitizer.so") python -m pytest tests/threads -q -p no:cacheprovider
