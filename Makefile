@@ -27,7 +27,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev system test test-native test-asan test-tsan test-python test-libraries test-gpu fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+.PHONY: help demo dev system test test-native test-asan test-tsan test-threads test-python test-libraries test-gpu fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -100,6 +100,7 @@ test: ## run all tests
 	@$(MAKE) test-native
 	@$(MAKE) test-asan
 	@$(MAKE) test-tsan
+	@$(MAKE) test-threads
 	@$(MAKE) test-python
 
 # Each of their jobs keeps all cores busy, and some tests say within how many seconds a fault must be told.
@@ -133,6 +134,10 @@ test-tsan: CASES = -plan: '-plan hosts:' -reduce:  # pure functions: no threads 
 test-native test-asan test-tsan:
 	@cmake --build $(<D) --parallel $(JOBS)
 	$(<D)/native/tests/native_tests $(CASES)
+
+test-threads: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja ## Python threads on an engine with each sanitizer
+	tests/threads/sanitized.sh asan build/asan $(JOBS)
+	tests/threads/sanitized.sh tsan build/tsan $(JOBS)
 
 # Files are compiled in bundles, which takes half the time.
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF -DCMAKE_UNITY_BUILD=ON
