@@ -19,4 +19,4 @@ ln -s "$PWD/$folder"/native/bindings/_native.*.so "$folder/python/horovod/"
 # Python keeps memory and threads until the process ends.
 export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=report_thread_leaks=0
 export PYTHONPATH=$PWD/$folder/python PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1
-LD_PRELOAD=$("${CXX:-c++}" -print-file-name="lib$sanitizer.so") python -m pytest tests/threads -q -p no:cacheprovider
+LD_PRELOAD=$("${CXX:-c++}" -print-file-name="lib$sanitizer.so") python -m pytest tests/threads -q
