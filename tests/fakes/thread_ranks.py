@@ -50,7 +50,7 @@ class ThreadRanks:
     def close(self, reason: str) -> None:
         """Closes all engines, which lets every thread that still waits go on with an error.
 
-        Side by side, as ranks that are processes do: NCCL waits a second for those that stay behind.
+        Side by side, as processes do: NCCL waits a second for those that stay behind.
         """
         closing = [threading.Thread(target=engine.close, args=(reason,)) for engine in self.engines]
         for thread in closing:
