@@ -195,6 +195,21 @@ def test_an_early_exit_with_0_is_no_failure() -> None:
     assert run.lines["stdout"] == ["[1]<stdout>:late"]
 
 
+@pytest.mark.parametrize("before", ["", "hvd.init(); hvd.shutdown(); "])
+def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
+    code = (
+        "import os, sys, horovod.context as hvd\n"
+        f"{before}os.environ['HOROVOD_RANK'] == '1' and sys.exit(0)\nhvd.init()"
+    )
+    run = horovodrun("-np", "3", *python(code))
+    assert run.process.returncode == 1
+    assert run.elapsed_s < 15, "the start timeout is 30 s"
+    what = "another hvd.init()" if before else "hvd.init()"
+    expected = f"rank 1 on localhost exited with code 0 before {what}"
+    assert f"horovodrun: {expected}, and ranks 0, 2 waited for it in init" in run.stderr
+    assert any("StartError" in line and expected in line for line in run.lines["stderr"])
+
+
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [

@@ -119,3 +119,13 @@ def test_another_secret_is_refused() -> None:
         assert [launcher.wait() for launcher in launchers] == [1, 1]
     assert "node 1 of 2 never came to the store of node 0" in launchers[0].stderr
     assert "node 0 was not met at 127.0.0.1" in launchers[1].stderr
+
+
+def test_a_rank_that_ends_before_init_is_named_on_the_other_node() -> None:
+    code = "import os, horovod.context as hvd\nos.environ['HOROVOD_RANK'] == '1' or hvd.init()"
+    with nodes(python(code), 2) as launchers:
+        assert launchers[0].wait() == 1
+        assert launchers[0].elapsed_s < 20, "the start timeout is 90 s"
+        launchers[1].wait()
+    expected = "exited with code 0 before hvd.init()"
+    assert any("rank 1 on " in line and expected in line for line in launchers[0].lines["stderr"])

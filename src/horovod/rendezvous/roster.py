@@ -29,6 +29,16 @@ HOSTS_KEY = "job/hosts"
 _MAX_NAMED_RANKS = 16
 
 
+def epoch_key(rank: int) -> str:
+    """Where a rank leaves the number of the round of connecting that it is in, or was last."""
+    return f"peers/epoch/{rank}"
+
+
+def failed_key(epoch: int) -> str:
+    """Where the first cause stands that made a round of connecting fail."""
+    return f"peers/{epoch}/failed"
+
+
 @dataclass(frozen=True)
 class RankInfo:
     """What a rank publishes about itself.
@@ -106,7 +116,7 @@ class Roster:
         if self._info.rank == 0 and self._epoch > 0:
             self._store.delete_prefix(f"peers/{self._epoch - 1}/")
         # Not under the prefix: it tells which epoch a missing rank is in.
-        self._store.set(f"peers/epoch/{self._info.rank}", str(self._epoch).encode())
+        self._store.set(epoch_key(self._info.rank), str(self._epoch).encode())
         text = self._info.to_json()
         first = self._store.add(self._prefix + "job", text)
         if first is not None:
@@ -125,10 +135,10 @@ class Roster:
             StartError: some did not appear in time, or another rank gave up.
         """
         keys = [self._rank_key(rank) for rank in range(self._info.size)]
-        failed_key = self._prefix + "failed"
-        found = self._store.wait_all(keys, remaining_s(self._deadline), failed_key)
-        if failed_key in found:
-            raise StartError(found[failed_key].decode("utf-8", "replace"))
+        failed = failed_key(self._epoch)
+        found = self._store.wait_all(keys, remaining_s(self._deadline), failed)
+        if failed in found:
+            raise StartError(found[failed].decode("utf-8", "replace"))
         missing = [rank for rank, key in enumerate(keys) if key not in found]
         if missing:
             self._raise_missing(missing)
@@ -138,13 +148,13 @@ class Roster:
         """Tells the other ranks that this one gives up; only the first cause of all is kept."""
         with suppress(StartError):
             text = f"rank {self._info.rank} ({self._info.name}) could not start: {cause}"
-            self._store.add(self._prefix + "failed", text.encode())
+            self._store.add(failed_key(self._epoch), text.encode())
 
     def first_failure(self) -> str:
         """Why another rank gave up, or an empty text."""
         cause = None
         with suppress(StartError):
-            cause = self._store.try_get(self._prefix + "failed")
+            cause = self._store.try_get(failed_key(self._epoch))
         return (cause or b"").decode("utf-8", "replace")
 
     def _rank_key(self, rank: int) -> str:
@@ -191,7 +201,7 @@ class Roster:
         return []
 
     def _other_epoch(self, rank: int) -> str:
-        epoch = self._store.try_get(f"peers/epoch/{rank}")
+        epoch = self._store.try_get(epoch_key(rank))
         if epoch is None or epoch == str(self._epoch).encode():
             return ""
         return (

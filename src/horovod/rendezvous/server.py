@@ -108,6 +108,15 @@ class StoreServer:
 
         self._call(store)
 
+    def add(self, key: str, value: bytes) -> bytes | None:
+        """Stores a value if the key is new; as :meth:`StoreClient.add`, from this process."""
+        messages.check_key(key)
+
+        def add(future: Future[bytes | None]) -> None:
+            future.set_result(self._table.add(key, value))
+
+        return self._call(add)
+
     def get(self, key: str, timeout_s: float) -> bytes:
         """Waits for a value; as :meth:`StoreClient.get`, from this process.
 

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from horovod.runner.early_exit import blame
 from horovod.runner.failure import RankExit, first_failure, headline, report
 from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
 from horovod.runner.gathering import Gathering
@@ -111,6 +112,7 @@ class Supervisor:
         alarm: tells when something elsewhere ends the job; None if nothing can.
         crossing: how the agents find the way to the store; None if the jobs say it.
         explain: why an agent that is gone did not stay, in one line.
+        on_exit: called with the end of each rank that ends by itself, at once.
     """
 
     def __init__(
@@ -126,10 +128,12 @@ class Supervisor:
         alarm: Alarm | None = None,
         crossing: Crossing | None = None,
         explain: Callable[[AgentLink], str] | None = None,
+        on_exit: Callable[[RankExit], None] | None = None,
     ) -> None:
         self._jobs = jobs
         self._crossing = crossing
         self._explain = explain or _explain
+        self._tell_exit = on_exit or (lambda ended: None)
         ways = None if crossing is None else crossing.ways
         self._gathering = Gathering([job.hostname for job in jobs], ways)
         self._start_agent = start_agent
@@ -347,6 +351,7 @@ class Supervisor:
             self._stopped.append(rank)  # it ended because it was told to
             return
         self._exits.append(ended)
+        self._tell_exit(ended)
         if code != 0 and self._phase < Phase.SETTLING:
             self._enter(Phase.SETTLING, SETTLE_S)
         if self._phase is Phase.SETTLING and (start_error or not self._running):
@@ -356,7 +361,7 @@ class Supervisor:
         failure = first_failure(self._exits)
         if failure is None:
             return None
-        return Outcome(failure.exit_code, report(failure), failure)
+        return Outcome(failure.exit_code, blame(self._exits) or report(failure), failure)
 
     def _on_deadline(self) -> None:
         match self._phase:

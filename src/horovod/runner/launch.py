@@ -21,6 +21,7 @@ from horovod.rendezvous.server import StoreServer
 from horovod.runner import local, ssh
 from horovod.runner.before_start import check_timeline
 from horovod.runner.connect_back import ConnectBack, Invitation
+from horovod.runner.early_exit import leave_note
 from horovod.runner.job import Crossing, Outcome, Supervisor
 from horovod.runner.output import Output, streams_to_colour
 from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
@@ -137,6 +138,7 @@ def launch(
             interrupts=options.interrupts,
             crossing=_crossing(server, settings, secret, jobs) if remote else None,
             explain=_explain,
+            on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
         )
         return supervisor.run()
 

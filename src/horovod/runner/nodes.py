@@ -25,6 +25,7 @@ from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
 from horovod.runner import local
+from horovod.runner.early_exit import leave_note
 from horovod.runner.hosts import Host, Slot, assign
 from horovod.runner.job import Alarm, Outcome, Supervisor
 from horovod.runner.output import Output, streams_to_colour
@@ -33,6 +34,7 @@ from horovod.runner.plan import StoreAddress, interface_environment, make_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horovod.runner.failure import RankExit
     from horovod.runner.launch import LaunchOptions
     from horovod.runner.plan import AgentJob, JobSettings
 
@@ -143,6 +145,11 @@ class _Nodes:
                 self.store.add(_FAILED, json.dumps(cause).encode())
             self.store.set(_done_key(self._node.node_rank), b"")
             self.store.leave_will(_FAILED, None)
+
+    def on_exit(self, ended: RankExit) -> None:
+        """Ranks of other nodes may wait for one of this node, too."""
+        with suppress(StartError):  # a store that is gone ends the job anyway
+            leave_note(ended, self.store.try_get, self.store.add)
 
     @property
     def alarm(self) -> Alarm:
@@ -318,6 +325,7 @@ def _run_ranks(
             announce=say,
             interrupts=options.interrupts,
             alarm=nodes.alarm,
+            on_exit=nodes.on_exit,
         ).run()
     finally:
         output.close()
