@@ -199,8 +199,17 @@ def divergence_is_found_eagerly_and_in_sessions() -> None:
 @case
 def ranks_that_disagree_about_a_variable_are_told() -> None:
     variable = tf.Variable(tf.zeros([2 + (hvd.rank() == 1)]))
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"\[3\].*rank 1|rank 1.*\[3\]"):
+    shapes = r"is float32 \(2,\) on ranks 0, 2, float32 \(3,\) on rank 1\."
+    with pytest.raises(tf.errors.FailedPreconditionError, match=rf"'Variable:0' {shapes}"):
         hvd.broadcast_variables([variable], root_rank=0)
+
+
+@case
+def a_variable_that_a_rank_lacks_is_named() -> None:
+    variables = [tf.Variable(0.0, name=name) for name in ("first", "last")]
+    found = r"'last:0' is float32 \(\) on ranks 0, 1, missing on rank 2\."
+    with pytest.raises(tf.errors.FailedPreconditionError, match=found):
+        hvd.broadcast_variables(variables[: 1 + (hvd.rank() != 2)], 0)
 
 
 def check_training(name: str) -> None:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod.errors import UsageError
+from horovod.errors import MismatchError, UsageError
 from horovod.tensorflow.ops import broadcast, broadcast_
-from horovod.train.process_set import ProcessSet, global_process_set
+from horovod.train.call_site import call_site
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.same_parameters import Parameter, check_same_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from horovod.group import Group
 
 
 def broadcast_variables(
@@ -52,6 +56,7 @@ def broadcast_variables(
     if not tf.executing_eagerly():
         updates = assign(targets, root_rank, process_set)
         return tf.group(*updates, name="broadcast_variables")
+    _check_alike(targets, group_of(process_set), call_site())
     # Operations run one by one eagerly, but all at once in a graph.
     tf.function(overwrite, autograph=False)()
     return None
@@ -110,6 +115,18 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Runs the broadcasts, after initialization or restoring of a checkpoint."""
         session.run(self._broadcast)
+
+
+def _check_alike(variables: Sequence[Any], group: Group, site: str) -> None:
+    """By their places, as the broadcasts are matched."""
+    described = [
+        Parameter(f"{index:06}", f"{each.dtype.base_dtype.name} {tuple(each.shape)}", each.name)
+        for index, each in enumerate(variables)
+    ]
+    try:
+        check_same_parameters(group, described, "broadcast_variables.parameters", site)
+    except MismatchError as error:
+        raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
 
 
 def tensorflow_variable(variable: Any) -> Any:

@@ -36,9 +36,10 @@ from horovod.torch.gradients_in_flight import (
 )
 from horovod.torch.parameter_groups import name_suffix
 from horovod.torch.sparse import SPARSE_OPS, SparseExchange, empty_like
-from horovod.torch.tensors import dense, memory_of, views
+from horovod.torch.tensors import dense, memory_of, parameter_of, views
 from horovod.train.gradients import GradientSchedule
 from horovod.train.process_set import ProcessSet, group_of
+from horovod.train.same_parameters import PendingParameterCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -114,6 +115,7 @@ class GradientReducer:
         self._held: list[Sequence[torch.Tensor]] = []
         self._buckets: GradientBuckets | None = None
         self._may_make_buckets = False
+        self._may_differ = True
         self._arrivals: dict[torch.Tensor, int] = {}
         self._groups: list[Sequence[torch.Tensor]] = []
         self._weight = GradientWeight(settings.weight)
@@ -234,6 +236,7 @@ class GradientReducer:
             self._group = group
             self._buckets = None
             self._may_make_buckets = False
+            self._may_differ = True
             self._arrivals.clear()
             self._schedule.regroup(self._groups)
             name = f"{self._first_name}.layouts{self._suffix}"
@@ -262,6 +265,7 @@ class GradientReducer:
             return
         if self._may_make_buckets:
             self._make_buckets()
+        check = self._begin_check(group)
         self._layouts.ask(self._watched, self._left_dense, self._places(group))
         unknown = []
         for members in (*self._held, *self._schedule.take_missing()):
@@ -271,10 +275,20 @@ class GradientReducer:
                 unknown.append(members)
         self._held.clear()
         self._may_make_buckets = self._buckets is None
+        if check is not None:
+            self._may_differ = not check.finish()
         if unknown:
             self._layouts.settle()
         for members in unknown:
             self._launch(members)
+
+    def _begin_check(self, group: Group) -> PendingParameterCheck | None:
+        """In the first step of all ranks: whether they reduce the same parameters."""
+        if not self._may_differ or group.size == 1:
+            return None
+        name = f"{self._first_name}.parameters{self._suffix}"
+        described = (parameter_of(name, param) for param, name in self._watched.items())
+        return PendingParameterCheck(group, described, name, self._settings.call_site)
 
     def _places(self, group: Group) -> dict[torch.Tensor, int]:
         """The order in which gradients came, of those that can live in a bucket."""

@@ -13,10 +13,11 @@ from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import hand_over
-from horovod.torch.tensors import dense, memory_of, views
+from horovod.torch.tensors import dense, memory_of, parameter_of, views
 from horovod.train import objects
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.same_parameters import check_same_parameters
 from horovod.train.waiting import wait_for_all
 
 if TYPE_CHECKING:
@@ -38,15 +39,18 @@ def broadcast_parameters(params: Mapping[str, torch.Tensor] | list[Any], root_ra
 
     Raises:
         UsageError: ``params`` is something else.
-        HorovodInternalError: the ranks disagree about a tensor, or the job failed.
+        MismatchError: the ranks do not have the same tensors; the message names those that differ.
+        HorovodInternalError: the job failed.
 
     Example:
         >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     group = group_of(global_process_set)
     site = call_site()
+    named = _named_tensors(params)
+    _check_alike(group, named, site)
     started = []
-    for name, tensor in _named_tensors(params):
+    for name, tensor in named:
         sent = dense(tensor.detach())
         call = BroadcastCall(group, name, "broadcast", site, root_rank)
         started.append((call.submit(sent, sent), sent, tensor))
@@ -56,6 +60,19 @@ def broadcast_parameters(params: Mapping[str, torch.Tensor] | list[Any], root_ra
             hand_over(handle, sent)
             if sent.data_ptr() != tensor.data_ptr():
                 tensor.copy_(sent)
+
+
+def _check_alike(group: Group, named: Sequence[tuple[str | None, torch.Tensor]], site: str) -> None:
+    names = [name for name, _ in named if name is not None]
+    check_same_parameters(
+        group,
+        [
+            parameter_of(str(place) if name is None else name, tensor)
+            for place, (name, tensor) in enumerate(named)
+        ],
+        f"broadcast.{min(names)}.parameters" if names else None,
+        site,
+    )
 
 
 def _named_tensors(

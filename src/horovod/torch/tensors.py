@@ -10,6 +10,7 @@ import torch.utils.dlpack
 from horovod._native import Buffer, NativeArray
 from horovod.errors import UsageError
 from horovod.torch import devices
+from horovod.train.same_parameters import Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +98,12 @@ def _copied(array: NativeArray) -> torch.Tensor:
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if it is contiguous and holds its values as they are, else such a copy."""
     return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def parameter_of(name: str, tensor: torch.Tensor) -> Parameter:
+    """What of a tensor must be the same on all ranks."""
+    layout = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    return Parameter(name, layout, name)
 
 
 def mark_written(tensors: Sequence[torch.Tensor]) -> None:

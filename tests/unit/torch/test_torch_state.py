@@ -11,6 +11,7 @@ import torch
 from thread_ranks import run_ranks
 
 import horovod.torch as hvd
+from horovod.errors import MismatchError
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9, "nesterov": True},
@@ -283,3 +284,62 @@ def test_no_warning_is_given() -> None:
             hvd.broadcast_optimizer_state(optimizer, 0)
 
         run_ranks(2, body)
+
+
+def differing_model(rank: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Linear(4, 2 if rank else 5, bias=rank != 1)
+    )
+
+
+DIFFERENCES = (
+    "'1.bias' is float32 (5,) on rank 0, missing on rank 1, float32 (2,) on rank 2; "
+    "'1.weight' is float32 (5, 4) on rank 0, float32 (2, 4) on ranks 1, 2. "
+)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_parameters_that_differ_are_named_before_they_are_sent(as_list: bool) -> None:
+    def body(rank: int) -> str:
+        model = differing_model(rank)
+        params = list(model.named_parameters()) if as_list else model.state_dict()
+        with pytest.raises(MismatchError) as caught:
+            hvd.broadcast_parameters(params, 0)
+        return str(caught.value)
+
+    (text,) = set(run_ranks(3, body))
+    assert DIFFERENCES in text
+
+
+def test_the_first_step_names_the_parameters_that_differ() -> None:
+    def body(rank: int) -> str:
+        model = differing_model(rank)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+        )
+        model(torch.ones(1, 3)).sum().backward()
+        with pytest.raises(MismatchError) as caught:
+            optimizer.step()
+        return str(caught.value)
+
+    (text,) = set(run_ranks(3, body))
+    assert DIFFERENCES in text
+
+
+def test_a_rank_that_joins_before_its_first_step_is_compared_when_it_is_back() -> None:
+    def body(rank: int) -> None:
+        model = model_of(0)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+        )
+        for _ in range(2 * (rank != 1)):
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        hvd.join()
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+
+    run_ranks(3, body)
