@@ -1,5 +1,6 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -107,6 +108,8 @@ struct PyHandle {
     const DropEnded drops;
     if (promise != nullptr) promise->kept = true;
     const bool forever = !timeout_s || *timeout_s > 1e8;
+    std::optional<Waiting> waiting;
+    if (forever) waiting.emplace(*operation);
     const TimePoint until =
         std::chrono::steady_clock::now() +
         (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
@@ -320,7 +323,7 @@ void bind_engine(nb::module_& module) {
       .def(
           "__init__",
           [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
-             std::optional<double> stall_check_time_s, double stall_shutdown_time_s,
+             std::optional<double> stall_check_time_s, double stall_shutdown_time_s, double deadlock_timeout_s,
              std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
              std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, int num_cores,
              std::optional<AutotuneOptions> autotune, const std::string& allreduce_algorithm,
@@ -331,6 +334,7 @@ void bind_engine(nb::module_& module) {
             options->cache_capacity = cache_capacity;
             if (stall_check_time_s) options->stall_check_time = from_seconds(*stall_check_time_s);
             options->stall_shutdown_time = from_seconds(stall_shutdown_time_s);
+            options->deadlock_timeout = from_seconds(deadlock_timeout_s);
             options->rank_names = std::move(rank_names);
             options->deterministic = deterministic;
             options->log = log_sink_of(least_log_level, log_time);
@@ -346,11 +350,12 @@ void bind_engine(nb::module_& module) {
           },
           nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
           nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
-          nb::arg("rank_names") = std::vector<std::string>(), nb::arg("deterministic") = false,
-          nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning), nb::arg("log_time") = false,
-          nb::arg("stack_dump") = std::tuple<int, int, int>(), nb::arg("fuse_groups") = true, nb::arg("core") = -1,
-          nb::arg("num_cores") = 0, nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto",
-          nb::arg("costs") = CostConstants(), nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
+          nb::arg("deadlock_timeout_s") = 0.0, nb::arg("rank_names") = std::vector<std::string>(),
+          nb::arg("deterministic") = false, nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning),
+          nb::arg("log_time") = false, nb::arg("stack_dump") = std::tuple<int, int, int>(),
+          nb::arg("fuse_groups") = true, nb::arg("core") = -1, nb::arg("num_cores") = 0,
+          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto", nb::arg("costs") = CostConstants(),
+          nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
   nb::class_<PyHandle>(module, "Handle")
       .def("done", &PyHandle::done)
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
@@ -387,8 +392,12 @@ void bind_engine(nb::module_& module) {
           nb::arg("timeout_s"))
       .def(
           "answer_position",
-          [](const PyEngine& self, std::string stacks) { self.engine()->position().answer(std::move(stacks)); },
-          nb::arg("stacks"))
+          [](const PyEngine& self, std::string stacks, const std::vector<std::pair<uint64_t, bool>>& threads) {
+            std::vector<InterpreterThread> told;
+            for (const auto& [id, idle] : threads) told.push_back({.id = id, .idle = idle});
+            self.engine()->position().answer(std::move(stacks), std::move(told));
+          },
+          nb::arg("stacks"), nb::arg("threads"))
       .def(
           "start_timeline",
           [](const PyEngine& self, const std::string& path, bool mark_cycles) {

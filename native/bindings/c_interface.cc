@@ -85,6 +85,7 @@ int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
 }
 
 int32_t wait(HvdEngine* reference, HvdOperation* submitted) {
+  const Waiting waiting(*submitted->operation);
   while (!reference->engine->wait(*submitted->operation, kSignalCheckPeriod)) {
     if (is_interrupted != nullptr && is_interrupted()) return 0;
   }

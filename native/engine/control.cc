@@ -37,6 +37,12 @@ Bytes Message::encode() const {
       break;
     case MessageKind::kPosition:
       out.put(static_cast<uint8_t>(position.blocked));
+      out.put(static_cast<uint8_t>(position.held));
+      out.put(static_cast<uint32_t>(position.waits.size()));
+      for (const Wait& wait : position.waits) {
+        out.put(wait.set);
+        out.put_string(wait.name);
+      }
       out.put_string(position.operations);
       out.put_string(position.activity);
       out.put_string(position.stacks);
@@ -86,6 +92,12 @@ Message Message::decode(std::span<const std::byte> bytes) {
       break;
     case MessageKind::kPosition:
       message.position.blocked = in.get<uint8_t>() != 0;
+      message.position.held = in.get<uint8_t>() != 0;
+      message.position.waits.resize(in.get_count(2 * sizeof(uint32_t)));
+      for (Wait& wait : message.position.waits) {
+        wait.set = in.get<uint32_t>();
+        wait.name = in.get_string();
+      }
       message.position.operations = in.get_string();
       message.position.activity = in.get_string();
       message.position.stacks = in.get_string();

@@ -93,6 +93,8 @@ void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next
   last_submitted_.name = operation->spec.name;
   last_submitted_.call_site = operation->call_site;
   last_submitted_.time = operation->submitted;
+  const uint64_t thread = pthread_self();
+  if (std::exchange(last_submitter_, thread) != thread) submitters_.insert(thread);
   queue_.push_back(operation);
   counters_.submitted.fetch_add(1, std::memory_order_relaxed);
   if (waits_next) {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -44,6 +45,7 @@ struct EngineOptions {
   size_t cache_capacity = 1024;
   std::optional<Duration> stall_check_time;         // none: as the pace of the job suggests; zero: never
   Duration stall_shutdown_time = Duration::zero();  // zero: never
+  Duration deadlock_timeout = Duration::zero();     // zero: never
   bool fuse_groups = true;                          // with operations outside of the group
   int core = -1;                                    // that the engine's thread is bound to, if not negative
   int num_cores = 0;                                // that this process may keep busy; 0: those it may run on
@@ -161,7 +163,7 @@ class Engine {
   };
   // A question to other ranks where they are, and what to do with the answers.
   struct Inquiry {
-    enum class Purpose : uint8_t { kDeadlock, kStall, kStallEnds, kCoordinator, kStuck };
+    enum class Purpose : uint8_t { kDeadlock, kDeadlockEnds, kStall, kStallEnds, kCoordinator, kStuck };
     Purpose purpose = Purpose::kStall;
     uint32_t set = 0;
     std::vector<Stall> stalls;
@@ -293,6 +295,9 @@ class Engine {
   // What this rank, if it coordinates the peer, knows that the peer submitted last; or nothing.
   [[nodiscard]] std::string last_submitted_by(int peer) const;
   [[nodiscard]] PositionReport own_position() const;
+  [[nodiscard]] bool is_held(const PositionReport& report) const;
+  void look_for_deadlock(ProcessSet& set, TimePoint now);
+  void end_deadlock(Inquiry inquiry);
 
   const int rank_;
   const int size_;
@@ -311,6 +316,8 @@ class Engine {
     std::string call_site;
     TimePoint time;
   } last_submitted_;
+  std::set<uint64_t> submitters_;  // threads, by pthread_self()
+  uint64_t last_submitter_ = 0;
   std::deque<TimelineCommand> timeline_commands_;
   std::string timeline_path_;  // of the running timeline
   uint32_t timeline_run_ = 0;

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <sstream>
 
+#include "engine/deadlock.h"
 #include "engine/engine.h"
 #include "engine/stall_report.h"
 
@@ -14,11 +16,24 @@ constexpr Duration kLeastPatience = std::chrono::seconds(10);
 constexpr Duration kMostPatience = std::chrono::minutes(10);
 // When ranks all wait for each other, no patience helps.
 constexpr Duration kDeadlockTime = std::chrono::milliseconds(700);
+// How often to ask again whether what takes so long is a deadlock, and will never end.
+constexpr Duration kMostDeadlockPeriod = std::chrono::seconds(10);
 constexpr Duration kInquiryTime = std::chrono::milliseconds(1500);
 // The coordinator reports in time, unless it is in trouble itself.
 constexpr Duration kCoordinatorTime = std::chrono::seconds(3);
 
+constexpr const char* kDeadlockHeadline =
+    "Ranks wait for each other: each of these operations needs a rank that waits for another one of them. The ranks "
+    "took different branches, left an operation out, or submit them in different orders.";
+
 int64_t in_seconds(Duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
+
+// Such as "60 s" or "0.5 s".
+std::string in_words(Duration duration) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>(duration).count() << " s";
+  return text.str();
+}
 
 // The state letter of /proc/<pid>/stat (proc(5)), or 0.
 char process_state(int pid) {
@@ -86,7 +101,10 @@ void Engine::check_stalls_of(ProcessSet& set, TimePoint now) {
     inquiry.purpose = Purpose::kDeadlock;
     inquiry.stalls = set.negotiator->take_stalls(now, std::min(kDeadlockTime, patience), Negotiator::Purpose::kProbe);
   }
-  if (inquiry.stalls.empty()) return;
+  if (inquiry.stalls.empty()) {
+    look_for_deadlock(set, now);
+    return;
+  }
   excuse_waiting_ranks(inquiry.stalls);
   std::set<int> missing;
   for (const Stall& stall : inquiry.stalls) {
@@ -94,14 +112,48 @@ void Engine::check_stalls_of(ProcessSet& set, TimePoint now) {
   }
   if (missing.empty()) return;
   const Duration age = inquiry.stalls.front().age;
-  inquiry.headline =
-      inquiry.purpose == Purpose::kDeadlock
-          ? "Ranks wait for each other: each of these operations needs a rank that waits for another one "
-            "of them. The ranks took different branches, left an operation out, or submit them in "
-            "different orders."
-          : "Operations have waited for up to " + std::to_string(in_seconds(age)) +
-                " s, because one or more ranks have not submitted them.";
+  inquiry.headline = inquiry.purpose == Purpose::kDeadlock
+                         ? std::string(kDeadlockHeadline)
+                         : "Operations have waited for up to " + std::to_string(in_seconds(age)) +
+                               " s, because one or more ranks have not submitted them.";
   ask(std::move(inquiry), {missing.begin(), missing.end()});
+}
+
+// Ranks that have waited for each other for long are asked whether anything else could make them go on.
+void Engine::look_for_deadlock(ProcessSet& set, TimePoint now) {
+  const Duration timeout = options_.deadlock_timeout;
+  if (timeout <= Duration::zero() || now < set.next_deadlock_check) return;
+  std::vector<Stall> stalls = set.negotiator->stalls(now);
+  if (stalls.empty() || stalls.front().age < timeout) return;
+  set.next_deadlock_check = now + std::min(timeout / 4, kMostDeadlockPeriod);
+  std::set<int> missing;
+  for (const Stall& stall : stalls) {
+    for (const int member : stall.missing) missing.insert(set.members[static_cast<size_t>(member)]);
+  }
+  if (missing.empty()) return;
+  Inquiry inquiry;
+  inquiry.purpose = Inquiry::Purpose::kDeadlockEnds;
+  inquiry.set = set.id;
+  inquiry.headline = std::string(kDeadlockHeadline) + " As this never ends by itself, the job ends after " +
+                     in_words(timeout) + " (HOROVOD_DEADLOCK_TIMEOUT).";
+  inquiry.stalls = std::move(stalls);
+  ask(std::move(inquiry), {missing.begin(), missing.end()});
+}
+
+// What the ranks told was true at different moments, but who is held stays so while the names that hold it are not
+// ready: those that are old enough now were not in between.
+void Engine::end_deadlock(Inquiry inquiry) {
+  const auto found = sets_.find(inquiry.set);
+  if (found == sets_.end() || found->second->negotiator == nullptr) return;
+  const ProcessSet& set = *found->second;
+  inquiry.stalls = set.negotiator->stalls(options_.clock->now());
+  std::map<int, PositionReport> positions;
+  for (const auto& [rank, answer] : inquiry.answers) {
+    const std::optional<int> member = set.set_rank_of(rank);
+    if (member && answer) positions[*member] = *answer;
+  }
+  const Duration age = std::max<Duration>(options_.deadlock_timeout, kInquiryTime);
+  if (is_deadlock(set.id, inquiry.stalls, positions, age)) report(inquiry);
 }
 
 // On other members than the coordinator: it may be the coordinator that does nothing any more.
@@ -179,6 +231,8 @@ void Engine::answer_inquirers(TimePoint now) {
   const PositionReport operations = own_position();
   report->blocked = operations.blocked;
   report->operations = operations.operations;
+  report->waits = operations.waits;
+  report->held = operations.blocked && is_held(*report);
   Message message;
   message.kind = MessageKind::kPosition;
   message.position = std::move(*report);
@@ -218,6 +272,10 @@ void Engine::conclude_inquiry(TimePoint now) {
     inquiry_ = std::move(inquiry);
     return;
   }
+  if (inquiry.purpose == Inquiry::Purpose::kDeadlockEnds) {
+    end_deadlock(std::move(inquiry));
+    return;
+  }
   const bool all_blocked = std::all_of(inquiry.answers.begin(), inquiry.answers.end(), [](const auto& answer) {
     return answer.second.has_value() && answer.second->blocked;
   });
@@ -246,7 +304,9 @@ void Engine::report(const Inquiry& inquiry) {
   const std::string text = stall_report(inquiry.headline, stalls, positions, [&](int member) {
     return name_of_rank(set.members[static_cast<size_t>(member)]);
   });
-  if (inquiry.purpose == Inquiry::Purpose::kStallEnds) throw Error(ErrorKind::kStalled, text);
+  using Purpose = Inquiry::Purpose;
+  if (inquiry.purpose == Purpose::kStallEnds || inquiry.purpose == Purpose::kDeadlockEnds)
+    throw Error(ErrorKind::kStalled, text);
   if (inquiry.purpose == Inquiry::Purpose::kDeadlock) set.negotiator->mark_reported();
   options_.log(LogLevel::kWarning, text);
 }
@@ -287,6 +347,21 @@ std::string Engine::last_submitted_by(int peer) const {
   return {};
 }
 
+// Not if anything is under way that may let a thread, or a callback, go on.
+bool Engine::is_held(const PositionReport& report) const {
+  if (report.busy || !active_.empty() || !in_hand_.empty() || !removals_.empty()) return false;
+  std::set<uint64_t> waiting;
+  for (const auto& [id, set] : sets_) {
+    for (const auto& [name, operation] : set->pending) {
+      if (operation->on_done) return false;
+      waiting.insert(operation->waiter.load(std::memory_order_relaxed));
+    }
+  }
+  waiting.erase(0);
+  const std::lock_guard lock(queue_mutex_);
+  return queue_.empty() && hvd::is_held(report.threads, waiting, submitters_);
+}
+
 PositionReport Engine::own_position() const {
   PositionReport report;
   std::string waits;
@@ -296,7 +371,10 @@ PositionReport Engine::own_position() const {
     if (!operation.call_site.empty()) waits += " at " + operation.call_site;
   };
   for (const auto& [id, set] : sets_) {
-    for (const auto& [name, operation] : set->pending) note(*operation);
+    for (const auto& [name, operation] : set->pending) {
+      note(*operation);
+      if (operation->waiter.load(std::memory_order_relaxed) != 0) report.waits.push_back({.set = id, .name = name});
+    }
   }
   report.blocked = !waits.empty();
   for (const Active& active : active_) {

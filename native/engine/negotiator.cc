@@ -236,6 +236,16 @@ std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Pur
   return stalls;
 }
 
+std::vector<Stall> Negotiator::stalls(TimePoint now) const {
+  std::vector<Stall> stalls;
+  for (const auto& [name, entry] : entries_) {
+    if (entry->num_announced > 0 && !entry->ready) stalls.push_back(stall_of(*entry, now));
+  }
+  std::sort(stalls.begin(), stalls.end(),
+            [](const Stall& a, const Stall& b) { return a.age != b.age ? a.age > b.age : a.name < b.name; });
+  return stalls;
+}
+
 std::string Negotiator::last_announced(int member, TimePoint now) const {
   const Last& last = last_[static_cast<size_t>(member)];
   if (last.name.empty()) return {};

@@ -74,6 +74,8 @@ class Negotiator {
   // purpose before and is older than `patience`. With `again` those too that were.
   enum class Purpose : uint8_t { kProbe, kWarning };
   [[nodiscard]] std::vector<Stall> take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again = false);
+  // All names that some members wait for, the oldest first.
+  [[nodiscard]] std::vector<Stall> stalls(TimePoint now) const;
   // The user has been told of all that members wait for now, in another way.
   void mark_reported();
   [[nodiscard]] bool is_waiting(const std::string& name) const;

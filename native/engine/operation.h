@@ -1,6 +1,8 @@
 // One submitted operation, from the call to its result. Shared by the caller (as its handle) and the engine.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -87,6 +89,8 @@ class Operation {
 
   // Some caller has waited for a while, and still does or will again.
   std::atomic<bool> waited_long{false};
+  // The thread that waits now, by pthread_self(); 0 if none. Of several, one.
+  std::atomic<uint64_t> waiter{0};
 
   [[nodiscard]] bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
 
@@ -122,6 +126,21 @@ class Operation {
   std::atomic<Device> device_{Device::kBusy};
   std::optional<Error> error_;
   std::optional<Error> device_error_;
+};
+
+// The calling thread waits for the operation until it is done, though it may return from Engine::wait to look for
+// signals.
+class Waiting {
+ public:
+  explicit Waiting(Operation& operation) : operation_(operation) {
+    operation_.waiter.store(pthread_self(), std::memory_order_relaxed);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() { operation_.waiter.store(0, std::memory_order_relaxed); }
+
+ private:
+  Operation& operation_;
 };
 
 // Of an operation whose memory a device that hangs may write to at any time.

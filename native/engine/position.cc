@@ -73,11 +73,12 @@ bool Position::wait_for_request(Duration timeout) {
   return !closed_ && stage_ == Stage::kAsked;
 }
 
-void Position::answer(std::string stacks) {
+void Position::answer(std::string stacks, std::vector<InterpreterThread> threads) {
   const std::lock_guard lock(mutex_);
   if (stage_ != Stage::kAsked) return;
   stage_ = Stage::kAnswered;
   stacks_ = std::move(stacks);
+  threads_ = std::move(threads);
 }
 
 void Position::close() {
@@ -109,11 +110,14 @@ std::optional<PositionReport> Position::take(TimePoint now) {
     const std::lock_guard lock(mutex_);
     const bool answered = stage_ == Stage::kAnswered;
     if (!answered && passed < kAnswerTime && (has_watcher_ || dump_.signal != 0)) return std::nullopt;
-    if (answered) report.stacks = std::move(stacks_);
+    if (answered) {
+      report.stacks = std::move(stacks_);
+      report.threads = std::move(threads_);
+    }
     if (answered || dump_.signal == 0) {
       stage_ = Stage::kIdle;
       requested_ = false;
-      report.activity = activity(now);
+      measure(report, now);
       return report;
     }
   }
@@ -123,7 +127,8 @@ std::optional<PositionReport> Position::take(TimePoint now) {
   }
   if (passed < kAnswerTime + kDumpTime) return std::nullopt;
   report.stacks = read_dump();
-  report.activity = activity(now) + ", and native code keeps the interpreter's lock";
+  measure(report, now);
+  report.activity += ", and native code keeps the interpreter's lock";
   requested_ = false;
   const std::lock_guard lock(mutex_);
   stage_ = Stage::kIdle;
@@ -142,12 +147,13 @@ std::string Position::read_dump() const {
   return bytes > 0 ? stacks_of({text.data(), static_cast<size_t>(bytes)}) : std::string();
 }
 
-std::string Position::activity(TimePoint now) const {
+void Position::measure(PositionReport& report, TimePoint now) const {
   const auto used = std::chrono::duration<double>(process_cpu_time() - cpu_time_at_request_).count();
   const auto passed = std::chrono::duration<double>(now - requested_at_).count();
   const auto percent = std::lround(100.0 * used / passed);
   const std::string share = " (" + std::to_string(percent) + " % of a core)";
-  return (percent >= 20 || wants_core(dump_.thread) ? "is busy" : "sleeps") + share;
+  report.busy = percent >= 20 || wants_core(dump_.thread);
+  report.activity = (report.busy ? "is busy" : "sleeps") + share;
 }
 
 }  // namespace hvd

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -25,12 +26,30 @@ struct StackDump {
   pid_t thread = 0;  // that gets the signal
 };
 
+// A thread of the interpreter, by pthread_self(), and whether it waits for work that others of the process give it.
+struct InterpreterThread {
+  uint64_t id = 0;
+  bool idle = false;
+};
+
+// An operation that a rank waits for.
+struct Wait {
+  uint32_t set = 0;
+  std::string name;
+};
+
 // What is told of a rank.
 struct PositionReport {
-  bool blocked = false;    // it waits for an operation
-  std::string operations;  // what it waits for or did last, one line
-  std::string activity;    // "sleeps (0 % of a core)"
-  std::string stacks;      // may be empty
+  bool blocked = false;     // it waits for an operation
+  bool held = false;        // and goes on in no other way
+  std::vector<Wait> waits;  // for what its threads wait now
+  std::string operations;   // what it waits for or did last, one line
+  std::string activity;     // "sleeps (0 % of a core)"
+  std::string stacks;       // may be empty
+
+  // Not told to others.
+  bool busy = true;
+  std::optional<std::vector<InterpreterThread>> threads;  // none if the interpreter did not tell
 };
 
 class Position {
@@ -39,7 +58,7 @@ class Position {
 
   // For the adapter's thread. Returns true when the stacks are asked for, false after close() or when the time is over.
   bool wait_for_request(Duration timeout);
-  void answer(std::string stacks);
+  void answer(std::string stacks, std::vector<InterpreterThread> threads);
   void close();
   [[nodiscard]] bool closed();
 
@@ -53,7 +72,7 @@ class Position {
   enum class Stage : uint8_t { kIdle, kAsked, kAnswered };
   void send_signal();
   [[nodiscard]] std::string read_dump() const;
-  [[nodiscard]] std::string activity(TimePoint now) const;
+  void measure(PositionReport& report, TimePoint now) const;
 
   const StackDump dump_;
   std::mutex mutex_;
@@ -62,6 +81,7 @@ class Position {
   bool has_watcher_ = false;
   bool closed_ = false;
   std::string stacks_;
+  std::vector<InterpreterThread> threads_;
 
   // Of the engine's side.
   bool requested_ = false;

@@ -40,7 +40,8 @@ class ProcessSet {
   std::unordered_map<std::string, std::shared_ptr<Operation>> pending;
   std::unique_ptr<Negotiator> negotiator;  // on the coordinator
   std::optional<std::string> left;         // the coordinator has left: why
-  bool coordinator_asked = false;          // because it gave no answer for long
+  TimePoint next_deadlock_check{};
+  bool coordinator_asked = false;  // because it gave no answer for long
 
  private:
   struct Known {

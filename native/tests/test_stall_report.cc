@@ -16,8 +16,10 @@ TEST("stall report: who waits where, who is missing and what it does") {
   stalls[0] = {.name = "grad.1", .waiting = {0, 2}, .call_sites = {"a.py:3", "a.py:3"}, .missing = {1, 3}, .age = {}};
   stalls[1] = {.name = "grad.2", .waiting = {0, 3}, .call_sites = {"a.py:3", "a.py:8"}, .missing = {1}, .age = {}};
   std::map<int, PositionReport> positions;
-  positions[1] = {.blocked = false, .operations = "last submitted x", .activity = "sleeps", .stacks = "frame\nother\n"};
-  positions[3] = {.blocked = false, .operations = {}, .activity = "is stopped", .stacks = {}};
+  positions[1].operations = "last submitted x";
+  positions[1].activity = "sleeps";
+  positions[1].stacks = "frame\nother\n";
+  positions[3].activity = "is stopped";
   CHECK_EQ(stall_report("Headline.", stalls, positions, rank_name),
            "Headline.\n"
            "  grad.1: submitted by rank 0, rank 2 at a.py:3\n"
@@ -112,7 +114,7 @@ TEST("position: answers come from the watcher, or say nothing without one") {
   watched.request(start);
   CHECK(watched.wait_for_request(std::chrono::seconds(5)));
   CHECK(!watched.take(start + std::chrono::milliseconds(150)));
-  watched.answer("main.py:7");
+  watched.answer("main.py:7", {});
   const auto answered = watched.take(start + std::chrono::milliseconds(200));
   REQUIRE(answered.has_value());
   CHECK_EQ(answered->stacks, "main.py:7");

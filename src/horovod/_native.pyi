@@ -370,6 +370,7 @@ class EngineOptions:
         stall_check_time_s: after which missing ranks are reported; None adapts to the job's pace,
             0 is never.
         stall_shutdown_time_s: after which a stall ends the job; 0 is never.
+        deadlock_timeout_s: after which ranks end that wait for each other for ever; 0 is never.
         rank_names: what messages say of each rank, such as "host:pid".
         deterministic: results do not depend on which tensors travel together.
         least_log_level: 0 info, 1 warning, 2 error, 3 silence.
@@ -394,6 +395,7 @@ class EngineOptions:
         cache_capacity: int = ...,
         stall_check_time_s: float | None = ...,
         stall_shutdown_time_s: float = ...,
+        deadlock_timeout_s: float = ...,
         rank_names: Sequence[str] = ...,
         deterministic: bool = ...,
         least_log_level: int = ...,
@@ -514,8 +516,13 @@ class Engine:
             True if somebody asks, False when the time is over or the engine has been closed.
         """
 
-    def answer_position(self, stacks: str) -> None:
-        """Answers with the stacks of this process's threads."""
+    def answer_position(self, stacks: str, threads: Sequence[tuple[int, bool]]) -> None:
+        """Answers with the stacks of this process's threads.
+
+        Args:
+            stacks: as text.
+            threads: the ident of each, and whether it only waits for work within the process.
+        """
 
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""

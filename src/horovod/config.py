@@ -114,6 +114,7 @@ class Config:
         stall_check_time_s: seconds after which missing ranks are reported; 0 turns it off, None
             follows the pace of the job.
         stall_shutdown_time_s: seconds after which a stalled job is ended; 0 means never.
+        deadlock_timeout_s: seconds after which ranks that wait for each other end; 0 means never.
         timeline: file for the timeline; empty for none, DYNAMIC to wait for ``start_timeline``.
         timeline_mark_cycles: whether each batch is marked in the timeline.
         log_level: trace, debug, info, warning, error or fatal; see NATIVE_LOG_LEVELS.
@@ -162,6 +163,7 @@ class Config:
     check_in_sync_steps: int = 0
     stall_check_time_s: float | None = None
     stall_shutdown_time_s: float = 0.0
+    deadlock_timeout_s: float = 60.0
     timeline: str = ""
     timeline_mark_cycles: bool = False
     log_level: str = "warning"

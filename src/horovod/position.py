@@ -25,6 +25,21 @@ _INNER_FRAMES = 8
 _OUTER_FRAMES = 8
 _MOST_THREADS = 8
 _WAIT_S = 3600.0
+_STDLIB = os.path.dirname(threading.__file__)
+# Where a thread is that waits for work, such as one of a pool, or of a loader.
+_IDLE_FILES = (
+    __file__,
+    *(
+        os.path.join(_STDLIB, name)
+        for name in (
+            "threading.py",
+            "queue.py",
+            "selectors.py",
+            os.path.join("concurrent", ""),
+            os.path.join("multiprocessing", ""),
+        )
+    ),
+)
 
 
 class StackDump:
@@ -69,7 +84,7 @@ class PositionWatch:
     def _run(self) -> None:
         while True:
             if self._engine.wait_for_position_request(_WAIT_S):
-                self._engine.answer_position(current_stacks())
+                self._engine.answer_position(current_stacks(), current_threads())
             elif self._engine.closed():
                 return
 
@@ -93,6 +108,21 @@ def current_stacks() -> str:
     if len(order) > _MOST_THREADS:
         lines.append(f"and {len(order) - _MOST_THREADS} more threads")
     return "\n".join(lines)
+
+
+def current_threads() -> list[tuple[int, bool]]:
+    """The ident of each thread of this process but the caller's, and whether it is idle.
+
+    An idle thread waits for another one of this process, or for a worker process, in one of the
+    modules of the standard library for that. One that sleeps, reads or computes is not idle.
+    """
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    return [(ident, _is_idle(frame)) for ident, frame in frames.items()]
+
+
+def _is_idle(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_IDLE_FILES)
 
 
 def _stack_of(frame: FrameType | None) -> list[str]:

@@ -157,6 +157,7 @@ def _options(
         cache_capacity=config.cache_capacity,
         stall_check_time_s=config.stall_check_time_s,
         stall_shutdown_time_s=config.stall_shutdown_time_s,
+        deadlock_timeout_s=config.deadlock_timeout_s,
         rank_names=rank_names,
         deterministic=config.deterministic,
         least_log_level=NATIVE_LOG_LEVELS[config.log_level],

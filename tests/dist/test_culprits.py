@@ -237,12 +237,21 @@ def end_by_shutdown_time(fault: str) -> tuple[float, Launcher]:
     return planted, launcher
 
 
+def end_by_deadlock_timeout(fault: str) -> tuple[float, Launcher]:
+    """Runs a job of three ranks to its end; returns when the fault began, and the job."""
+    with plant(fault, 3, HOROVOD_DEADLOCK_TIMEOUT="2") as launcher:
+        planted = planted_at(launcher, 3)
+        launcher.wait()
+    return planted, launcher
+
+
 @dataclass(frozen=True)
 class Waiting:
     """All jobs that wait for a deadline; they wait together."""
 
     reports: dict[str, Future[Report]]
     shutdowns: dict[str, Future[tuple[float, Launcher]]]
+    deadlocks: dict[str, Future[tuple[float, Launcher]]]
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +259,10 @@ def waiting() -> Iterator[Waiting]:
     with ThreadPoolExecutor(8) as pool:
         reports = {hang.fault: pool.submit(watch, hang) for hang in HANGS}
         shutdowns = {fault: pool.submit(end_by_shutdown_time, fault) for fault in SHUTDOWNS}
-        yield Waiting(reports, shutdowns)
+        deadlocks = {
+            fault: pool.submit(end_by_deadlock_timeout, fault) for fault in ("skipped", "elsewhere")
+        }
+        yield Waiting(reports, shutdowns, deadlocks)
 
 
 @pytest.fixture
@@ -298,6 +310,27 @@ def test_ranks_that_wait_for_each_other_in_two_process_sets(
     missing = reports["sets"].result().missing
     assert f"waits for allreduce.inner at {line_of('sets: culprit')}." in missing[1]
     assert missing[1].startswith("[allreduce.outer]")
+
+
+def test_ranks_that_wait_for_each_other_end_after_the_time(waiting: Waiting) -> None:
+    planted, launcher = waiting.deadlocks["skipped"].result()
+    told = stamps(launcher, "error")
+    assert sorted(told) == [0, 1, 2], launcher.lines
+    for at, words in told.values():
+        error = json.loads(words)
+        assert error["kind"] == "StalledError"
+        assert "(HOROVOD_DEADLOCK_TIMEOUT)" in error["text"]
+        others = line_of("skipped: others")
+        who = rf"loss: submitted by rank 0 {PEER}, rank 2 {PEER} at {others}$"
+        assert re.search(who, error["text"], re.M), error["text"]
+        assert f"It waits for allreduce.accuracy at {line_of('skipped: culprit')}" in error["text"]
+        assert 2.0 <= at - planted < STALL_LIMIT_S
+
+
+def test_a_rank_with_a_thread_elsewhere_is_no_deadlock(waiting: Waiting) -> None:
+    _, launcher = waiting.deadlocks["elsewhere"].result()
+    assert launcher.process.returncode == 0, launcher.stderr
+    assert "Ranks wait for each other" in launcher.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 from horovod import _native
 from horovod._native import EngineOptions, make_world
 from horovod.errors import StalledError
-from horovod.position import PositionWatch, StackDump, current_stacks
+from horovod.position import PositionWatch, StackDump, current_stacks, current_threads
 from horovod.train.call_site import call_site
 
 if TYPE_CHECKING:
@@ -84,6 +85,37 @@ def test_of_a_deep_stack_both_ends_are_told() -> None:
     assert any("in descend" in line for line in frames[:8])
     assert "frames" in frames[8]
     assert not any("in descend" in line for line in frames[9:])
+
+
+def idle_threads() -> dict[str, bool]:
+    """By name of the thread, what a watch would tell of it."""
+    found: list[tuple[int, bool]] = []
+    thread = threading.Thread(target=lambda: found.extend(current_threads()))
+    thread.start()
+    thread.join(TIMEOUT_S)
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {names[ident]: idle for ident, idle in found if ident in names}
+
+
+def sleep_here(there: threading.Event, end: threading.Event) -> None:
+    gate = threading.Lock()
+    gate.acquire()
+    there.set()
+    while not end.is_set():
+        gate.acquire(timeout=0.01)  # in C, called from here: it may yet do anything
+
+
+def test_a_thread_that_waits_for_work_is_idle() -> None:
+    with thread_in(wait_here), ThreadPoolExecutor(1, "pool") as pool:
+        pool.submit(int).result()
+        idle = idle_threads()
+    assert idle["loader"]
+    assert idle["pool_0"]
+
+
+def test_a_thread_that_is_elsewhere_is_not_idle() -> None:
+    with thread_in(sleep_here):
+        assert not idle_threads()["loader"]
 
 
 def test_a_signal_makes_the_process_write_its_stacks() -> None:

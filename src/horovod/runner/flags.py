@@ -212,6 +212,14 @@ FLAGS: tuple[Flag, ...] = (
         int,
         key="stall_check.shutdown_time_seconds",
     ),
+    Flag(
+        "deadlock-timeout",
+        "HOROVOD_DEADLOCK_TIMEOUT",
+        _STALL,
+        "seconds until ranks end that wait for each other for ever; 0 means never",
+        int,
+        key="stall_check.deadlock_timeout",
+    ),
     _switch(
         "mpi-threads-disable",
         "HOROVOD_MPI_THREADS_DISABLE",

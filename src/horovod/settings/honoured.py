@@ -256,6 +256,16 @@ _CORRECTNESS = (
         field="stall_shutdown_time_s",
         minimum=0,
     ),
+    Setting(
+        "HOROVOD_DEADLOCK_TIMEOUT",
+        "seconds that ranks may wait for each other, with no way out, until the job fails with "
+        "StalledError; 0 means never, as does a report that is turned off",
+        kind=Kind.NUMBER,
+        default=60.0,
+        flag="--deadlock-timeout",
+        field="deadlock_timeout_s",
+        minimum=0,
+    ),
 )
 
 _REPORTS = (

@@ -143,6 +143,7 @@ ROWS = (
         "stall_check: {shutdown_time_seconds: 20}",
         STALL_SHUTDOWN_TIME_SECONDS="20",
     ),
+    row("--deadlock-timeout 30", "stall_check: {deadlock_timeout: 30}", DEADLOCK_TIMEOUT="30"),
     # libraries
     row(
         "--mpi-threads-disable",
