@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from horovod.runner.greetings import without_greetings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # Exits this close together may be reported in any order by the kernel.
 SAME_INSTANT_S = 0.1
@@ -22,6 +22,11 @@ SAME_INSTANT_S = 0.1
 # What a rank raises because another one went away. MismatchError and StalledError are not here:
 # every rank raises them, and each of these messages tells the whole story.
 _FOLLOW_UP = re.compile(r"\b(?:PeerLostError|ShutDownError|HorovodInternalError)\b")
+# The end that such an error, or one in init, names as its cause.
+_NAMED = re.compile(
+    r"\b(?:PeerLostError|ShutDownError|HorovodInternalError|StartError): .*?"
+    r"\brank (\d+)(?: \([^)]*\))? (?:was lost|has shut Horovod down|could not start)"
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,16 @@ class RankExit:
     @property
     def is_follow_up(self) -> bool:
         """Whether the rank seems to have failed only because another one was gone."""
-        return any(_FOLLOW_UP.search(line) for line in self.stderr_tail)
+        return self.culprit is not None or any(map(_FOLLOW_UP.search, self.stderr_tail))
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank of which its error says that its end was the cause; None if it names none."""
+        for line in reversed(self.stderr_tail):
+            found = _NAMED.search(line)
+            if found is not None:
+                return int(found[1]) if int(found[1]) != self.rank else None
+        return None
 
 
 def first_failure(exits: Sequence[RankExit]) -> RankExit | None:
@@ -102,10 +116,22 @@ def headline(failure: RankExit) -> str:
     return f"{where} was killed by {failure.signal_name}{hint}"
 
 
-def report(failure: RankExit) -> str:
-    """The headline, followed by the last lines of the rank's stderr."""
+def report(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
+    """The headline, followed by the last lines of the rank's stderr.
+
+    Args:
+        failure: the first one.
+        running: the hosts of the ranks that have not ended yet.
+    """
+    line = headline(failure)
+    culprit = failure.culprit
+    if running is not None and culprit is not None and culprit in running:
+        line = (
+            f"rank {culprit} on {running[culprit]} failed first, as rank {failure.rank} tells, but "
+            f"its process did not end; {line}"
+        )
     tail = without_greetings(failure.stderr_tail)
     if not tail:
-        return headline(failure)
-    lines = "".join(f"\n    {line}" for line in tail)
-    return f"{headline(failure)}; the last lines of its stderr:{lines}"
+        return line
+    lines = "".join(f"\n    {each}" for each in tail)
+    return f"{line}; the last lines of its stderr:{lines}"

@@ -96,6 +96,11 @@ class Outcome:
     failure: RankExit | None = None
     summary: str = ""
 
+    @property
+    def is_follow_up(self) -> bool:
+        """Whether a rank failed that complains of another one."""
+        return self.failure is not None and self.failure.is_follow_up
+
 
 class Supervisor:
     """Runs one job from start to end in the thread that calls :meth:`run`.
@@ -113,6 +118,7 @@ class Supervisor:
         crossing: how the agents find the way to the store; None if the jobs say it.
         explain: why an agent that is gone did not stay, in one line.
         on_exit: called with the end of each rank that ends by itself, at once.
+        on_outcome: called when it is decided how the job ends, before its ranks are stopped.
     """
 
     def __init__(
@@ -129,11 +135,13 @@ class Supervisor:
         crossing: Crossing | None = None,
         explain: Callable[[AgentLink], str] | None = None,
         on_exit: Callable[[RankExit], None] | None = None,
+        on_outcome: Callable[[Outcome], None] | None = None,
     ) -> None:
         self._jobs = jobs
         self._crossing = crossing
         self._explain = explain or _explain
         self._tell_exit = on_exit or (lambda ended: None)
+        self._tell_outcome = on_outcome or (lambda outcome: None)
         ways = None if crossing is None else crossing.ways
         self._gathering = Gathering([job.hostname for job in jobs], ways)
         self._start_agent = start_agent
@@ -317,7 +325,7 @@ class Supervisor:
         lost = Outcome(1, f"the agent of {link.hostname} is gone: {self._explain(link)}")
         known = self._decide()
         # That ranks elsewhere complain of lost peers only tells the same from another side.
-        follows = known is None or known.failure is None or known.failure.is_follow_up
+        follows = known is None or known.failure is None or known.is_follow_up
         self._stop(lost if follows else known)
 
     def _relay(self, frame: Frame) -> None:
@@ -361,7 +369,14 @@ class Supervisor:
         failure = first_failure(self._exits)
         if failure is None:
             return None
-        return Outcome(failure.exit_code, blame(self._exits) or report(failure), failure)
+        running = {
+            rank_job.rank: job.hostname
+            for job in self._jobs
+            for rank_job in job.ranks
+            if rank_job.rank in self._running
+        }
+        message = blame(self._exits) or report(failure, running)
+        return Outcome(failure.exit_code, message, failure)
 
     def _on_deadline(self) -> None:
         match self._phase:
@@ -409,6 +424,8 @@ class Supervisor:
         self._log("stopping the ranks")
         for link in self._links:
             link.send(Kind.STOP)
+        if outcome is not None:
+            self._tell_outcome(outcome)
 
     def _kill(self) -> None:
         if self._phase < Phase.KILLING:

@@ -37,6 +37,34 @@ def test_a_rank_that_lost_a_peer_is_not_the_cause() -> None:
     assert first(ended(1, 1, 1.0, LOST), ended(2, 1, 1.2, LOST)) == 1
 
 
+def test_a_rank_that_could_not_start_because_of_another_is_not_the_cause() -> None:
+    tail = ("horovod.errors.StartError: rank 1 (a:12) could not start: no memory",)
+    assert first(ended(0, 1, 1.0, tail), ended(1, 1, 1.2, tail)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        ("horovod.errors.PeerLostError: allreduce.x failed: rank 2 (b:7) was lost: its", 2),
+        ("horovod.errors.ShutDownError: x failed: rank 0 (b:7) has shut Horovod down (it", 0),
+        ("ShutDownError: x failed: rank 3 has shut Horovod down (", None),  # itself
+        ("ValueError: rank 2 (b:7) was lost", None),
+    ],
+)
+def test_the_rank_that_an_error_names(line: str, culprit: int | None) -> None:
+    assert ended(3, 1, 0.0, ("Traceback", line)).culprit == culprit
+
+
+def test_the_first_cause_is_named_even_if_its_process_lives_longer() -> None:
+    line = "horovod.errors.ShutDownError: x failed: rank 1 (b:7) has shut Horovod down (it raised"
+    failure = ended(0, 1, 1.0, (line,))
+    assert report(failure, {1: "b", 2: "c"}).startswith(
+        "rank 1 on b failed first, as rank 0 tells, but its process did not end; "
+        "rank 0 on a exited with code 1; the last lines of its stderr:\n"
+    )
+    assert report(failure, {2: "c"}).startswith("rank 0 on a exited with code 1;")
+
+
 def test_a_mismatch_is_a_cause() -> None:
     tail = ("horovod.errors.MismatchError: ranks disagree",)
     assert first(ended(1, 1, 1.0, tail), ended(0, 1, 1.01, LOST)) == 1
