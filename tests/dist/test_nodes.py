@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import socket
@@ -41,6 +42,7 @@ def nodes(
     address: str = "127.0.0.1",
     keys: Sequence[str] = (),
     words: Sequence[str] = (),
+    ranks: Sequence[int] = (),
 ) -> Iterator[list[Launcher]]:
     """A launcher on each host; the last one is started first."""
     key = secrets.token_hex(32)
@@ -50,7 +52,13 @@ def nodes(
         for index in reversed(range(len(namespaces))):
             place = entered(namespaces[index]) if namespaces[index] else nullcontext()
             line = ["-np", str(num_proc), "--num-nodes", str(len(namespaces)), "--node-rank"]
-            line += [str(index), "--rendezvous", f"{address}:{port}", *words, *command]
+            line += [
+                str(ranks[index] if ranks else index),
+                "--rendezvous",
+                f"{address}:{port}",
+                *words,
+                *command,
+            ]
             env = {**PATIENT, "HOROVOD_SECRET_KEY": keys[index] if keys else key}
             with place:
                 launchers.append(stack.enter_context(launched(*line, **env)))
@@ -99,6 +107,20 @@ def test_a_rank_that_fails_ends_all_nodes() -> None:
         assert "node 1 (" in launchers[0].stderr
 
 
+def test_a_node_that_follows_does_not_hide_the_first_failure() -> None:
+    script = (
+        "[ $HOROVOD_CROSS_RANK = 0 ] || { echo 'PeerLostError: rank 0 was lost' >&2; exit 1; }\n"
+        "sleep 1; [ $HOROVOD_RANK = 1 ] || exit 3; exec sleep 100"
+    )
+    with nodes(["sh", "-c", script]) as launchers:
+        assert [launcher.wait() for launcher in launchers] == [3, 3]
+        for launcher in launchers:
+            assert any(
+                "rank 0 on " in line and "exited with code 3" in line
+                for line in launcher.lines["stderr"][-2:]
+            ), launcher.stderr
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launcher_that_is_killed_ends_all_nodes(victim: int) -> None:
     with nodes(SLEEPER) as launchers:
@@ -118,7 +140,41 @@ def test_another_secret_is_refused() -> None:
     with nodes(["true"], keys=keys, words=["--start-timeout", "3"]) as launchers:
         assert [launcher.wait() for launcher in launchers] == [1, 1]
     assert "node 1 of 2 never came to the store of node 0" in launchers[0].stderr
+    assert "Authentication failed for connections from 127.0.0.0/8" in launchers[0].stderr
     assert "node 0 was not met at 127.0.0.1" in launchers[1].stderr
+    assert "authentication failed: the store at 127.0.0.1" in launchers[1].stderr
+    for launcher in launchers:
+        assert "set the same HOROVOD_SECRET_KEY" in launcher.stderr
+        assert "firewall" not in launcher.stderr
+
+
+def test_a_node_rank_that_is_given_twice_is_named_on_all_hosts() -> None:
+    with nodes(["true"], 3, ranks=(0, 1, 1), namespaces=("", "", "")) as launchers:
+        assert [launcher.wait() for launcher in launchers] == [1, 1, 1]
+        for launcher in launchers:
+            assert launcher.elapsed_s < 30, "the start timeout is 90 s"
+    twins = {launcher.process.pid for launcher in launchers[1:]}
+    for launcher in launchers:
+        found = re.search(r"node 1 is there twice: on .*", launcher.stderr)
+        assert found is not None, launcher.stderr
+        assert {int(pid) for pid in re.findall(r"\(process (\d+)\)", found[0])} == twins
+        assert "(--node-rank)" in found[0]
+
+
+@pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
+def test_nothing_is_left_10_s_after_a_cut() -> None:
+    with Cluster(2) as cluster:
+        spaces = [host.namespace for host in cluster.hosts]
+        with nodes(SLEEPER, 4, spaces, cluster.hosts[0].address) as launchers:
+            asleep(launchers)
+            families = [process for each in launchers for process in each.descendants()]
+            cluster.cut(1)
+            began_s = time.monotonic()
+            assert_all_gone(families, GONE_S)
+            codes = [launcher.wait(began_s + GONE_S - time.monotonic()) for launcher in launchers]
+    assert codes == [1, 1]
+    assert "its launcher is gone, or cannot be reached" in launchers[0].stderr
+    assert "the connection to node 0 was lost" in launchers[1].stderr
 
 
 def test_a_rank_that_ends_before_init_is_named_on_the_other_node() -> None:

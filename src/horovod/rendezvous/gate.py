@@ -12,6 +12,7 @@ import errno
 import ipaddress
 import itertools
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from horovod.rendezvous.handshake import (
     ReplayStore,
     ServerHandshake,
     Session,
+    WrongSecretError,
 )
 from horovod.rendezvous.loop import READ, EventLoop
 from horovod.rendezvous.sockets import close_quietly
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 HANDSHAKE_TIMEOUT_S = 5.0
 MAX_PENDING = 256
 _ACCEPTS_PER_TURN = 32
+_MOST_NOTED = 8
 _PAUSE_S = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -102,6 +105,8 @@ class Gate:
         # Those of them that have not sent a valid hello, by address.
         self._strangers: dict[str, dict[_Pending, None]] = {}
         self._paused_until: float | None = None
+        # Who came with another secret, and how often: for messages about those that never came.
+        self.wrong_secrets: Counter[str] = Counter()
         self._listen()
         loop.add_timer(self)
 
@@ -198,7 +203,9 @@ class Gate:
                 raise HandshakeError("does not read")
         except BlockingIOError:
             return
-        except (HandshakeError, OSError):
+        except (HandshakeError, OSError) as error:
+            if isinstance(error, WrongSecretError):
+                self._note_wrong_secret(pending.address)
             self._drop(pending)
             return
         if handshake.hello is not None:
@@ -207,6 +214,10 @@ class Gate:
             del self._pending[pending]
             self._loop.unregister(pending.sock)
             self._on_admitted(Admitted(pending.sock, handshake.hello, handshake.session))
+
+    def _note_wrong_secret(self, address: str) -> None:
+        if address in self.wrong_secrets or len(self.wrong_secrets) < _MOST_NOTED:
+            self.wrong_secrets[address] += 1
 
     def _forget_stranger(self, pending: _Pending) -> None:
         crowd = self._strangers.get(pending.address, {})

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC = b"horovod\x01"
-PURPOSES = ("store", "control", "data", "local", "speed")
+PURPOSES = ("store", "launcher", "control", "data", "local", "speed")
 NONCE_BYTES = 32
 MAC_BYTES = 32
 
@@ -40,6 +40,10 @@ HELLO_BYTES = _HELLO.size + MAC_BYTES
 
 class HandshakeError(StartError):
     """The other end did not prove to know the job's secret."""
+
+
+class WrongSecretError(HandshakeError):
+    """The other end speaks as one of a job does, but has another secret."""
 
 
 @dataclass(frozen=True)
@@ -235,9 +239,11 @@ def unpack_hello(secret: bytes, message: bytes) -> tuple[Hello, bytes]:
     """Checks the first message and returns it with its nonce.
 
     Raises:
-        HandshakeError: the MAC is not by the job's secret, or the purpose is unknown.
+        WrongSecretError: the MAC is not by the job's secret.
+        HandshakeError: the purpose is unknown.
     """
-    _check(secret, b"hello", message[: _HELLO.size], message[_HELLO.size :])
+    if not _is_by(secret, b"hello", message[: _HELLO.size], message[_HELLO.size :]):
+        raise WrongSecretError("it has another secret than this job")
     magic, purpose, stream, rank, to_rank, epoch, nonce = _HELLO.unpack_from(message)
     name = purpose.rstrip(b"\0").decode("ascii", "replace")
     if magic != MAGIC or name not in PURPOSES:
@@ -250,6 +256,10 @@ def _mac(secret: bytes, label: bytes, message: bytes) -> bytes:
     return hmac.digest(secret, label + b"\0" + message, "sha256")
 
 
+def _is_by(secret: bytes, label: bytes, message: bytes, mac: bytes) -> bool:
+    return hmac.compare_digest(_mac(secret, label, message), mac)
+
+
 def _check(secret: bytes, label: bytes, message: bytes, mac: bytes) -> None:
-    if not hmac.compare_digest(_mac(secret, label, message), mac):
+    if not _is_by(secret, label, message, mac):
         raise HandshakeError("the other end does not know this job's secret")

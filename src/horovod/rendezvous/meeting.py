@@ -13,6 +13,8 @@ ranks learn over the first of these that there is:
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 import time
 from contextlib import ExitStack
@@ -32,6 +34,8 @@ from horovod.rendezvous.sockets import remaining_s, resolve
 from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horovod.config import Config
 
 _LOOPBACK = "127.0.0.1"
@@ -78,6 +82,7 @@ class Meeting:
         self._member = member
         self._cleanup = ExitStack()
         self._deadline = time.monotonic() + config.start_timeout_s
+        self._server: StoreServer | None = None
         self._file: JobFile | None = None
         self._pmi: PmiSession | None = None
         self._rank, self._size = config.rank, config.size
@@ -85,7 +90,7 @@ class Meeting:
         try:
             server = self._open_store(config) if config.rank == 0 else None
             notice, way = self._find(config, server)
-            endpoint = self._settle(notice, way)
+            endpoint = self._settle(notice, way, f"{config.hostname} (process {os.getpid()})")
             if server is not None and len(self._used) == 1:
                 server.narrow(endpoint)  # nobody uses the other ports
             if self._file is not None and config.rank == 0:
@@ -122,6 +127,7 @@ class Meeting:
         port = config.meeting_point[1] if config.meeting_point else 0
         server = StoreServer(secret, address, port, further_addresses=further[: _MAX_ENDPOINTS - 1])
         self._cleanup.callback(server.close)
+        self._server = server
         self._secret = secret
         return server
 
@@ -194,27 +200,93 @@ class Meeting:
             except StartError:
                 continue  # a job that was killed left the file, and rank 0 is about to replace it
 
-    def _settle(self, notice: _Notice, way: Way) -> Endpoint:
+    def _settle(self, notice: _Notice, way: Way, me: str) -> Endpoint:
         """Agrees with the other ranks of this host on an address that other hosts reach, too."""
         with StoreClient(*way.endpoint, notice.secret, remaining_s(self._deadline)) as store:
+            claim_place(store, self._member, self._rank, me)
             if not way.stays_here:
                 store.set(_place_key(self._rank), json.dumps(way.endpoint).encode())
                 return way.endpoint
             store.set(_place_key(self._rank), b"null")
             keys = [_place_key(rank) for rank in range(self._size)]
-            found = store.wait_all(keys, remaining_s(self._deadline))
+            found = store.wait_all(keys, remaining_s(self._deadline), TWIN_KEY)
+        check_twin(found)
         missing = [rank for rank, key in enumerate(keys) if key not in found]
         if missing:
             late = ", ".join(map(str, missing[:16]))
             raise StartError(
                 f"{self._member} {late} of {self._size} never came to the store of {self._member} "
                 f"0 at {way.endpoint[0]} port {way.endpoint[1]}; look for its errors"
+                f"{self._wrong_secrets()}"
             )
         places: list[Any] = [json.loads(found[key]) for key in keys]
         remote = [(str(place[0]), int(place[1])) for place in places if place is not None]
         endpoint = remote[0] if remote else way.endpoint
         self._used = {endpoint, *remote}
         return endpoint
+
+    def _wrong_secrets(self) -> str:
+        """Who knocked at the store of this process with another secret, for a message."""
+        found = {} if self._server is None else self._server.wrong_secrets()
+        if not found:
+            return ""
+        places = ", ".join(found)
+        return (
+            f". Authentication failed for connections from {places}: their secret differs from "
+            "this one's; set the same HOROVOD_SECRET_KEY or HOROVOD_SECRET_FILE everywhere"
+        )
+
+
+TWIN_KEY = "meeting/twin"
+"""Where it stands that two processes have the same place; ends the wait of all."""
+
+
+def claim_place(
+    store: StoreClient, member: str, index: int, me: str, stage: str = "meeting"
+) -> None:
+    """Makes sure that nobody else has this place, as long as the connection is open.
+
+    Args:
+        store: the connection; nothing else may leave a will there meanwhile.
+        member: what those are that meet: rank, or node.
+        index: the place.
+        me: names this process in messages.
+        stage: each claims once in each.
+
+    Raises:
+        StartError: another process has it, or the store was lost.
+    """
+    token = secrets.token_hex(8)
+    store.leave_will(_gone_key(token), b"")  # one that died may come again
+    key = f"{stage}/claim/{index}"
+    claim = f"{token} {me}".encode()
+    other = store.add(key, claim)
+    if other is None:
+        return
+    other_token, _, name = other.decode("utf-8", "replace").partition(" ")
+    if store.try_get(_gone_key(other_token)) is not None:
+        store.set(key, claim)
+        return
+    text = (
+        f"{member} {index} is there twice: on {name} and on {me}; give each {member} a number of "
+        f"its own{' (--node-rank)' if member == 'node' else ''}"
+    )
+    store.add(TWIN_KEY, text.encode())
+    raise StartError(text)
+
+
+def check_twin(found: Mapping[str, bytes]) -> None:
+    """Ends a wait that TWIN_KEY has ended.
+
+    Raises:
+        StartError: two processes have the same place.
+    """
+    if TWIN_KEY in found:
+        raise StartError(found[TWIN_KEY].decode("utf-8", "replace"))
+
+
+def _gone_key(token: str) -> str:
+    return f"meeting/gone/{token}"
 
 
 def _place_key(rank: int) -> str:

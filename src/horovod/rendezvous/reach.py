@@ -5,12 +5,11 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
-from horovod.rendezvous.handshake import Hello, greet
+from horovod.rendezvous.handshake import HandshakeError, Hello, greet
 from horovod.rendezvous.sockets import close_quietly, remaining_s
 
 if TYPE_CHECKING:
@@ -48,8 +47,9 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
         deadline: in ``time.monotonic()``.
 
     Raises:
-        StartError: none of them can be reached.
+        StartError: none of them can be reached, or those that can have another secret.
     """
+    refusing: list[Endpoint] = []
     with selectors.DefaultSelector() as selector:
         try:
             for endpoint in endpoints:
@@ -59,20 +59,38 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
                     assert isinstance(key.fileobj, socket.socket)
                     selector.unregister(key.fileobj)
                     with key.fileobj as sock:
-                        own = _finish(sock, secret, deadline)
-                    if own:
-                        return Way(key.data, own)
+                        try:
+                            return Way(key.data, _finish(sock, secret, deadline))
+                        except _RefusedError:
+                            refusing.append(key.data)
+                        except (OSError, StartError):
+                            continue
         except TimeoutError:
             pass
         finally:
             for key in list(selector.get_map().values()):
                 assert isinstance(key.fileobj, socket.socket)
                 close_quietly(key.fileobj)
-    names = ", ".join(f"{address} port {port}" for address, port in endpoints)
+    if refusing:
+        raise StartError(
+            f"authentication failed: the store at {_names(refusing)} closed the connection during "
+            "the handshake. It has another secret (set the same HOROVOD_SECRET_KEY or "
+            "HOROVOD_SECRET_FILE everywhere), belongs to another job, or runs another version of "
+            "Horovod"
+        )
+    names = _names(endpoints)
     raise StartError(
         f"the store of the job cannot be reached: tried {names}; does a firewall let connections "
         "between the hosts pass? Name the interface of the right network with HOROVOD_GLOO_IFACE"
     )
+
+
+class _RefusedError(StartError):
+    """The other end was there and did not take our proof, or had none for us."""
+
+
+def _names(endpoints: Sequence[Endpoint]) -> str:
+    return ", ".join(f"{address} port {port}" for address, port in endpoints)
 
 
 def _begin(selector: selectors.BaseSelector, endpoint: Endpoint) -> None:
@@ -90,9 +108,16 @@ def _begin(selector: selectors.BaseSelector, endpoint: Endpoint) -> None:
 
 
 def _finish(sock: socket.socket, secret: bytes, deadline: float) -> str:
-    """The own address of a connection that leads to the store; empty for any other."""
-    with suppress(OSError, StartError):
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-            greet(sock, secret, Hello("store"), min(deadline, time.monotonic() + _GREET_S))
-            return str(sock.getsockname()[0])
-    return ""
+    """The own address of a connection that leads to the store.
+
+    Raises:
+        OSError, StartError: it leads nowhere, or to somebody else.
+    """
+    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, "not reached")
+    try:
+        greet(sock, secret, Hello("store"), min(deadline, time.monotonic() + _GREET_S))
+    except (ConnectionResetError, BrokenPipeError, HandshakeError) as refusal:
+        raise _RefusedError(str(refusal)) from refusal
+    return str(sock.getsockname()[0])

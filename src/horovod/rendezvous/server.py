@@ -6,6 +6,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,13 @@ from horovod.rendezvous.framing import GIB, FrameError, FrameReader, FrameWriter
 from horovod.rendezvous.gate import HANDSHAKE_TIMEOUT_S, MAX_PENDING, Admitted, Door, Gate
 from horovod.rendezvous.loop import READ, WRITE, EventLoop
 from horovod.rendezvous.secret import check_secret
-from horovod.rendezvous.sockets import close_quietly, join_small, listen_tcp, set_tcp_options
+from horovod.rendezvous.sockets import (
+    close_quietly,
+    join_small,
+    listen_tcp,
+    set_tcp_options,
+    watch_closely,
+)
 from horovod.rendezvous.table import Found, Table, Waiter
 
 if TYPE_CHECKING:
@@ -141,6 +148,14 @@ class StoreServer:
 
         return self._call(delete)
 
+    def wrong_secrets(self) -> dict[str, int]:
+        """How many connections came from where, as far as noted, with another job's secret."""
+
+        def copy(future: Future[dict[str, int]]) -> None:
+            future.set_result(dict(self._gate.wrong_secrets))
+
+        return self._call(copy)
+
     def narrow(self, endpoint: tuple[str, int]) -> None:
         """Listens from now on at one endpoint only; connections that were made stay.
 
@@ -194,6 +209,9 @@ class StoreServer:
             admitted, self._loop, self._table, self._max_message_bytes, self._connections.discard
         )
         self._connections.add(connection)
+        if admitted.hello.purpose == "launcher":
+            with suppress(OSError):  # a connection that is broken already says so itself
+                watch_closely(admitted.sock)
 
     def _end(self, failure: BaseException | None) -> None:
         self._gate.close()
@@ -325,7 +343,7 @@ def _endpoint(sock: socket.socket) -> tuple[str, int]:
 
 
 def _is_for_store(hello: Hello) -> bool:
-    return hello.purpose == "store"
+    return hello.purpose in ("store", "launcher")
 
 
 def _prepare(sock: socket.socket) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from horovod.rendezvous.framing import GIB, Channel, FrameError
 from horovod.rendezvous.handshake import Hello
 from horovod.rendezvous.secret import check_secret
 from horovod.rendezvous.server import StoreServer
-from horovod.rendezvous.sockets import connect_tcp
+from horovod.rendezvous.sockets import connect_tcp, watch_closely
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ class StoreClient:
         secret: of the job, 32 bytes.
         timeout_s: seconds for connecting, and for the transfer of each request and its answer.
         max_message_bytes: the largest answer that is accepted, and the largest request.
+        of_launcher: whether both ends shall notice soon that the network between them is cut.
 
     Raises:
         StartError: the store cannot be reached in time, or has another secret.
@@ -43,6 +45,7 @@ class StoreClient:
         timeout_s: float = 30.0,
         *,
         max_message_bytes: int = GIB,
+        of_launcher: bool = False,
     ) -> None:
         check_secret(secret)
         self._name = f"the job's store at {address} port {port}"
@@ -52,10 +55,13 @@ class StoreClient:
         sock, session = dial(
             retrying(partial(connect_tcp, address, port), ConnectionRefusedError),
             secret,
-            Hello("store"),
+            Hello("launcher" if of_launcher else "store"),
             time.monotonic() + timeout_s,
             self._name,
         )
+        if of_launcher:
+            with suppress(OSError):  # a connection that is broken already says so itself
+                watch_closely(sock)
         self.local_address: str = sock.getsockname()[0]
         self._channel: Channel | None = Channel(sock, session, max_message_bytes)
 

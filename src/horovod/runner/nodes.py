@@ -20,14 +20,14 @@ import horovod
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
 from horovod.rendezvous.interfaces import interfaces_of
-from horovod.rendezvous.meeting import Meeting
+from horovod.rendezvous.meeting import TWIN_KEY, Meeting, check_twin, claim_place
 from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
 from horovod.runner import local
 from horovod.runner.early_exit import leave_note
 from horovod.runner.hosts import Host, Slot, assign
-from horovod.runner.job import Alarm, Outcome, Supervisor
+from horovod.runner.job import SETTLE_S, Alarm, Outcome, Supervisor
 from horovod.runner.output import Output, streams_to_colour
 from horovod.runner.plan import StoreAddress, interface_environment, make_plan
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _FAILED = "nodes/failed"
 _LOOK_S = 60.0
+# Ranks of a node may fail because of one of another node, of which its launcher hears later.
+_FOLLOW_UP_S = SETTLE_S + 1.0
 _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE", "HOROVOD_START_TIMEOUT")
 
 
@@ -103,8 +105,10 @@ class _Nodes:
         secret = secret_of(config)
         where = (config.rendezvous_addr, config.rendezvous_port)
         self._cleanup = ExitStack()
-        self.store = self._cleanup.enter_context(StoreClient(*where, secret))
-        self._watch_store = self._cleanup.enter_context(StoreClient(*where, secret))
+        self.store = self._cleanup.enter_context(StoreClient(*where, secret, of_launcher=True))
+        self._watch_store = self._cleanup.enter_context(
+            StoreClient(*where, secret, of_launcher=True)
+        )
         self._read_end, self._write_end = os.pipe()
         self._news: Outcome | None = None
         self._thread = threading.Thread(target=self._watch, name="horovod-nodes", daemon=True)
@@ -117,9 +121,12 @@ class _Nodes:
             "num_proc": self._node.num_proc,
             "version": horovod.__version__,
         }
+        name = f"{self.name} (process {os.getpid()})"
+        claim_place(self.store, "node", self._node.node_rank, name, "nodes")
         self.store.set(f"nodes/info/{self._node.node_rank}", json.dumps(me).encode())
         keys = [f"nodes/info/{index}" for index in range(self._node.num_nodes)]
-        found = self.store.wait_all(keys, self._config.start_timeout_s)
+        found = self.store.wait_all(keys, self._config.start_timeout_s, TWIN_KEY)
+        check_twin(found)
         late = [str(index) for index, key in enumerate(keys) if key not in found]
         if late:
             raise StartError(f"node {', '.join(late)} did not tell how many ranks it takes")
@@ -132,19 +139,40 @@ class _Nodes:
         self.store.leave_will(_FAILED, json.dumps(cause).encode())
         self._thread.start()
 
-    def finish(self, outcome: Outcome) -> None:
-        """Tells the others how the ranks of this node ended."""
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Tells a failure at once, unless it is likely that another node has its cause."""
+        if outcome.exit_code and not outcome.is_follow_up:
+            with suppress(StartError):  # a store that is gone ends the job anyway
+                self._tell(outcome)
+
+    def finish(self, outcome: Outcome) -> Outcome:
+        """Tells the others how the ranks of this node ended.
+
+        Returns:
+            The outcome, or that of the node whose failure this one follows from.
+        """
         with suppress(StartError):  # then they know already
+            if outcome.is_follow_up:
+                self.store.wait_all([_FAILED], _FOLLOW_UP_S)
             if outcome.exit_code:
-                cause = {
-                    "node": self._node.node_rank,
-                    "host": self.name,
-                    "code": outcome.exit_code,
-                    "message": outcome.message.partition("\n")[0],
-                }
-                self.store.add(_FAILED, json.dumps(cause).encode())
+                first = self._tell(outcome)
+                if first is not None and outcome.is_follow_up:
+                    outcome = replace(_failure(json.loads(first)), summary=outcome.summary)
             self.store.set(_done_key(self._node.node_rank), b"")
             self.store.leave_will(_FAILED, None)
+        return outcome
+
+    def _tell(self, outcome: Outcome) -> bytes | None:
+        """Leaves a failure in the store; returns that of another node if it came first."""
+        cause = {
+            "node": self._node.node_rank,
+            "host": self.name,
+            "code": outcome.exit_code,
+            "message": outcome.message.partition("\n")[0],
+        }
+        text = json.dumps(cause).encode()
+        first = self.store.add(_FAILED, text)
+        return None if first == text else first
 
     def on_exit(self, ended: RankExit) -> None:
         """Ranks of other nodes may wait for one of this node, too."""
@@ -275,7 +303,7 @@ def launch_node(
         except BaseException as error:
             nodes.finish(Outcome(1, f"its launcher failed: {type(error).__name__}: {error}"))
             raise
-        nodes.finish(outcome)
+        outcome = nodes.finish(outcome)
         if outcome.exit_code == 0:
             outcome = nodes.wait_for_others(options.interrupts)
         return outcome
@@ -326,6 +354,7 @@ def _run_ranks(
             interrupts=options.interrupts,
             alarm=nodes.alarm,
             on_exit=nodes.on_exit,
+            on_outcome=nodes.on_outcome,
         ).run()
     finally:
         output.close()

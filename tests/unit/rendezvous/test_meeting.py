@@ -161,8 +161,35 @@ def test_the_way_that_proves_itself_is_taken() -> None:
         way = reach([*strangers, (store.address, store.port)], secret, soon())
         assert way.endpoint == (store.address, store.port)
         assert way.stays_here
-        with pytest.raises(StartError, match=r"cannot be reached: tried 127.0.0.1 port"):
-            reach(strangers, secret, soon())
+        with pytest.raises(StartError, match=r"cannot be reached: tried 127.0.0.1 port .*firewall"):
+            reach([closed], secret, soon())
+        assert other.wrong_secrets() == {"127.0.0.0/8": 1}
+        assert store.wrong_secrets() == {}
+
+
+def test_a_store_with_another_secret_is_told_from_one_that_cannot_be_reached() -> None:
+    with StoreServer(make_secret()) as other:
+        refused = rf"authentication failed: the store at 127.0.0.1 port {other.port} closed"
+        with pytest.raises(StartError, match=refused) as caught:
+            reach([(other.address, other.port)], make_secret(), soon())
+    assert "HOROVOD_SECRET_KEY" in str(caught.value)
+    assert "firewall" not in str(caught.value)
+
+
+def test_a_program_that_says_something_else_does_not_share_the_secret() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"\0" * 64)
+                while connection.recv(1024):
+                    pass
+
+        answered = pool.submit(answer)
+        with pytest.raises(StartError, match="authentication failed"):
+            reach([listener.getsockname()], make_secret(), soon())
+        answered.result(DEADLINE_S)
 
 
 # -- meetings
