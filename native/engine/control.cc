@@ -32,6 +32,7 @@ Bytes Message::encode() const {
     case MessageKind::kAbort:
       out.put(static_cast<uint8_t>(error_kind));
       out.put_string(text);
+      out.put_string(cause);
       break;
     case MessageKind::kInquire:
       break;
@@ -87,6 +88,7 @@ Message Message::decode(std::span<const std::byte> bytes) {
     case MessageKind::kAbort:
       message.error_kind = static_cast<ErrorKind>(std::min<uint8_t>(in.get<uint8_t>(), 6));
       message.text = in.get_string();
+      message.cause = in.get_string();
       break;
     case MessageKind::kInquire:
       break;

@@ -41,6 +41,7 @@ struct Message {
   Bytes payload;          // kTimelineChunk
   ErrorKind error_kind = ErrorKind::kInternal;
   std::string text;         // kBye, kAbort: the reason
+  std::string cause;        // kBye: the end of another rank that made this one fail; may be empty
   PositionReport position;  // kPosition
 
   [[nodiscard]] Bytes encode() const;

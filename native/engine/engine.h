@@ -202,7 +202,7 @@ class Engine {
   [[nodiscard]] bool may_announce_removal(const Operation& operation) const;
   void make_process_set(uint32_t id, std::vector<int> members);
   void remove_process_set(uint32_t id);
-  void leave_process_set(ProcessSet& set, int peer, const std::string& reason);
+  void leave_process_set(ProcessSet& set, int peer, const std::string& end);
   void agree_on(ProcessSet& set, Operation& operation, const Response& response);
 
   // Memory that all ranks see (engine_shared_memory.cc)
@@ -241,7 +241,7 @@ class Engine {
   void apply(ProcessSet& set, const Response& response);
   void apply_result(ProcessSet& set, const Response& response);
   void announce_again(ProcessSet& set, uint64_t digest);
-  void peer_left(int peer, const std::string& reason);
+  void peer_left(int peer, const std::string& end);
 
   // Execution (engine_execution.cc)
   void execute(ProcessSet& set, const Response& response);
@@ -277,6 +277,7 @@ class Engine {
   bool look_for_lost_peers();
   [[nodiscard]] Error lost(int peer) const;
   void fail(const Error& error, bool tell_peers);
+  void note_cause(const Operation& operation, const Error& error);
   void leave();
 
   // Stalls: who is missing, and where it is (engine_stalls.cc)
@@ -339,7 +340,8 @@ class Engine {
   std::vector<std::function<void()>> callbacks_;                             // of operations that are done now
   std::vector<std::weak_ptr<SharedRegion>> regions_;                         // that somebody uses
   size_t next_region_offset_ = 0;                                            // never used again
-  std::vector<std::optional<std::string>> left_peers_;                       // by rank: why it left
+  std::vector<std::optional<std::string>> left_peers_;                       // by rank: what was first
+  std::string cause_;  // of the first failure here, if it was the end of a rank
   TimePoint next_stall_check_{};
   TimePoint last_progress_{};  // of the executions
   bool stuck_reported_ = false;

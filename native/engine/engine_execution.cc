@@ -271,12 +271,11 @@ void Engine::end(const Active& active) {
 void Engine::look_for_missing_peers() {
   for (const Active& active : active_) {
     for (int peer = 0; peer < size_; ++peer) {
-      const auto& reason = left_peers_[static_cast<size_t>(peer)];
-      const bool gone = reason ? !transport_->data_may_follow(peer) : transport_->data_ended(peer);
+      const auto& end = left_peers_[static_cast<size_t>(peer)];
+      const bool gone = end ? !transport_->data_may_follow(peer) : transport_->data_ended(peer);
       if (!gone || !active.execution->gives_up_on(peer)) continue;
-      if (!reason) throw lost(peer);
-      throw Error(ErrorKind::kShutDown, name_of_rank(peer) + " has shut Horovod down (" + *reason +
-                                            ") in the middle of " + active.operations.front()->spec.name);
+      if (!end) throw lost(peer);
+      throw Error(ErrorKind::kShutDown, *end + "; it left in the middle of " + active.operations.front()->spec.name);
     }
   }
 }
@@ -308,6 +307,7 @@ void Engine::complete(Operation& operation, const std::optional<Error>& error) {
   if (operation.device_has_ended()) operation.keeper.reset();
   if (operation.on_done) callbacks_.push_back(std::exchange(operation.on_done, nullptr));
   if (error) {
+    note_cause(operation, *error);
     operation.fail(*error);
   } else {
     operation.complete();

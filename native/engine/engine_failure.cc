@@ -29,9 +29,18 @@ Error Engine::lost(int peer) const {
                                     (last.empty() ? "" : " It last submitted " + last + ".")};
 }
 
+// What this rank tells at its own end, which follows from this one.
+void Engine::note_cause(const Operation& operation, const Error& error) {
+  if (failed_ || error.kind() != ErrorKind::kShutDown || !cause_.empty()) return;
+  const std::string text = error.what();
+  const std::string prefix = operation.spec.name + " failed: ";
+  cause_ = text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
 void Engine::fail(const Error& error, bool tell_peers) {
   if (failed_) return;
   failed_ = true;
+  if (tell_peers && cause_.empty() && error.kind() == ErrorKind::kShutDown) cause_ = error.what();
   std::deque<std::shared_ptr<Operation>> queued;
   {
     const std::lock_guard lock(queue_mutex_);
@@ -81,6 +90,7 @@ void Engine::leave() {
   Message message;
   message.kind = MessageKind::kBye;
   message.text = reason;
+  message.cause = cause_;
   for (int peer = 0; peer < size_; ++peer) {
     if (transport_->has(peer)) control_->send(peer, message);
   }

@@ -39,7 +39,10 @@ void Engine::handle(int peer, const Message& message) {
     return;
   }
   if (message.kind == MessageKind::kBye) {
-    peer_left(peer, message.text);
+    // A rank that left because another one had is not the cause, whichever goodbye is read first.
+    peer_left(peer, message.cause.empty() ? name_of_rank(peer) + " has shut Horovod down (" + message.text +
+                                                "), so operations that need it cannot be done any more"
+                                          : message.cause);
     return;
   }
   if (message.kind == MessageKind::kInquire) {
@@ -206,20 +209,19 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
   finish(*operation);
 }
 
-void Engine::peer_left(int peer, const std::string& reason) {
-  left_peers_[static_cast<size_t>(peer)] = reason;
+void Engine::peer_left(int peer, const std::string& end) {
+  left_peers_[static_cast<size_t>(peer)] = end;
   control_->forget(peer);
   timeline_->peer_left(peer);
-  for (const auto& [id, set] : sets_) leave_process_set(*set, peer, reason);
+  for (const auto& [id, set] : sets_) leave_process_set(*set, peer, end);
 }
 
-void Engine::leave_process_set(ProcessSet& set, int peer, const std::string& reason) {
+void Engine::leave_process_set(ProcessSet& set, int peer, const std::string& end) {
   const std::optional<int> member = set.set_rank_of(peer);
   if (!member) return;
-  if (set.negotiator != nullptr) set.negotiator->member_left(*member, reason);
+  if (set.negotiator != nullptr) set.negotiator->member_left(end);
   if (set.coordinator() != peer) return;
-  set.left = name_of_rank(peer) + " has shut Horovod down (" + reason +
-             "), so operations that need it cannot be done any more";
+  set.left = end;
   for (const auto& [name, operation] : set.pending) {
     finish(*operation, Error(ErrorKind::kShutDown, name + " failed: " + *set.left));
   }

@@ -67,7 +67,7 @@ void Engine::make_process_set(uint32_t id, std::vector<int> members) {
   if (set.set_rank >= 0) backend_->add_process_set(id, set.members);
   sets_[id] = std::move(made);
   for (int peer = 0; peer < size_; ++peer) {
-    if (const auto& reason = left_peers_[static_cast<size_t>(peer)]) leave_process_set(set, peer, *reason);
+    if (const auto& end = left_peers_[static_cast<size_t>(peer)]) leave_process_set(set, peer, *end);
   }
 }
 

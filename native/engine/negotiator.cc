@@ -181,10 +181,9 @@ void Negotiator::take_unnamed(Entry& entry, int member, TimePoint now) {
   reset(entry);
 }
 
-void Negotiator::member_left(int member, const std::string& reason) {
+void Negotiator::member_left(const std::string& end) {
   if (!left_.empty()) return;  // nothing is pending any more, and the first cause counts
-  left_ = member_names_[static_cast<size_t>(member)] + " has shut Horovod down (" + reason +
-          "), so operations that need it cannot be done any more";
+  left_ = end;
   ready_.clear();
   join_ready_ = false;
   std::vector<Entry*> pending;

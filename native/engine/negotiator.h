@@ -63,8 +63,8 @@ class Negotiator {
   // Returns false if the announced number no longer stands for what the member means: it must announce in full.
   [[nodiscard]] bool announce(int member, Announcement announcement, TimePoint now);
 
-  // The member left; everything that it has to take part in fails from now on.
-  void member_left(int member, const std::string& reason);
+  // A member left; everything fails from now on, with these words.
+  void member_left(const std::string& end);
 
   // What to tell all members now, in this order: answers that need no execution, and executions for which there is
   // room, the highest priority first. What has to wait can be fused with what becomes ready meanwhile.

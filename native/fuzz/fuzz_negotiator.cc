@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     while (!in.empty()) {
       now += std::chrono::seconds(1);
       const int member = static_cast<int>(in.below(kMembers));
-      if (in.below(32) == 1) negotiator.member_left(member, "it wanted to");
+      if (in.below(32) == 1) negotiator.member_left("a member wanted to");
       static_cast<void>(negotiator.announce(member, hvd::fuzz::make_announcement(in, kUsual), now));
       if (in.below(4) == 1) {
         const hvd::Room room{.any = in.flip(), .small = in.flip(), .priority = static_cast<int32_t>(in.number())};

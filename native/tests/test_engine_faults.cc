@@ -172,6 +172,24 @@ TEST("faults: a rank that closes is named with its reason, what was finished sta
   }
 }
 
+// The coordinator leaves because another rank did, and its goodbye is read first.
+TEST("faults: a rank that comes late hears of the first rank that left, not of one that followed") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTcp}) {
+    const int size = 3;
+    World world(size, with_names(size), wire);
+    world.engine(1).close("it raised ValueError");
+    const std::string follower = try_sum(world.engine(0), "x", 3);
+    CHECK(contains(follower, "rank 1 (host-1) has shut Horovod down (it raised ValueError)"));
+    world.engine(0).close("it raised ShutDownError");
+    for (int round = 0; round < 3; ++round) {
+      const std::string late = try_sum(world.engine(2), "x", 3);
+      CHECK(contains(late, "shut down: "));
+      CHECK(contains(late, "rank 1 (host-1) has shut Horovod down (it raised ValueError)"));
+      CHECK(!contains(late, "rank 0 (host-0)"));
+    }
+  }
+}
+
 // The root is done when its data are on their way. It may go then: the others must still get all of it.
 TEST("faults: a rank that closes early takes nothing from the operations it has done") {
   for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kTinySockets, Wire::kTcp}) {

@@ -393,7 +393,7 @@ TEST("negotiator: what a member that left would take part in fails, now and late
   Members members(3);
   CHECK(members.announce(0, in_full(make_spec("pending"))));
   members.announce_all(make_spec("ready"));
-  members.negotiator.member_left(2, "it closed");
+  members.negotiator.member_left("rank 2 (host:2) has left (it closed)");
   std::vector<Response> responses = members.take();
   REQUIRE(responses.size() == 2);
   CHECK(members.announce(1, in_full(make_spec("later"))));
@@ -407,7 +407,7 @@ TEST("negotiator: what a member that left would take part in fails, now and late
     CHECK(contains(response.message, "it closed"));
   }
   CHECK(!members.negotiator.has_pending());
-  members.negotiator.member_left(1, "another reason");
+  members.negotiator.member_left("rank 1 has left (another reason)");
   CHECK(members.announce(0, in_full(make_spec("last"))));
   CHECK(contains(members.take().at(0).message, "rank 2 (host:2)"));
 }
