@@ -188,6 +188,7 @@ bench: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure 
 	python benchmarks/training_step.py
 	python benchmarks/keras_step.py
 	python benchmarks/startup.py
+	python benchmarks/output.py
 	python benchmarks/many_ranks.py
 	python benchmarks/timeline.py
 

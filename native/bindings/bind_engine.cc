@@ -124,6 +124,8 @@ struct PyHandle {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       drop_ended();
     }
+    // A peer that ended on the same Ctrl-C must not hide it from a caller who wants to save now.
+    if (operation->error() && PyErr_CheckSignals() != 0) throw nb::python_error();
     throw_error();
     return true;
   }

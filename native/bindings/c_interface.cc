@@ -84,22 +84,24 @@ int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
   return 0;
 }
 
+const Error* error_of(const HvdOperation* submitted) {
+  if (submitted->refusal) return &*submitted->refusal;
+  const auto& error = submitted->operation->error();
+  return error ? &*error : nullptr;
+}
+
 int32_t wait(HvdEngine* reference, HvdOperation* submitted) {
   const Waiting waiting(*submitted->operation);
   while (!reference->engine->wait(*submitted->operation, kSignalCheckPeriod)) {
     if (is_interrupted != nullptr && is_interrupted()) return 0;
   }
+  // A peer that ended on the same Ctrl-C must not hide it.
+  if (error_of(submitted) != nullptr && is_interrupted != nullptr && is_interrupted()) return 0;
   return 1;
 }
 
 void wait_once(HvdEngine* reference, HvdOperation* submitted, int64_t microseconds) {
   reference->engine->wait_once(*submitted->operation, std::chrono::microseconds(microseconds));
-}
-
-const Error* error_of(const HvdOperation* submitted) {
-  if (submitted->refusal) return &*submitted->refusal;
-  const auto& error = submitted->operation->error();
-  return error ? &*error : nullptr;
 }
 
 int32_t error_kind(const HvdOperation* submitted) {

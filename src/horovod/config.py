@@ -88,6 +88,7 @@ class Config:
         secret_key: the secret itself as hexadecimal digits; empty if it is in the file.
         elastic: whether the job may change its size while it runs.
         start_timeout_s: seconds to wait for all ranks to appear and connect.
+        grace_s: seconds that ranks have to end after Ctrl-C or SIGTERM, for the launcher.
         thread_affinity: the core of the engine's thread by local rank; empty to bind none.
         fusion_threshold: bytes of tensors that may travel in one fused batch; 0 turns fusion off.
         fusion_threshold_is_set: whether the user chose it, so that autotuning leaves it alone.
@@ -138,6 +139,7 @@ class Config:
     secret_key: str = field(default="", repr=False)
     elastic: bool = False
     start_timeout_s: float = 30.0
+    grace_s: float = 30.0
     thread_affinity: tuple[int, ...] = ()
     fusion_threshold: int = 64 * MIB
     fusion_threshold_is_set: bool = False

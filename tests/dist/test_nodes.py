@@ -121,6 +121,25 @@ def test_a_node_that_follows_does_not_hide_the_first_failure() -> None:
             ), launcher.stderr
 
 
+SAVER = python(
+    "import time; print('asleep 0', flush=True)\n"
+    "try: time.sleep(100)\n"
+    "except KeyboardInterrupt: time.sleep(0.5); print('saved', flush=True)"
+)
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_ctrl_c_at_one_node_reaches_the_ranks_of_all(chosen: int) -> None:
+    with nodes(SAVER) as launchers:
+        asleep(launchers)
+        launchers[chosen].process.send_signal(signal.SIGINT)
+        assert [launcher.wait() for launcher in launchers] == [130, 130]
+        for index, launcher in enumerate(launchers):
+            assert [line[-5:] for line in launcher.lines["stdout"][-2:]] == ["saved"] * 2
+            told = "stopped by SIGINT" if index == chosen else f"node {chosen} ("
+            assert told in launcher.lines["stderr"][-1]
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launcher_that_is_killed_ends_all_nodes(victim: int) -> None:
     with nodes(SLEEPER) as launchers:

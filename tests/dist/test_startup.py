@@ -10,6 +10,7 @@ import time
 
 from launcher import environment
 
+from horovod.runner.console import Console
 from horovod.runner.hosts import Host, assign
 from horovod.runner.launch import LaunchOptions, launch
 from horovod.runner.plan import JobSettings
@@ -26,14 +27,12 @@ def start(code: str, slow_s: float) -> list[str]:
         ["localhost", "localhost"], lines.append, time.monotonic(), slow_s, verbose=True
     )
     settings = JobSettings((sys.executable, "-c", code), os.getcwd(), environment())
-    console = io.StringIO()
-    outcome = launch(
-        assign([Host("localhost", None)], 2),
-        settings,
-        LaunchOptions(stdout=console, stderr=console),
-        watch.using,
-    )
-    assert outcome.exit_code == 0, console.getvalue()
+    text = io.StringIO()
+    with Console(text, text) as console:
+        outcome = launch(
+            assign([Host("localhost", None)], 2), settings, LaunchOptions(console), watch.using
+        )
+    assert outcome.exit_code == 0, text.getvalue()
     return lines
 
 

@@ -31,7 +31,7 @@ from horovod.rendezvous.secret import write_secret
 from horovod.runner import local, processes, threads
 from horovod.runner.connect_back import Invitation
 from horovod.runner.environment import only_own
-from horovod.runner.frames import GRACE_S, Decoder, Frame, FrameError, Kind
+from horovod.runner.frames import GRACE_S, STOP_SOON, Decoder, Frame, FrameError, Kind, Stop
 from horovod.runner.lifeline import Lifeline
 from horovod.runner.outbox import Outbox
 from horovod.runner.plan import AgentJob, interface_environment, store_of
@@ -41,8 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
+# A console that takes nothing keeps a rank that shall end from printing for so long; then what it
+# prints is dropped.
+DROP_AFTER_S = 2.0
 
-_READ_BYTES = 65536
+_READ_BYTES = 256 * 1024
 _STDIN = 0
 
 
@@ -62,10 +65,15 @@ class Agent:
         self._ranks: dict[int, Rank] = {}  # by pid; those that have not ended
         self._streams: list[Stream] = []
         self._paused = False
+        self._dropping = False
+        self._drop_timer: asyncio.TimerHandle | None = None
+        self._dropped: dict[int, int] = {}  # bytes, by rank
+        self._grace_s = GRACE_S
         self._job_seen = False
         self._lifeline: Lifeline | None = None
         self._cut = False
         self._stopping = False
+        self._leftovers_signaled = False
         self._killing_until_s: float | None = None
         self._finished: asyncio.Future[None] = loop.create_future()
         loop.set_exception_handler(self._on_error)
@@ -73,13 +81,17 @@ class Agent:
     def run(self) -> None:
         """Runs until the job of this host is over."""
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            name = signal.Signals(signum).name
-            self._loop.add_signal_handler(signum, self.stop, f"the agent received {name}")
+            self._loop.add_signal_handler(signum, self._on_signal, signum)
         self._loop.add_signal_handler(signal.SIGCHLD, self._on_child)
         os.set_blocking(_STDIN, False)
         self._loop.add_reader(_STDIN, self._on_stdin)
         self._outbox.send(Kind.READY, payload=f"{os.getpid()} {horovod.__version__}".encode())
         self._loop.run_until_complete(self._finished)
+
+    def _on_signal(self, signum: int) -> None:
+        name = signal.Signals(signum).name
+        passed_on = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
+        self.stop(Stop(passed_on, self._grace_s), f"the agent received {name}", passed_on)
 
     # -- the launcher
 
@@ -98,7 +110,9 @@ class Agent:
                 self._obey(frame)
         except FrameError:
             # What it was is not told: it may be a part of the job, with the secret in it.
-            self.stop("the agent received something else than a job; does a shell's profile read?")
+            self.stop(
+                reason="the agent received something else than a job; does a shell's profile read?"
+            )
 
     def _obey(self, frame: Frame) -> None:
         if frame.kind is Kind.JOB:
@@ -117,7 +131,9 @@ class Agent:
                     raise FrameError("not an invitation") from None
                 self._find_launcher(invitation)
         elif frame.kind is Kind.STOP:
-            self.stop()
+            self.stop(Stop.from_bytes(frame.payload))
+        elif frame.kind is Kind.TAKEN:
+            self._outbox.taken(int(frame.payload))
         elif frame.kind is Kind.KILL:
             self.stop()
             self._kill()
@@ -130,7 +146,7 @@ class Agent:
         wanted = invitation.network_interfaces
         if wanted and not set(wanted).intersection(known := local.network_interfaces()):
             self.stop(
-                f"there is no network interface {' or '.join(map(repr, wanted))}; there are "
+                reason=f"there is no network interface {' or '.join(map(repr, wanted))}; there are "
                 f"{', '.join(known)}"
             )
             return
@@ -179,6 +195,7 @@ class Agent:
 
     def _start(self, job: AgentJob) -> None:
         secret_file = write_secret(self._directory, job.secret)
+        self._grace_s = job.grace_s
         if job.launcher_pid:
             self._watch_launcher(job.launcher_pid)
         common = {
@@ -226,12 +243,9 @@ class Agent:
         except BlockingIOError:
             return 0
         if data:
-            self._outbox.send(stream.kind, stream.rank, data)
+            self._outbox.relay(stream.kind, stream.rank, data)
         else:
-            self._loop.remove_reader(stream.pipe)
-            stream.pipe.close()
-            stream.pipe = None
-            self._streams.remove(stream)
+            self._close(stream)
         return len(data)
 
     def _drain(self, stream: Stream) -> None:
@@ -244,12 +258,43 @@ class Agent:
             left -= num_bytes
 
     def _set_paused(self, paused: bool) -> None:
-        self._paused = paused
+        self._paused, self._dropping = paused, False
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
         for stream in self._streams:
             if paused:
                 self._loop.remove_reader(_open(stream))
             else:
                 self._loop.add_reader(_open(stream), self._relay, stream)
+        if self._stopping:
+            self._drop_soon()
+
+    def _drop_soon(self) -> None:
+        """Lets ranks end that wait for a console which takes nothing."""
+        if self._paused:
+            self._drop_timer = self._loop.call_later(DROP_AFTER_S, self._begin_to_drop)
+
+    def _begin_to_drop(self) -> None:
+        self._dropping = True
+        for stream in self._streams:
+            self._loop.add_reader(_open(stream), self._drop, stream)
+
+    def _drop(self, stream: Stream) -> None:
+        try:
+            data = os.read(_open(stream).fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._dropped[stream.rank] = self._dropped.get(stream.rank, 0) + len(data)
+        else:
+            self._close(stream)
+
+    def _close(self, stream: Stream) -> None:
+        pipe = _open(stream)
+        self._loop.remove_reader(pipe)
+        pipe.close()
+        stream.pipe = None
+        self._streams.remove(stream)
 
     def _on_child(self) -> None:
         ended, any_left = processes.reap()
@@ -266,30 +311,38 @@ class Agent:
                 self._finish()
         elif not self._ranks and self._job_seen:
             self.stop()  # what the ranks left running in the background
+            if not self._leftovers_signaled:
+                self._signal(signal.SIGTERM)
 
     # -- the end
 
-    def stop(self, reason: str = "") -> None:
-        """Sends SIGTERM to all processes of the job, and SIGKILL after the grace period.
+    def stop(self, how: Stop = STOP_SOON, reason: str = "", received: int = 0) -> None:
+        """Sends a signal to all processes of the job, and SIGKILL after the grace period.
 
         Args:
+            how: which signal, and how long the processes may take.
             reason: told to the launcher, which did not ask for it; empty if it did.
+            received: the signal that is the reason; told to the launcher, too.
         """
         if self._stopping:
             return
         self._stopping = True
         if reason:
-            self._outbox.send(Kind.STOPPING, payload=reason.encode())
-        self._terminate()
-        self._loop.call_later(GRACE_S, self._kill)
+            self._outbox.send(Kind.STOPPING, payload=f"{received:d} {reason}".encode())
+        self._drop_soon()
+        self._signal(how.signum)
+        self._loop.call_later(how.grace_s, self._kill)
         self._loop.call_soon(self._on_child)
 
-    def _terminate(self) -> None:
+    def _signal(self, signum: int) -> None:
+        """As a terminal does with Ctrl-C; SIGTERM reaches daemons, too."""
         for pid in self._ranks:
             with contextlib.suppress(PermissionError):  # it changed its user
-                os.killpg(pid, signal.SIGTERM)
-        # Those that left their group, or that outlived its leader.
-        processes.signal_others(signal.SIGTERM, self._ranks)
+                os.killpg(pid, signum)
+        self._leftovers_signaled = signum == signal.SIGTERM
+        if self._leftovers_signaled:
+            # Those that left their group, or that outlived its leader.
+            processes.signal_others(signal.SIGTERM, self._ranks)
 
     def _kill(self) -> None:
         if self._finished.done():
@@ -311,6 +364,8 @@ class Agent:
             self._drain(stream)
         self._stopping = True
         shutil.rmtree(self._directory, ignore_errors=True)
+        for rank, num_bytes in self._dropped.items():
+            self._outbox.send(Kind.DROPPED, rank, b"%d" % num_bytes)
         self._outbox.send(Kind.DONE)
         if self._cut:
             self._leave()  # sshd holds the pipe open for hours, and nobody reads it
@@ -323,7 +378,7 @@ class Agent:
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
-        self.stop(f"the agent failed: {context.get('exception') or context['message']}")
+        self.stop(reason=f"the agent failed: {context.get('exception') or context['message']}")
 
 
 def _open(stream: Stream) -> IO[bytes]:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,11 @@ from horovod.config import inherited_environment
 from horovod.errors import StartError, UsageError
 from horovod.runner import processes
 from horovod.runner.before_start import check_settings
+from horovod.runner.console import Console
 from horovod.runner.controller import Starter, Surroundings, choose, request_of
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
-from horovod.runner.launch import LaunchOptions, launch, say
+from horovod.runner.launch import LaunchOptions, grace_s_of, launch, say
 from horovod.runner.options import EXAMPLE, SHORT_HELP, parse
 from horovod.runner.plan import JobSettings
 from horovod.runner.ssh import SshOptions
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from horovod.runner.job import Outcome
 
 DEFAULT_CHECK_TIMEOUT_S = 30.0
+MAX_GRACE_S = 1e6
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -91,7 +92,7 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if not command:
         raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
-        return _finish(_launch_node(options, command, environ))
+        return _launch_node(options, command, environ)
     _refuse_to_multiply(environ)
     slots = _slots(options, environ)
     settings, starter = _settings(options, command, environ)
@@ -102,7 +103,7 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
         print(describe_job(slots, settings))
         return 0
-    return _finish(_launch(options, slots, settings))
+    return _launch(options, slots, settings)
 
 
 def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
@@ -118,10 +119,10 @@ def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
         )
 
 
-def _finish(outcome: Outcome) -> int:
+def _finish(outcome: Outcome, console: Console) -> int:
     for text in (outcome.summary, outcome.message):  # the cause comes last, where it is seen
         if text:
-            say(sys.stderr, text)
+            console.say(text)
     if outcome.exit_code == 128 + signal.SIGPIPE:
         _drop_stdout()
     return outcome.exit_code
@@ -160,12 +161,14 @@ def _settings(
         given = {name: value for name, value in values.items() if value is not None}
         values, controller = {**config.values, **given}, config.controller
     starter = _choose_starter(options, controller, environ)
+    variables = _variables(options, values)
     settings = JobSettings(
         command=tuple(command),
         cwd=_working_directory(),
         environ=environ,
-        variables=_variables(options, values),
+        variables=variables,
         network_interfaces=_interfaces(options),
+        grace_s=grace_s_of({**environ, **variables}),
     )
     check_settings(settings)
     return settings, starter
@@ -211,7 +214,7 @@ def _start_by_mpi(
 
 def _launch_node(
     options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> Outcome:
+) -> int:
     from horovod.runner.nodes import NodeOptions, launch_node
 
     if options.node_rank is None or options.num_nodes is None or not options.rendezvous:
@@ -231,16 +234,16 @@ def _launch_node(
     settings, starter = _settings(options, command, environ)
     if starter is not Starter.AGENTS or options.dry_run:
         raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
-    with _caught_signals() as interrupts:
-        return launch_node(
-            node, settings, _launch_options(options, interrupts), partial(say, sys.stderr)
-        )
+    with _caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+        launch_options = _launch_options(options, console, interrupts)
+        return _finish(launch_node(node, settings, launch_options, console.say), console)
 
 
-def _launch_options(options: argparse.Namespace, interrupts: int) -> LaunchOptions:
+def _launch_options(
+    options: argparse.Namespace, console: Console, interrupts: int
+) -> LaunchOptions:
     return LaunchOptions(
-        stdout=sys.stdout,
-        stderr=sys.stderr,
+        console,
         output_filename=options.output_filename,
         prefix_timestamp=options.prefix_timestamp,
         start_timeout_s=options.start_timeout,
@@ -250,16 +253,16 @@ def _launch_options(options: argparse.Namespace, interrupts: int) -> LaunchOptio
     )
 
 
-def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> Outcome:
-    with _caught_signals() as interrupts:
-        launch_options = _launch_options(options, interrupts)
+def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:
+    with _caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+        launch_options = _launch_options(options, console, interrupts)
         watch = StartWatch(
             [slot.hostname for slot in slots],
-            partial(say, sys.stderr),
+            console.say,
             time.monotonic(),
             verbose=options.verbose,
         )
-        return launch(slots, settings, launch_options, watch.using)
+        return _finish(launch(slots, settings, launch_options, watch.using), console)
 
 
 def _slots(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Slot]:
@@ -294,6 +297,12 @@ def _variables(options: argparse.Namespace, values: Mapping[str, Any]) -> dict[s
         if options.start_timeout < 1:
             raise UsageError(f"--start-timeout is {options.start_timeout}, but must be at least 1")
         variables["HOROVOD_START_TIMEOUT"] = str(options.start_timeout)
+    if options.grace is not None:
+        if not 0 <= options.grace <= MAX_GRACE_S:
+            raise UsageError(
+                f"--grace is {options.grace:g}, but must be from 0 to {MAX_GRACE_S:g} seconds"
+            )
+        variables["HOROVOD_GRACE_SECONDS"] = f"{options.grace:g}"
     return variables
 
 

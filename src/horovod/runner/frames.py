@@ -7,6 +7,7 @@ authentication; the length is still bounded, because ssh may put text of a login
 from __future__ import annotations
 
 import enum
+import signal
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HEADER = struct.Struct("!BiI")
-GRACE_S = 5.0  # between SIGTERM and SIGKILL, after a STOP frame
+# Between SIGTERM and SIGKILL when the job is lost anyway. Who stops it from outside gives more.
+GRACE_S = 5.0
+# So much of the ranks' output an agent may have on its way to a console that takes nothing.
+WINDOW_BYTES = 1024 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024 * 1024
 # How the first frame of an agent, READY, begins. No text of a login script looks like it.
 READY_MARK = _HEADER.pack(16, -1, 0)[:-1]
@@ -25,20 +29,23 @@ class Kind(enum.IntEnum):
     """What a frame says. Those below READY go to the agent, the others to the launcher."""
 
     JOB = 1  # payload: AgentJob as JSON
-    STOP = 2  # SIGTERM, then SIGKILL after GRACE_S
+    STOP = 2  # payload: a signal for the ranks, a space, the seconds from it to SIGKILL
     KILL = 3  # SIGKILL now
     INVITATION = 4  # find the way to the store; payload: Invitation as JSON
+    TAKEN = 5  # payload: how many more bytes of output the console took, in decimal
     READY = 16  # the agent runs; payload: its pid in decimal, a space, its version
     STARTED = 17  # a rank runs; payload: its pid in decimal
     STDOUT = 18  # payload: bytes that a rank wrote
     STDERR = 19
     EXITED = 20  # payload: exit code in decimal, negative for a signal
     NOT_STARTED = 21  # payload: exit code in decimal, a space, the reason
-    STOPPING = 22  # the agent ends the ranks on its own; payload: why
+    STOPPING = 22  # the agent ends the ranks on its own; payload: the signal that told it to, or 0,
+    # a space, why
     DONE = 23  # no process of the job is left on this host
     REACHED = 24  # payload: number of an endpoint of the invitation, in decimal
     TRIED = 25  # every endpoint of the invitation has answered or failed
     NOTE = 26  # payload: one line for --verbose
+    DROPPED = 27  # payload: how many bytes of a rank's output were dropped at the end, in decimal
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,39 @@ class Frame:
     kind: Kind
     rank: int
     payload: bytes
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How ranks are to end.
+
+    Attributes:
+        signum: what they get.
+        grace_s: from then until SIGKILL.
+    """
+
+    signum: int = signal.SIGTERM
+    grace_s: float = GRACE_S
+
+    def to_bytes(self) -> bytes:
+        """The payload of a STOP frame."""
+        return b"%d %r" % (self.signum, self.grace_s)
+
+    @staticmethod
+    def from_bytes(payload: bytes) -> Stop:
+        """Reads the payload of a STOP frame.
+
+        Raises:
+            FrameError: it is something else.
+        """
+        signum, _, grace_s = payload.partition(b" ")
+        try:
+            return Stop(signal.Signals(int(signum)), float(grace_s))
+        except ValueError:
+            raise FrameError(f"not how to stop: {payload[:80]!r}") from None
+
+
+STOP_SOON = Stop()
 
 
 class FrameError(ValueError):
@@ -79,6 +119,7 @@ class Decoder:
             end = _HEADER.size + length
             if len(self._pending) < end:
                 return
-            payload = bytes(self._pending[_HEADER.size : end])
+            with memoryview(self._pending) as view:
+                payload = bytes(view[_HEADER.size : end])
             del self._pending[:end]
             yield Frame(Kind(kind), rank, payload)

@@ -6,8 +6,10 @@ deadline passes. The phases follow one another; each of them but RUNNING has a d
     STARTING  until every agent said that it runs, and all hosts agree on the way to the store
     RUNNING   until all ranks ended, or one failed
     SETTLING  a rank failed; the others get a moment to fail by themselves and say why
-    STOPPING  the agents end their ranks (SIGTERM, then SIGKILL)
+    STOPPING  the agents end their ranks (SIGTERM or SIGINT, then SIGKILL)
     KILLING   the agents were told to kill at once
+
+A console or a disk never holds up the loop: others write, and the agents hear of what was taken.
 """
 
 from __future__ import annotations
@@ -20,24 +22,28 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from horovod.runner.console import PATIENCE_S, SHORT_PATIENCE_S
 from horovod.runner.early_exit import blame
 from horovod.runner.failure import RankExit, first_failure, headline, report
-from horovod.runner.frames import GRACE_S, Frame, FrameError, Kind
+from horovod.runner.frames import STOP_SOON, Frame, FrameError, Kind, Stop
 from horovod.runner.gathering import Gathering
 from horovod.runner.link import AgentLink
+from horovod.runner.plan import DEFAULT_GRACE_S
 from horovod.runner.summary import summarize
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from horovod.runner.connect_back import ConnectBack, Endpoint, Invitation
+    from horovod.runner.console import Console
     from horovod.runner.output import Output
     from horovod.runner.plan import AgentJob
 
-# From the first failure to the end of the job pass at most the sum of these, less than 10 s.
+# From the first failure to the end of the job pass at most GRACE_S and the sum of these, less than
+# 10 s.
 SETTLE_S = 2.0
-STOP_S = GRACE_S + 1.0
+STOP_S = 1.0  # beyond the grace of the ranks
 KILL_S = 1.0
 CLOSE_S = 0.5
 
@@ -89,17 +95,27 @@ class Outcome:
         message: what to tell the user; empty if all went well.
         failure: the rank that failed first, if it was a rank.
         summary: one line on what became of all ranks; empty if all went well.
+        stop_signal: what the ranks got from the user or the system, who let them have their time;
+            0 if it was not one of these that ended the job.
     """
 
     exit_code: int
     message: str = ""
     failure: RankExit | None = None
     summary: str = ""
+    stop_signal: int = 0
 
     @property
     def is_follow_up(self) -> bool:
         """Whether a rank failed that complains of another one."""
         return self.failure is not None and self.failure.is_follow_up
+
+
+def stopped_by(signum: int) -> Outcome:
+    """How a job ends whose launcher gets a signal. A terminal that closes is no Ctrl-C."""
+    passed_on = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
+    name = signal.Signals(signum).name
+    return Outcome(128 + signum, f"stopped by {name}", stop_signal=passed_on)
 
 
 class Supervisor:
@@ -117,6 +133,7 @@ class Supervisor:
         alarm: tells when something elsewhere ends the job; None if nothing can.
         crossing: how the agents find the way to the store; None if the jobs say it.
         explain: why an agent that is gone did not stay, in one line.
+        grace_s: how long ranks may take to end after a signal from outside.
         on_exit: called with the end of each rank that ends by itself, at once.
         on_outcome: called when it is decided how the job ends, before its ranks are stopped.
     """
@@ -134,6 +151,7 @@ class Supervisor:
         alarm: Alarm | None = None,
         crossing: Crossing | None = None,
         explain: Callable[[AgentLink], str] | None = None,
+        grace_s: float = DEFAULT_GRACE_S,
         on_exit: Callable[[RankExit], None] | None = None,
         on_outcome: Callable[[Outcome], None] | None = None,
     ) -> None:
@@ -162,6 +180,10 @@ class Supervisor:
         self._running = {rank_job.rank for job in jobs for rank_job in job.ranks}
         self._outcome: Outcome | None = None
         self._silent = False
+        self._grace_s = grace_s
+        self._overdue: list[int] = []
+        self._dropped = 0
+        self._disk_error = ""
 
     def run(self) -> Outcome:
         """Runs the job; returns when no process of it is left, or 10 s after a failure.
@@ -175,17 +197,18 @@ class Supervisor:
                 self._selector.register(self._interrupts, selectors.EVENT_READ)
             if self._alarm is not None:
                 self._selector.register(self._alarm.descriptor, selectors.EVENT_READ, self._alarm)
+            self._selector.register(self._console, selectors.EVENT_READ, self._console)
             self._start_agents()
             self._loop()
+            self._let_go()
             self._finish_output()
-        except BaseException:
-            self._end_after_exception()
+        except BaseException as error:
+            self._end_after_exception(error)
             raise
         finally:
-            for link in self._links:
-                link.close(CLOSE_S)
+            self._let_go()
             self._selector.close()
-        outcome = self._outcome or self._decide() or Outcome(0)
+        outcome = self._with_overdue(self._outcome or self._decide() or Outcome(0))
         elapsed_s = time.monotonic() - self._began_s
         if outcome.exit_code == 0:
             self._log(f"the job ran {elapsed_s:.1f} s")
@@ -211,15 +234,27 @@ class Supervisor:
             else:
                 link.send(Kind.INVITATION, self._crossing.invitation.to_json())
 
-    def _end_after_exception(self) -> None:
+    def _end_after_exception(self, error: BaseException) -> None:
         """Ends the job; a second exception, from a second Ctrl-C, makes it quick."""
+        signum = 0
+        if isinstance(error, KeyboardInterrupt):
+            signum = signal.SIGINT
+        elif isinstance(error, SystemExit):  # as handlers of SIGTERM raise it
+            signum = signal.SIGTERM
         try:
-            self._stop(Outcome(1))
+            self._stop(Outcome(1, stop_signal=signum))
             self._loop()
+            self._let_go()
+            self._finish_output()
         except BaseException:
             self._silent = True
             self._kill()
             self._loop()
+
+    def _let_go(self) -> None:
+        for link in self._links:
+            link.close(CLOSE_S)
+        self._links.clear()
 
     # -- the loop
 
@@ -234,6 +269,8 @@ class Supervisor:
                 elif isinstance(key.data, Alarm):
                     self._selector.unregister(key.fd)
                     self._stop(key.data.cause())
+                elif key.data is self._console:
+                    self._on_console_news()
                 else:
                     self._on_interrupt(os.read(key.fd, 1)[0])
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
@@ -253,7 +290,7 @@ class Supervisor:
     def _on_frame(self, link: AgentLink, frame: Frame) -> None:
         match frame.kind:
             case Kind.STDOUT | Kind.STDERR:
-                self._relay(frame)
+                self._relay(link, frame)
             case Kind.READY:
                 self._on_ready(link, frame.payload.decode(errors="replace"))
             case Kind.REACHED | Kind.TRIED:
@@ -268,17 +305,23 @@ class Supervisor:
                 code, _, reason = frame.payload.decode(errors="replace").partition(" ")
                 self._on_exit(link, frame.rank, int(code), reason)
             case Kind.STOPPING:
-                reason = frame.payload.decode(errors="replace")
-                if self._phase is Phase.STARTING:
-                    self._on_bad_host(link, reason)
-                else:
-                    self._stop(Outcome(1, f"the agent of {link.hostname} ends its ranks: {reason}"))
+                self._on_agent_stopping(link, frame.payload.decode(errors="replace"))
             case Kind.NOTE:
                 self._log(f"{link.hostname}: {frame.payload.decode(errors='replace')}")
+            case Kind.DROPPED:
+                self._dropped += int(frame.payload)
             case Kind.DONE:
                 link.done = True
             case _:
                 raise FrameError(f"not for a launcher: {frame.kind.name}")
+
+    def _on_agent_stopping(self, link: AgentLink, text: str) -> None:
+        signum, _, reason = text.partition(" ")
+        if self._phase is Phase.STARTING:
+            self._on_bad_host(link, reason)
+            return
+        message = f"the agent of {link.hostname} ends its ranks: {reason}"
+        self._stop(Outcome(1, message, stop_signal=int(signum)))
 
     # -- the start
 
@@ -328,25 +371,52 @@ class Supervisor:
         follows = known is None or known.failure is None or known.is_follow_up
         self._stop(lost if follows else known)
 
-    def _relay(self, frame: Frame) -> None:
+    # -- output
+
+    @property
+    def _console(self) -> Console:
+        return self._output.console
+
+    def _relay(self, link: AgentLink, frame: Frame) -> None:
         stream = "stdout" if frame.kind is Kind.STDOUT else "stderr"
-        self._writing(lambda: self._output.write(frame.rank, stream, frame.payload))
+        self._output.write(frame.rank, stream, frame.payload)
+        # An agent that hears nothing lets its ranks wait.
+        if link.owe(len(frame.payload)) and self._output.has_room():
+            link.acknowledge()
+
+    def _on_console_news(self) -> None:
+        self._console.take_news()
+        self._look_for_write_errors()
+        if self._output.has_room():
+            for link in self._links:
+                link.acknowledge()
+
+    def _look_for_write_errors(self) -> None:
+        """A console that takes nothing more ends the job; a disk that is full only its files."""
+        error = self._console.error()
+        if error is not None and not self._silent:
+            self._silent = True
+            reason = f"cannot write the output of the ranks: {error.strerror or error}"
+            gone = isinstance(error, BrokenPipeError)
+            self._stop(Outcome(128 + signal.SIGPIPE) if gone else Outcome(1, reason))
+        error = self._output.file_error()
+        if error is not None:
+            self._disk_error = f"cannot write {error.filename}: {error.strerror or error}"
+            self._output.give_up_files()
+            self._announce(f"{self._disk_error}; nothing more is written to such files")
 
     def _finish_output(self) -> None:
-        self._writing(self._output.finish)
-
-    def _writing(self, write: Callable[[], None]) -> None:
-        """Writes output; a console or disk that takes nothing more ends the job."""
-        if self._silent:
-            return
-        try:
-            write()
-        except BrokenPipeError:
-            self._silent = True
-            self._stop(Outcome(128 + signal.SIGPIPE))
-        except OSError as error:
-            self._silent = True
-            self._stop(Outcome(1, f"cannot write the output of the ranks: {error}"))
+        """Hands over the last lines, and waits for the console as long as it takes anything."""
+        self._output.finish()
+        well = self._outcome is None and self._decide() is None
+        patience_s = PATIENCE_S if well else SHORT_PATIENCE_S
+        if not self._silent and not self._console.wait(patience_s, self._interrupts):
+            self._dropped += self._console.give_up()
+        self._look_for_write_errors()
+        if self._dropped and not self._silent:
+            self._announce(f"{self._dropped} bytes of output are lost: nobody took them")
+        if self._disk_error:
+            self._announce(f"the files of the output are not complete: {self._disk_error}")
 
     # -- decisions
 
@@ -357,6 +427,8 @@ class Supervisor:
         self._log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
         if self._phase >= Phase.STOPPING:
             self._stopped.append(rank)  # it ended because it was told to
+            if self._phase is Phase.STOPPING and code == -signal.SIGKILL:
+                self._overdue.append(rank)
             return
         self._exits.append(ended)
         self._tell_exit(ended)
@@ -404,12 +476,16 @@ class Supervisor:
                 link.abandon()
 
     def _on_interrupt(self, signum: int) -> None:
+        if self._phase < Phase.STOPPING:
+            self._stop(stopped_by(signum))
+            return
         name = signal.Signals(signum).name
-        if self._phase >= Phase.STOPPING:
-            self._log(f"{name} again: killing the ranks")
-            self._kill()
-        else:
-            self._stop(Outcome(128 + signum, f"stopped by {name}"))
+        outcome = self._outcome
+        if signum != signal.SIGINT and outcome is not None and outcome.stop_signal:
+            self._log(f"{name}: the ranks are ending already")  # systems may send it more than once
+            return
+        self._log(f"{name} again: killing the ranks")
+        self._kill()
 
     def _stop(self, outcome: Outcome | None) -> None:
         """Ends the job; the first outcome counts."""
@@ -420,12 +496,30 @@ class Supervisor:
         if failure is not None and not failure.start_error and self._running:
             others = ", ".join(map(str, sorted(self._running)[:8]))
             self._announce(f"{headline(failure)}; stopping rank {others}{_more(self._running)}")
-        self._enter(Phase.STOPPING, STOP_S)
+        how = STOP_SOON
+        if outcome is not None and outcome.stop_signal:
+            how = Stop(outcome.stop_signal, self._grace_s)
+            if outcome.stop_signal == signal.SIGINT and self._running:
+                self._announce(
+                    f"the ranks have {self._grace_s:g} s to end; Ctrl-C again ends them at once"
+                )
+        self._enter(Phase.STOPPING, how.grace_s + STOP_S)
         self._log("stopping the ranks")
         for link in self._links:
-            link.send(Kind.STOP)
+            link.send(Kind.STOP, how.to_bytes())
         if outcome is not None:
             self._tell_outcome(outcome)
+
+    def _with_overdue(self, outcome: Outcome) -> Outcome:
+        """Adds who had to be killed after a signal, so that the user may give it more time."""
+        if not outcome.stop_signal or not outcome.message or not self._overdue:
+            return outcome
+        ranks = ", ".join(map(str, sorted(self._overdue)[:8]))
+        told = (
+            f"{outcome.message}; rank {ranks}{_more(self._overdue)} did not end within "
+            f"{self._grace_s:g} s (--grace) and was killed"
+        )
+        return replace(outcome, message=told)
 
     def _kill(self) -> None:
         if self._phase < Phase.KILLING:
@@ -438,7 +532,7 @@ class Supervisor:
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
 
 
-def _more(ranks: set[int]) -> str:
+def _more(ranks: Collection[int]) -> str:
     return f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
 
 

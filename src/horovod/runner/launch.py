@@ -23,14 +23,15 @@ from horovod.runner.before_start import check_timeline
 from horovod.runner.connect_back import ConnectBack, Invitation
 from horovod.runner.early_exit import leave_note
 from horovod.runner.job import Crossing, Outcome, Supervisor
-from horovod.runner.output import Output, streams_to_colour
+from horovod.runner.output import Output
 from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
 from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from horovod.runner.console import Console
     from horovod.runner.hosts import Slot
     from horovod.runner.link import AgentLink
 
@@ -45,7 +46,7 @@ class LaunchOptions:
     """How the launcher itself behaves.
 
     Attributes:
-        stdout, stderr: the console.
+        console: gets the output of the ranks and the messages of the launcher.
         output_filename: folder for the output of the ranks; None for no files.
         prefix_timestamp: write the time in front of each line on the console.
         start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
@@ -54,8 +55,7 @@ class LaunchOptions:
         ssh: how to log in on other hosts.
     """
 
-    stdout: TextIO
-    stderr: TextIO
+    console: Console
     output_filename: str | None = None
     prefix_timestamp: bool = False
     start_timeout_s: float | None = None
@@ -107,16 +107,15 @@ def launch(
 
     def log(line: str) -> None:
         if options.verbose:
-            say(options.stderr, line)
+            options.console.say(line)
 
     with ExitStack() as stack:
         output = Output(
             len(slots),
-            options.stdout,
-            options.stderr,
+            options.console,
             directory=options.output_filename,
             timestamps=options.prefix_timestamp,
-            coloured=streams_to_colour(options.stdout, options.stderr, settings.environ),
+            coloured=options.console.coloured(settings.environ),
         )
         stack.callback(output.close)
         secret = make_secret()
@@ -134,11 +133,12 @@ def launch(
             output,
             start_timeout_s=_start_timeout_s(settings, options),
             log=log,
-            announce=lambda line: say(options.stderr, line),
+            announce=options.console.say,
             interrupts=options.interrupts,
             crossing=_crossing(server, settings, secret, jobs) if remote else None,
             explain=_explain,
             on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
+            grace_s=settings.grace_s,
         )
         return supervisor.run()
 
@@ -183,14 +183,25 @@ def _explain(link: AgentLink) -> str:
 def _start_timeout_s(settings: JobSettings, options: LaunchOptions) -> float:
     if options.start_timeout_s is not None:
         return options.start_timeout_s
-    name = "HOROVOD_START_TIMEOUT"
+    return _config("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
+
+
+def grace_s_of(environ: Mapping[str, str]) -> float:
+    """How long ranks may take to end after a signal.
+
+    Raises:
+        StartError: the variable is no number, or below 0.
+    """
+    return _config("HOROVOD_GRACE_SECONDS", environ).grace_s
+
+
+def _config(name: str, environ: Mapping[str, str]) -> Config:
     # Only this one: the launcher may itself be a rank of another job, with more in its environment.
-    given = {key: value for key, value in settings.environ.items() if key == name}
-    return Config.from_env(given).start_timeout_s
+    return Config.from_env({key: value for key, value in environ.items() if key == name})
 
 
 def say(stderr: TextIO, line: str) -> None:
-    """Writes a message of the launcher itself; a console that is gone is no error."""
+    """Writes a message of the launcher itself before a job; a console that is gone is no error."""
     try:
         stderr.write(f"horovodrun: {line}\n")
         stderr.flush()

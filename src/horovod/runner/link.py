@@ -6,13 +6,22 @@ What a login script of the host writes to stdout before the agent speaks counts 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import subprocess
 from typing import TYPE_CHECKING
 
-from horovod.runner.frames import READY_MARK, Decoder, Frame, FrameError, Kind, encode
-from horovod.runner.output import Tail
+from horovod.runner.frames import (
+    READY_MARK,
+    WINDOW_BYTES,
+    Decoder,
+    Frame,
+    FrameError,
+    Kind,
+    encode,
+)
+from horovod.runner.lines import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 256 * 1024
 _MAX_PREAMBLE_BYTES = 64 * 1024
+# Less is not worth a frame that says that it was taken.
+_ACKNOWLEDGED_BYTES = WINDOW_BYTES // 4
 
 
 class AgentLink:
@@ -60,6 +71,9 @@ class AgentLink:
         self._complaints = Tail()
         self._preamble: bytearray | None = bytearray()
         self._outgoing = bytearray()
+        self._owed = 0
+        with contextlib.suppress(OSError):  # the user has no more memory for pipes
+            fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, WINDOW_BYTES)
         os.set_blocking(self._stdin.fileno(), False)
         os.set_blocking(self._stderr.fileno(), False)
         selector.register(self._stdout, selectors.EVENT_READ, self)
@@ -85,6 +99,17 @@ class AgentLink:
         if self.open:
             self._outgoing += encode(kind, payload=payload)
             self._flush()
+
+    def owe(self, num_bytes: int) -> bool:
+        """Counts output that came; returns whether it is time to :meth:`acknowledge` it."""
+        self._owed += num_bytes
+        return self._owed >= _ACKNOWLEDGED_BYTES
+
+    def acknowledge(self) -> None:
+        """Tells the agent that its output was taken, so that more may come."""
+        if self._owed:
+            self.send(Kind.TAKEN, b"%d" % self._owed)
+            self._owed = 0
 
     def _flush(self) -> None:
         try:
@@ -131,8 +156,9 @@ class AgentLink:
         """The part of what arrived that comes from the agent."""
         if self._preamble is None:
             return data
+        searched = max(0, len(self._preamble) - len(READY_MARK))
         self._preamble += data
-        begin = self._preamble.find(READY_MARK)
+        begin = self._preamble.find(READY_MARK, searched)
         if begin < 0:
             if len(self._preamble) <= _MAX_PREAMBLE_BYTES:
                 return b""

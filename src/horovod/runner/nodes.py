@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -27,8 +26,8 @@ from horovod.rendezvous.store import StoreClient
 from horovod.runner import local
 from horovod.runner.early_exit import leave_note
 from horovod.runner.hosts import Host, Slot, assign
-from horovod.runner.job import SETTLE_S, Alarm, Outcome, Supervisor
-from horovod.runner.output import Output, streams_to_colour
+from horovod.runner.job import SETTLE_S, Alarm, Outcome, Supervisor, stopped_by
+from horovod.runner.output import Output
 from horovod.runner.plan import StoreAddress, interface_environment, make_plan
 
 if TYPE_CHECKING:
@@ -140,10 +139,16 @@ class _Nodes:
         self._thread.start()
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Tells a failure at once, unless it is likely that another node has its cause."""
+        """Tells a failure or a signal at once, unless another node is likely to have its cause.
+
+        The launcher's loop does not wait for node 0.
+        """
         if outcome.exit_code and not outcome.is_follow_up:
-            with suppress(StartError):  # a store that is gone ends the job anyway
-                self._tell(outcome)
+            threading.Thread(target=self._tell_if_possible, args=(outcome,), daemon=True).start()
+
+    def _tell_if_possible(self, outcome: Outcome) -> None:
+        with suppress(StartError):  # a store that is gone ends the job anyway
+            self._tell(outcome)
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Tells the others how the ranks of this node ended.
@@ -168,6 +173,7 @@ class _Nodes:
             "node": self._node.node_rank,
             "host": self.name,
             "code": outcome.exit_code,
+            "signal": outcome.stop_signal,
             "message": outcome.message.partition("\n")[0],
         }
         text = json.dumps(cause).encode()
@@ -192,9 +198,7 @@ class _Nodes:
                 selector.register(interrupts, selectors.EVENT_READ)
             for key, _ in selector.select():
                 if key.fd == interrupts:
-                    signum = os.read(key.fd, 1)[0]
-                    name = signal.Signals(signum).name
-                    return Outcome(128 + signum, f"stopped by {name}")
+                    return stopped_by(os.read(key.fd, 1)[0])
         return self._news or Outcome(0)
 
     def _watch(self) -> None:
@@ -225,8 +229,12 @@ def _done_key(index: int) -> str:
 
 
 def _failure(cause: dict[str, Any]) -> Outcome:
+    signum = int(cause.get("signal", 0))
+    became = "was" if signum else "failed:"
     return Outcome(
-        int(cause["code"]), f"node {cause['node']} ({cause['host']}) failed: {cause['message']}"
+        int(cause["code"]),
+        f"node {cause['node']} ({cause['host']}) {became} {cause['message']}",
+        stop_signal=signum,
     )
 
 
@@ -337,11 +345,10 @@ def _run_ranks(
     size = int(job.ranks[0].env["HOROVOD_SIZE"])
     output = Output(
         size,
-        options.stdout,
-        options.stderr,
+        options.console,
         directory=options.output_filename,
         timestamps=options.prefix_timestamp,
-        coloured=streams_to_colour(options.stdout, options.stderr, job.env),
+        coloured=options.console.coloured(job.env),
     )
     try:
         return Supervisor(
@@ -355,6 +362,7 @@ def _run_ranks(
             alarm=nodes.alarm,
             on_exit=nodes.on_exit,
             on_outcome=nodes.on_outcome,
+            grace_s=job.grace_s,
         ).run()
     finally:
         output.close()

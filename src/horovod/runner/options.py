@@ -117,6 +117,13 @@ def _add_job(options: _Options) -> None:
         metavar="SECONDS",
         help="until all ranks must have found each other (default: HOROVOD_START_TIMEOUT, or 30)",
     )
+    add(
+        section,
+        "--grace",
+        type=float,
+        metavar="SECONDS",
+        help="for the ranks to end after Ctrl-C or SIGTERM (default: HOROVOD_GRACE_SECONDS, or 30)",
+    )
     add(section, "--tcp", action="store_true", help="NCCL does without InfiniBand")
     add(section, "--gloo", action="store_true", help="horovodrun starts the ranks; the default")
     add(section, "--mpi", action="store_true", help="mpirun starts the ranks")

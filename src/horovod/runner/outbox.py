@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from horovod.runner.frames import Kind, encode
+from horovod.runner.frames import WINDOW_BYTES, Kind, encode
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-_HIGH_WATER_BYTES = 1024 * 1024
 _STDOUT = 1
 
 
@@ -20,8 +19,8 @@ class Outbox:
 
     Args:
         loop: calls back when the pipe takes more.
-        on_full: called with True when so much waits that the ranks must pause, with False when
-            there is room again.
+        on_full: called with True when so much output is on its way that the ranks must pause, with
+            False when the console has taken some of it.
         on_broken: called once when nobody reads any more.
     """
 
@@ -36,6 +35,7 @@ class Outbox:
         self._on_broken = on_broken
         self._pending = bytearray()
         self._on_empty: Callable[[], None] | None = None
+        self._not_taken = 0
         self._full = False
         self._broken = False
         os.set_blocking(_STDOUT, False)
@@ -44,6 +44,22 @@ class Outbox:
         """Calls back once everything has been handed over, or nobody is left to take it."""
         self._on_empty = callback
         self._flush()
+
+    def relay(self, kind: Kind, rank: int, data: bytes) -> None:
+        """Queues what a rank wrote."""
+        self._count(len(data))
+        self.send(kind, rank, data)
+
+    def taken(self, num_bytes: int) -> None:
+        """The console of the launcher has taken so much more of what was relayed."""
+        self._count(-num_bytes)
+
+    def _count(self, num_bytes: int) -> None:
+        self._not_taken += num_bytes
+        full = self._not_taken >= WINDOW_BYTES
+        if full != self._full:
+            self._full = full
+            self._on_full(full)
 
     def send(self, kind: Kind, rank: int = -1, payload: bytes = b"") -> None:
         """Queues a frame and writes what the pipe takes at once."""
@@ -67,9 +83,5 @@ class Outbox:
             self._loop.remove_writer(_STDOUT)
             if self._on_empty is not None:
                 self._on_empty()
-        full = len(self._pending) > _HIGH_WATER_BYTES or (self._full and bool(self._pending))
-        if full != self._full:
-            self._full = full
-            self._on_full(full)
         if self._broken and not was_broken:
             self._on_broken()

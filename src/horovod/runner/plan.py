@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from horovod.config import Config
 from horovod.errors import StartError
 from horovod.rendezvous.secret import check_secret
 from horovod.runner.environment import without_own, without_secrets
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from horovod.runner.hosts import Slot
 
 LOOPBACK_INTERFACE = "lo"
+# Slurm (KillWait) and Kubernetes give as much if nothing else was said; neither tells its jobs.
+DEFAULT_GRACE_S = Config.grace_s
 INTERFACE_NAMES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 
 
@@ -34,6 +37,7 @@ class JobSettings:
         environ: the launcher's environment, which the ranks inherit.
         variables: what the tuning flags set; stronger than ``environ``.
         network_interfaces: names given by the user; empty means loopback.
+        grace_s: between a signal that stops the job and SIGKILL.
     """
 
     command: tuple[str, ...]
@@ -41,6 +45,7 @@ class JobSettings:
     environ: Mapping[str, str] = field(repr=False)
     variables: Mapping[str, str] = field(default_factory=dict)
     network_interfaces: tuple[str, ...] = ()
+    grace_s: float = DEFAULT_GRACE_S
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class AgentJob:
             launcher runs elsewhere.
         user: whom to log in as; empty for the one that ssh takes. Only the launcher needs it.
         network_interfaces: of the user's choice, of which the host has one; empty for any.
+        grace_s: between a signal that stops the job and SIGKILL.
     """
 
     hostname: str
@@ -85,6 +91,7 @@ class AgentJob:
     launcher_pid: int = 0
     user: str = ""
     network_interfaces: tuple[str, ...] = ()
+    grace_s: float = DEFAULT_GRACE_S
 
     @property
     def remote(self) -> bool:
@@ -107,6 +114,7 @@ class AgentJob:
             "launcher_pid": self.launcher_pid,
             "user": self.user,
             "network_interfaces": self.network_interfaces,
+            "grace_s": self.grace_s,
         }
         return json.dumps(document).encode("ascii")
 
@@ -129,6 +137,7 @@ class AgentJob:
                 launcher_pid=document["launcher_pid"],
                 user=document["user"],
                 network_interfaces=tuple(document["network_interfaces"]),
+                grace_s=float(document["grace_s"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError, StartError) as error:
             raise StartError(f"this is not the job of an agent: {type(error).__name__}") from None
@@ -188,6 +197,7 @@ def make_plan(
             launcher_pid=0 if hostname in remote else launcher_pid,
             user=group[0].user,
             network_interfaces=settings.network_interfaces,
+            grace_s=settings.grace_s,
         )
         for hostname, group in _by_host(slots)
     ]

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import os
 import shutil
 import subprocess
 import threading
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING
 
 from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
 from horovod.runner import by_mpi, local
+from horovod.runner.console import PATIENCE_S
 from horovod.runner.controller import Starter, Surroundings, choose
 from horovod.runner.environment import without_secrets
 from horovod.runner.frames import GRACE_S
 from horovod.runner.job import Outcome
-from horovod.runner.launch import say
+from horovod.runner.lines import Tail
 from horovod.runner.mpirun import MpiJob
-from horovod.runner.output import Tail
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Sequence
 
+    from horovod.runner.console import Console
     from horovod.runner.hosts import Slot
     from horovod.runner.launch import LaunchOptions
     from horovod.runner.plan import JobSettings
 
 _LOOPBACK = "127.0.0.1"
 _READ_BYTES = 65536
+_FULL_BYTES = 4 << 20
 
 
 def launch_by_mpirun(
@@ -58,7 +60,7 @@ def launch_by_mpirun(
     path = settings.environ.get("PATH", os.defpath)
     choice = choose("mpi", Surroundings(mpirun=shutil.which("mpirun", path=path) is not None))
     if options.verbose:
-        say(options.stderr, choice.line)
+        options.console.say(choice.line)
     secret = make_secret()
     with _open_store(secret, slots, settings) as server, store_user(server):
         variables = {
@@ -102,8 +104,12 @@ def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:
     assert process.stderr is not None
     tail = Tail()
     relays = [
-        threading.Thread(target=_relay, args=(process.stdout, options.stdout, None)),
-        threading.Thread(target=_relay, args=(process.stderr, options.stderr, tail)),
+        threading.Thread(
+            target=_relay, daemon=True, args=(process.stdout, "stdout", options.console, None)
+        ),
+        threading.Thread(
+            target=_relay, daemon=True, args=(process.stderr, "stderr", options.console, tail)
+        ),
     ]
     for relay in relays:
         relay.start()
@@ -114,7 +120,7 @@ def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:
         raise
     finally:
         for relay in relays:
-            relay.join()
+            relay.join(PATIENCE_S)
     if code == 0:
         return Outcome(0)
     lines = "".join(f"\n    {text}" for text in tail.lines())
@@ -122,16 +128,15 @@ def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:
     return Outcome(code if code > 0 else 128 - code, message)
 
 
-def _relay(pipe: IO[bytes], console: TextIO, tail: Tail | None) -> None:
-    """Copies what mpirun prints, until its end; a console that is gone takes nothing more."""
+def _relay(pipe: IO[bytes], name: str, console: Console, tail: Tail | None) -> None:
+    """Copies what mpirun prints, until its end; a console that is slow lets mpirun wait."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     with pipe:
         while data := os.read(pipe.fileno(), _READ_BYTES):
             if tail is not None:
                 tail.feed(data)
-            with contextlib.suppress(OSError):
-                console.write(decoder.decode(data))
-                console.flush()
+            console.put(name, decoder.decode(data).encode())
+            console.wait_for_room(_FULL_BYTES)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -15,12 +15,13 @@ import cloudpickle
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
 from horovod.runner.before_start import check_settings
+from horovod.runner.console import Console
 from horovod.runner.controller import request_of
 from horovod.runner.environment import with_horovod_on_path
 from horovod.runner.failure import RankExit, first_failure
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
-from horovod.runner.launch import LaunchOptions, launch
+from horovod.runner.launch import LaunchOptions, grace_s_of, launch
 from horovod.runner.plan import JobSettings
 from horovod.runner.run_task import FUNCTION_KEY, error_key, pack_function, result_key
 from horovod.runner.ssh import SshOptions
@@ -135,26 +136,29 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         environ=environ if executable else with_horovod_on_path(environ),
         variables=variables,
         network_interfaces=tuple(given.get("network_interfaces", ())),
+        grace_s=grace_s_of(environ),
     )
     check_settings(settings)
-    options = LaunchOptions(
-        stdout=sys.stdout,
-        stderr=sys.stderr,
-        output_filename=given.get("output_filename"),
-        start_timeout_s=given.get("start_timeout"),
-        verbose=bool(given.get("verbose")),
-        ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
-    )
     path = [] if executable else [entry for entry in sys.path if entry]
     payload = _packed(func, args, dict(given.get("kwargs", {})), path)
     call = _Call(payload, [slot.hostname for slot in slots])
-    if controller == "mpi":
-        # Not for every job: it takes its time to load.
-        from horovod.runner.run_by_mpi import launch_by_mpirun
+    with Console(sys.stdout, sys.stderr) as console:
+        options = LaunchOptions(
+            console,
+            output_filename=given.get("output_filename"),
+            start_timeout_s=given.get("start_timeout"),
+            verbose=bool(given.get("verbose")),
+            ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
+        )
+        if controller == "mpi":
+            # Not for every job: it takes its time to load.
+            from horovod.runner.run_by_mpi import launch_by_mpirun
 
-        mpi_args = given.get("mpi_args", "")
-        return call.results(launch_by_mpirun(slots, settings, options, call.using, mpi_args))
-    return call.results(launch(slots, settings, options, call.using))
+            mpi_args = given.get("mpi_args", "")
+            outcome = launch_by_mpirun(slots, settings, options, call.using, mpi_args)
+        else:
+            outcome = launch(slots, settings, options, call.using)
+    return call.results(outcome)
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,15 @@ _JOB = (
         field="start_timeout_s",
     ),
     Setting(
+        "HOROVOD_GRACE_SECONDS",
+        "seconds that ranks have to end after Ctrl-C, SIGTERM or SIGHUP of the launcher",
+        kind=Kind.NUMBER,
+        default=30.0,
+        flag="--grace",
+        field="grace_s",
+        minimum=0,
+    ),
+    Setting(
         "HOROVOD_THREAD_AFFINITY",
         "cores that the engines' threads are bound to: one id per local rank",
         kind=Kind.INTEGERS,

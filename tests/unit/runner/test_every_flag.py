@@ -176,6 +176,7 @@ ROWS = (
     # flags without a key
     Row("--tcp", "", {"NCCL_IB_DISABLE": "1"}),
     row("--start-timeout 5", "", START_TIMEOUT="5"),
+    row("--grace 2.5", "", GRACE_SECONDS="2.5"),
 )
 
 # What launches differently, and is tested by itself.

@@ -6,6 +6,7 @@ import io
 import subprocess
 import time
 
+from horovod.runner.console import Console
 from horovod.runner.frames import Kind, encode
 from horovod.runner.job import Outcome, Supervisor
 from horovod.runner.output import Output
@@ -25,7 +26,7 @@ def supervise(script: str, start_timeout_s: float = 30.0) -> tuple[Outcome, str]
     supervisor = Supervisor(
         [JOB],
         start,
-        Output(2, stdout, io.StringIO()),
+        Output(2, Console(stdout, io.StringIO())),
         start_timeout_s=start_timeout_s,
         log=lambda line: None,
         announce=lambda line: None,
@@ -92,7 +93,7 @@ def test_an_agent_of_another_version() -> None:
 
 
 def test_an_agent_that_ends_its_ranks_on_its_own() -> None:
-    stopping = encode(Kind.STOPPING, payload=b"the disk is full")
+    stopping = encode(Kind.STOPPING, payload=b"0 the disk is full")
     outcome, _ = supervise(said(READY, stopping, encode(Kind.EXITED, 0, b"-15"), DONE))
     assert outcome.exit_code == 1
     assert "the agent of somewhere ends its ranks: the disk is full" in outcome.message

@@ -1,0 +1,153 @@
+"""Lines in streams of bytes: prefixes in front of them, and the last ones of a stream.
+
+Each byte is looked at a fixed number of times, however a stream is cut into pieces: what is held
+back is never searched again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# A line that is longer than this is cut, so that a rank that never ends its line cannot fill the
+# launcher's memory.
+MAX_LINE_BYTES = 1024 * 1024
+TAIL_LINES = 20
+_MAX_TAIL_CHARS = 500
+_MAX_TAIL_BYTES = 4 * _MAX_TAIL_CHARS  # no character is longer
+
+
+class LinePrefixer:
+    r"""Puts a prefix in front of each line of a stream of bytes.
+
+    A line ends at ``\n``, ``\r`` or ``\r\n``; ending at ``\r`` lets progress bars appear at once.
+    Bytes are UTF-8; a character may be split between two calls, an invalid byte becomes U+FFFD.
+
+    Args:
+        prefix: computes the text in front of lines, at the time when they end; without line ends.
+    """
+
+    def __init__(self, prefix: Callable[[], bytes]) -> None:
+        self._prefix = prefix
+        self._held = bytearray()
+        self._after_return = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Adds bytes; returns the lines that are complete now, with their prefixes, as UTF-8."""
+        if len(data) <= MAX_LINE_BYTES:
+            return _valid(self._add(data))
+        pieces = range(0, len(data), MAX_LINE_BYTES)
+        return b"".join(_valid(self._add(data[at : at + MAX_LINE_BYTES])) for at in pieces)
+
+    def finish(self) -> bytes:
+        """Returns the last line if it lacks its end; the end is added."""
+        if not self._held:
+            return b""
+        line = b"%b%b\n" % (self._prefix(), bytes(self._held))
+        self._held.clear()
+        return _valid(line)
+
+    def _add(self, data: bytes) -> bytes:
+        begin = b""
+        if self._after_return and data:
+            self._after_return = False
+            if data.startswith(b"\n"):  # the second half of "\r\n"; its first half is out already
+                begin, data = b"\n", data[1:]
+        line_feed = data.rfind(b"\n")
+        end = max(line_feed, data.rfind(b"\r", line_feed + 1)) + 1
+        if end == 0:
+            return begin + self._hold(data)
+        self._after_return = data.endswith(b"\r")
+        first = len(self._held) and _end_of_first_line(data)
+        if len(self._held) + first > MAX_LINE_BYTES:
+            begin += self._hold(data[:first])
+            data, end = data[first:], end - first
+        lines = bytes(self._held) + data[:end] if self._held else data[:end]
+        self._held.clear()
+        return begin + _prefixed(lines, self._prefix()) + self._hold(data[end:])
+
+    def _hold(self, data: bytes) -> bytes:
+        """Keeps a part of a line; returns what has to be cut off from it."""
+        self._held += data
+        parts = []
+        while len(self._held) > MAX_LINE_BYTES:
+            cut = _boundary(self._held, MAX_LINE_BYTES)
+            parts.append(b"%b%b\n" % (self._prefix(), bytes(self._held[:cut])))
+            del self._held[:cut]
+        return b"".join(parts)
+
+
+def _prefixed(lines: bytes, prefix: bytes) -> bytes:
+    """Puts the prefix in front of complete lines, all at once."""
+    end = 2 if lines.endswith(b"\r\n") else 1
+    inner = lines[:-end].replace(b"\n", b"\n" + prefix)
+    if b"\r" in inner:
+        inner = inner.replace(b"\r", b"\r" + prefix)
+        inner = inner.replace(b"\r%b\n%b" % (prefix, prefix), b"\r\n" + prefix)
+    return b"%b%b%b" % (prefix, inner, lines[-end:])
+
+
+def _end_of_first_line(data: bytes) -> int:
+    """Where the first of the line ends stands; there is one."""
+    line_feed, carriage_return = data.find(b"\n"), data.find(b"\r")
+    if line_feed < 0 or carriage_return < 0:
+        return max(line_feed, carriage_return)
+    return min(line_feed, carriage_return)
+
+
+def _boundary(data: bytearray, at: int) -> int:
+    """A place at which no character is cut in two, at most 3 bytes in front of the given one."""
+    for place in range(at, at - 4, -1):
+        if data[place] & 0xC0 != 0x80:
+            return place
+    return at  # this is no UTF-8
+
+
+def _valid(data: bytes) -> bytes:
+    if data.isascii():
+        return data
+    return data.decode(errors="replace").encode()
+
+
+class Tail:
+    """The last lines of a stream of bytes, as a terminal would show them."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._held = b""
+
+    def feed(self, data: bytes) -> None:
+        """Adds bytes."""
+        first, *others = data.rsplit(b"\n", TAIL_LINES + 1)
+        if not others:
+            if len(self._held) < _MAX_TAIL_BYTES or b"\r" in data or self._held.endswith(b"\r"):
+                self._held = _visible(self._held + data)
+            return
+        *complete, last = others
+        # If there are further lines in front, they and what was held are pushed out.
+        self._lines.append(_visible(self._held + first))
+        self._lines.extend(map(_visible, complete))
+        self._held = _visible(last)
+
+    def lines(self) -> tuple[str, ...]:
+        """The last lines, oldest first, without the empty ones at the end."""
+        lines = [
+            line.rstrip(b"\r").decode(errors="replace")[:_MAX_TAIL_CHARS]
+            for line in [*self._lines, self._held][-TAIL_LINES:]
+        ]
+        while lines and not lines[-1].strip():
+            lines.pop()
+        return tuple(lines)
+
+
+def _visible(line: bytes) -> bytes:
+    """The part of a line that can still be seen once more has been added.
+
+    A carriage return lets the rest overwrite the line; the last one is kept, as the rest may be
+    still to come.
+    """
+    shown = line.rstrip(b"\r").rpartition(b"\r")[2][:_MAX_TAIL_BYTES]
+    return shown + b"\r" if line.endswith(b"\r") else shown
