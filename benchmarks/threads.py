@@ -62,7 +62,8 @@ def torch_step(workload: str, way: str, batch: int) -> Callable[[], object]:
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     elif way == "torchrun":
-        torch.distributed.init_process_group("gloo")
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
 
     def step() -> None:
