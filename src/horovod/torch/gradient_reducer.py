@@ -116,6 +116,7 @@ class GradientReducer:
         self._buckets: GradientBuckets | None = None
         self._may_make_buckets = False
         self._may_differ = True
+        self._check: PendingParameterCheck | None = None
         self._arrivals: dict[torch.Tensor, int] = {}
         self._groups: list[Sequence[torch.Tensor]] = []
         self._weight = GradientWeight(settings.weight)
@@ -130,6 +131,7 @@ class GradientReducer:
         self._bind()
         for members in groups:
             self._watch(members)
+        self._described = [parameter_of(name, param) for param, name in self._watched.items()]
 
     @property
     def passes(self) -> int:
@@ -198,9 +200,11 @@ class GradientReducer:
             HorovodInternalError: the engine can no longer work.
         """
         self.reduced = False
-        if _reduces(self._bind()):
+        group = self._bind()
+        if _reduces(group):
             if self._may_make_buckets:
                 self._make_buckets()
+            self._begin_check(group)
             members = self._schedule.arrived(param)
             bucket = self._bucket_of(param)
             if bucket is not None:
@@ -237,6 +241,7 @@ class GradientReducer:
             self._buckets = None
             self._may_make_buckets = False
             self._may_differ = True
+            self._check = None
             self._arrivals.clear()
             self._schedule.regroup(self._groups)
             name = f"{self._first_name}.layouts{self._suffix}"
@@ -265,7 +270,7 @@ class GradientReducer:
             return
         if self._may_make_buckets:
             self._make_buckets()
-        check = self._begin_check(group)
+        self._begin_check(group)
         self._layouts.ask(self._watched, self._left_dense, self._places(group))
         unknown = []
         for members in (*self._held, *self._schedule.take_missing()):
@@ -275,20 +280,26 @@ class GradientReducer:
                 unknown.append(members)
         self._held.clear()
         self._may_make_buckets = self._buckets is None
-        if check is not None:
-            self._may_differ = not check.finish()
+        self._finish_check()
         if unknown:
             self._layouts.settle()
         for members in unknown:
             self._launch(members)
 
-    def _begin_check(self, group: Group) -> PendingParameterCheck | None:
-        """In the first step of all ranks: whether they reduce the same parameters."""
-        if not self._may_differ or group.size == 1:
-            return None
-        name = f"{self._first_name}.parameters{self._suffix}"
-        described = (parameter_of(name, param) for param, name in self._watched.items())
-        return PendingParameterCheck(group, described, name, self._settings.call_site)
+    def _begin_check(self, group: Group) -> None:
+        """In the first step of all ranks: whether they reduce the same parameters.
+
+        With the first gradient, so that ranks may step several optimizers in different orders.
+        """
+        if self._may_differ and self._check is None:
+            name = f"{self._first_name}.parameters{self._suffix}"
+            site = self._settings.call_site
+            self._check = PendingParameterCheck(group, self._described, name, site)
+
+    def _finish_check(self) -> None:
+        check, self._check = self._check, None
+        if check is not None:
+            self._may_differ = not check.finish()
 
     def _places(self, group: Group) -> dict[torch.Tensor, int]:
         """The order in which gradients came, of those that can live in a bucket."""
