@@ -19,8 +19,6 @@ namespace nb = nanobind;
 namespace hvd::bindings {
 namespace {
 
-constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
-
 // This rank's inbox, made before the peers are known.
 struct LocalPort {
   LocalPort(int num_local, int local_index)
@@ -204,10 +202,6 @@ PyHandle submit(PyEngine& self, int kind, const nb::str& wanted_name, std::vecto
   if (splits) operation->splits = std::move(*splits);
   submit_to(*self.engine(), operation, waits_next);
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
-}
-
-Duration from_seconds(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 // Levels are numbered as LogLevel is; higher ones than kError silence all.

@@ -15,10 +15,6 @@ namespace {
 using mpi::MpiProcess;
 using mpi::MpiWorld;
 
-Duration from_seconds(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 // Loading and initializing take a while, and other threads of Python go on.
 void construct_process(MpiProcess* self, const std::vector<std::string>& candidates, bool all_threads) {
   const InterpreterUnlocked unlocked;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "plan/cost.h"
 
 namespace hvd::bindings {
@@ -17,6 +18,10 @@ void bind_gpu(nanobind::module_& module);  // before bind_engine
 void bind_mpi(nanobind::module_& module);  // before bind_engine
 void bind_plan(nanobind::module_& module);
 void register_errors();
+
+[[nodiscard]] inline Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 // None for "auto". Throws Error (kUsage) for a name that is none.
 [[nodiscard]] std::optional<Algorithm> algorithm_named(const std::string& name);

@@ -19,8 +19,6 @@ struct HvdOperation {
 namespace hvd::bindings {
 namespace {
 
-constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
-
 bool (*is_interrupted)() = nullptr;
 
 std::vector<Buffer> buffers_of(const HvdBuffer* buffers, int32_t count) {

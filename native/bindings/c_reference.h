@@ -8,6 +8,9 @@
 
 namespace hvd::bindings {
 
+// A caller that waits lets the handlers of signals run so often.
+inline constexpr Duration kSignalCheckPeriod = std::chrono::milliseconds(200);
+
 [[nodiscard]] const HvdInterface* c_interface();
 
 // To be released with HvdInterface::release_engine.
