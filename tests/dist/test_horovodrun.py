@@ -292,6 +292,20 @@ def test_nothing_survives_the_sigkill_of_the_agent(victim: int) -> None:
     assert not directory.exists()
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_survives_an_agent_that_was_stopped(signum: signal.Signals) -> None:
+    with launched("-np", "2", "--grace", "0.1", "sh", "-c", FAMILY, sys.executable) as launcher:
+        launcher.wait_lines("stdout", "up", 4)
+        family = launcher.descendants()
+        agent = psutil.Process(launcher.process.pid).children()[0].children()[0]
+        directory = Path(agent.children()[0].environ()["HOROVOD_SECRET_FILE"]).parent
+        agent.suspend()
+        launcher.process.send_signal(signum)
+        assert launcher.process.wait(DEADLINE_S) in (143, -signal.SIGKILL)
+        assert_all_gone(family, 10)
+    assert not directory.exists()
+
+
 def test_background_processes_end_with_their_rank() -> None:
     with launched("-np", "1", "sh", "-c", "setsid sleep 1000 & echo pid $!") as launcher:
         pid = int(launcher.wait_lines("stdout", "pid ")[0].split()[-1])

@@ -39,11 +39,14 @@ from horovod.runner.ranks import Rank, Stream, explain_start_error, start_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
 
 GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
 # A console that takes nothing keeps a rank that shall end from printing for so long; then what it
 # prints is dropped.
 DROP_AFTER_S = 2.0
+
+STOPPED_S = 2.0  # of the agent, without a launcher, before its guard takes over
 
 _READ_BYTES = 256 * 1024
 _STDIN = 0
@@ -402,11 +405,27 @@ def main() -> int:
 
 
 def _guard(agent_pid: int, directory: Path) -> int:
+    _watch_over(agent_pid, os.getppid())
     _, status = os.waitpid(agent_pid, 0)
     processes.kill_descendants(GIVE_UP_S)
     shutil.rmtree(directory, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _watch_over(agent_pid: int, launcher_pid: int) -> None:
+    """Kills an agent that was stopped by a signal, once the launcher is gone, too."""
+
+    def on_parent_end(signum: int, frame: FrameType | None) -> None:
+        # The signal comes also when only the thread has ended that started this process.
+        if signum == signal.SIGALRM and processes.is_stopped(agent_pid):
+            os.kill(agent_pid, signal.SIGKILL)
+        elif os.getppid() != launcher_pid:
+            signal.setitimer(signal.ITIMER_REAL, STOPPED_S)
+
+    for signum in (signal.SIGUSR1, signal.SIGALRM):
+        signal.signal(signum, on_parent_end)
+    processes.die_with_parent(signal.SIGUSR1, launcher_pid)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SETTLE_S = 2.0
 STOP_S = 1.0  # beyond the grace of the ranks
 KILL_S = 1.0
-CLOSE_S = 0.5
+CLOSE_S = 1.0
 
 
 class Phase(enum.IntEnum):
@@ -327,7 +327,9 @@ class Supervisor:
 
     def _on_ready(self, link: AgentLink, text: str) -> None:
         link.ready = True
-        self._gathering.on_ready(link.hostname, text.partition(" ")[2])
+        pid, _, version = text.partition(" ")
+        link.agent_pid = int(pid) if pid.isdigit() else 0
+        self._gathering.on_ready(link.hostname, version)
         self._check_start()
 
     def _on_way_found(self, link: AgentLink, frame: Frame) -> None:

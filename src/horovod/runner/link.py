@@ -9,9 +9,11 @@ import contextlib
 import fcntl
 import os
 import selectors
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+from horovod.runner import processes
 from horovod.runner.frames import (
     READY_MARK,
     WINDOW_BYTES,
@@ -48,6 +50,7 @@ class AgentLink:
         open: whether the agent still holds its end.
         ready: whether the agent said that it runs.
         done: whether it said that no process of the job is left.
+        agent_pid: as it said itself; 0 before.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class AgentLink:
         self.open = True
         self.ready = False
         self.done = False
+        self.agent_pid = 0
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._selector = selector
@@ -174,9 +178,15 @@ class AgentLink:
         return None
 
     def abandon(self) -> None:
-        """Kills the process on this machine and no longer waits for the agent."""
+        """Kills the agent if it runs on this machine, or else ssh, and no longer waits for it.
+
+        The guard of an agent that is killed, which may have been stopped, ends what it left.
+        """
         with contextlib.suppress(OSError):
-            self._process.kill()
+            if not self.job.remote and processes.is_child(self.agent_pid, self._process.pid):
+                os.kill(self.agent_pid, signal.SIGKILL)
+            else:
+                self._process.kill()
         self.open = False
 
     def close(self, timeout_s: float) -> None:

@@ -61,6 +61,22 @@ def die_with_parent(signum: int, parent_pid: int) -> None:
         os.kill(os.getpid(), signum)
 
 
+def is_child(pid: int, parent_pid: int) -> bool:
+    """Whether a process runs and is the child of another."""
+    try:
+        return bool(psutil.Process(pid).ppid() == parent_pid)
+    except psutil.Error:
+        return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal, and can react to nothing but SIGKILL."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
+
+
 def signal_descendants(signum: int) -> None:
     """Sends a signal to all descendants of this process."""
     for process in psutil.Process().children(recursive=True):
