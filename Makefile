@@ -61,8 +61,9 @@ $(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.
 	$(PIP) install -qq -r requirements/demo.txt
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/demo.stamp
+$(VENV)/dev.stamp: requirements/dev.txt requirements/keras2.txt $(VENV)/demo.stamp
 	$(PIP) install -qq -r requirements/dev.txt
+	$(PIP) install -qq --no-deps -r requirements/keras2.txt
 	@touch $@
 
 # Open MPI and MPICH, as starters of jobs and as peers. MPICH has a folder of its own, as each brings an mpirun.

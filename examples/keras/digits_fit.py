@@ -14,10 +14,10 @@ import os
 import tempfile
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
+from tensorflow import keras
 
 import horovod.keras as hvd
 
@@ -84,7 +84,7 @@ def make_callbacks(args: argparse.Namespace) -> list[keras.callbacks.Callback]:
         args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         callbacks += [
             keras.callbacks.LambdaCallback(on_epoch_end=report),
-            keras.callbacks.ModelCheckpoint(args.checkpoint),
+            keras.callbacks.ModelCheckpoint(str(args.checkpoint)),
         ]
     return callbacks
 

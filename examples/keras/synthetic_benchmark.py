@@ -14,9 +14,9 @@ import os
 import statistics
 import time
 
-import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow import keras
 
 import horovod.keras as hvd
 

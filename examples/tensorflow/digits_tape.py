@@ -14,10 +14,10 @@ import os
 import tempfile
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
+from tensorflow import keras
 
 import horovod.tensorflow as hvd
 

@@ -34,11 +34,15 @@ WHY_NO_HOSTS = cluster.why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
 
 
-def run(*words: object) -> str:
+OLDEST = Path(sys.prefix) / "oldest" / "bin" / "python"
+needs_oldest = pytest.mark.skipif(not OLDEST.exists(), reason=f"there is no {OLDEST}")
+
+
+def run(*words: object, **environment: str) -> str:
     """Returns what a Python command prints on stdout; fails if it fails."""
     ended = subprocess.run(
         [sys.executable, *map(str, words)],
-        env={**os.environ, "PYTHONPATH": SOURCE},
+        env={**os.environ, "PYTHONPATH": SOURCE, **environment},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -47,8 +51,8 @@ def run(*words: object) -> str:
     return ended.stdout
 
 
-def run_on_two_ranks(*words: object) -> str:
-    return run("-m", "horovod.runner.cli", "-np", 2, sys.executable, *words)
+def run_on_two_ranks(*words: object, python: object = sys.executable, **environment: str) -> str:
+    return run("-m", "horovod.runner.cli", "-np", 2, python, *words, **environment)
 
 
 def accuracies(output: str) -> list[float]:
@@ -114,6 +118,28 @@ def test_digits_in_tensorflow_learns(program: Path, checkpoint: str, tmp_path: P
     output = run_on_two_ranks(program, "--checkpoint", path)
     assert len(accuracies(output)) == 1, "one rank speaks for all"
     assert accuracies(output)[0] >= 97.0
+    assert path.stat().st_size > 0
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("program", ["keras/digits_fit.py", "tensorflow/digits_tape.py"])
+def test_examples_run_on_tf_keras(program: str, tmp_path: Path) -> None:
+    pytest.importorskip("tf_keras")
+    path = tmp_path / "digits.weights.h5"
+    words = (EXAMPLES.parent / program, "--smoke", "--checkpoint", path)
+    output = run_on_two_ranks(*words, TF_USE_LEGACY_KERAS="1")
+    assert len(accuracies(output)) == 1
+    assert path.stat().st_size > 0
+
+
+@needs_oldest
+def test_an_example_runs_on_the_oldest_tensorflow(tmp_path: Path) -> None:
+    # Horovod alone: beside it lie the packages of a newer TensorFlow.
+    (tmp_path / "horovod").symlink_to(Path(horovod.__file__).parent)
+    path = tmp_path / "digits.keras"
+    words = (KERAS_EXAMPLES / "digits_fit.py", "--smoke", "--checkpoint", path)
+    output = run_on_two_ranks(*words, python=OLDEST, PYTHONPATH=str(tmp_path))
+    assert len(accuracies(output)) == 1
     assert path.stat().st_size > 0
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from horovod import context
+from horovod._keras.callback import CallbackOfAnyKeras, TrainingCallback
+from horovod._keras.optimizer_state import build, variables_of
 from horovod._native import Buffer
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
@@ -17,7 +18,7 @@ from horovod.tensorflow.state import broadcast_variables
 from horovod.train.objects import agree, broadcast_object
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(TrainingCallback):
     """Starts all ranks from the weights and the optimizer's state of one of them.
 
     It does so before the first batch if they exist on all ranks by then, otherwise after it.
@@ -48,7 +49,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         Raises:
             UsageError: it is no variable.
         """
-        if not isinstance(var, keras.Variable | tf.Variable):
+        if not any(isinstance(v, tf.Variable) for v in (var, getattr(var, "value", None))):
             raise UsageError(f"{var!r} is no variable")
         self._local.add(variable_key(var))
 
@@ -64,9 +65,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._broadcast()
 
     def _can_broadcast(self) -> bool:
-        if self.model.built and not self.model.optimizer.built:
-            # Keras would do it when it traces the first step.
-            self.model.optimizer.build(self.model.trainable_variables)
+        if self.model.built:
+            build(self.model.optimizer, self.model.trainable_variables)
         return bool(self.model.built)
 
     def _broadcast(self) -> None:
@@ -75,12 +75,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self.broadcast_done = True
         # Not model.variables, which has the state of random numbers too: those are to differ.
         shared = [v for v in self.model.weights if variable_key(v) not in self._local]
-        shared += self.model.optimizer.variables
+        shared += variables_of(self.model.optimizer)
         with tf.device(self.device) if self.device else tf.name_scope("broadcast"):
-            broadcast_variables(shared, self.root_rank)
+            update = broadcast_variables(shared, self.root_rank)
+        if update is not None:
+            # In a graph of version 1, which Keras 2 has if eager execution is disabled.
+            tf.compat.v1.keras.backend.get_session().run(update)
 
 
-class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(TrainingCallback):
     """Averages the metrics of an epoch over the ranks.
 
     It must stand before callbacks that use metrics, such as ReduceLROnPlateau or TensorBoard.
@@ -129,7 +132,7 @@ def _agree_on_names(names: list[str]) -> None:
     agree(group, problem, "MetricAverageCallback")
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class BestModelCheckpoint(CallbackOfAnyKeras, tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     """Keeps the best model so far; its ``filepath`` is set by who runs the training.
 
     Args:

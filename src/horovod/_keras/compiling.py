@@ -1,29 +1,37 @@
-"""What ``model.compile`` does when it is given a distributed optimizer."""
+"""What ``model.compile`` of Keras 3 does when it is given a distributed optimizer."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import threading
+import warnings
 from typing import Any
 
-import keras
-
-from horovod._keras.optimizer import ReducingOptimizer, with_loss_scale
+from horovod._keras.generation import generation_of, keras_of
+from horovod._keras.optimizer import ReducingOptimizer
+from horovod._keras.optimizer_keras3 import with_loss_scale
 from horovod.errors import UsageError
 from horovod.tensorflow.xla import REFUSAL
+
+OBSOLETE = "experimental_run_tf_function"
 
 _lock = threading.Lock()
 _done: set[type] = set()
 
 
-def prepare_compile() -> None:
+def prepare_compile(keras: Any) -> None:
     """Makes ``model.compile`` choose what works with a distributed optimizer.
 
     Keras asks the layers of a model whether XLA can compile it, never its optimizer. And for mixed
     precision it scales the loss by an optimizer around the given one, which would decide by the
-    gradients of one rank. Models with other optimizers are compiled as ever.
+    gradients of one rank. Models with other optimizers are compiled as ever. Keras 2 does neither.
+
+    Args:
+        keras: whose models.
     """
+    if generation_of(keras) < 3:
+        return
     owner = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
     with _lock:
         if owner not in _done:
@@ -38,7 +46,15 @@ def _choosing(plain: Any) -> Any:
 
     @functools.wraps(plain)
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(self, *args, **kwargs)
+        if OBSOLETE in kwargs:
+            del kwargs[OBSOLETE]
+            _warn_of_obsolete()
+        try:
+            given = signature.bind(self, *args, **kwargs)
+        except TypeError:
+            given = None
+        if given is None:
+            return plain(self, *args, **kwargs)  # which says what is wrong
         given.apply_defaults()
         if isinstance(given.arguments["optimizer"], ReducingOptimizer):
             _choose(self, given.arguments)
@@ -47,11 +63,21 @@ def _choosing(plain: Any) -> Any:
     return compile
 
 
+@functools.cache
+def _warn_of_obsolete() -> None:
+    warnings.warn(
+        f"model.compile({OBSOLETE}=...) has no effect and no longer exists in Keras 3; leave it "
+        "out",
+        stacklevel=3,
+    )
+
+
 def _choose(model: Any, arguments: dict[str, Any]) -> None:
     if arguments["jit_compile"] is True and not arguments["run_eagerly"]:
         raise UsageError(REFUSAL)
     arguments["jit_compile"] = False
     optimizer = arguments["optimizer"]
     scales = arguments.get("auto_scale_loss") and model.dtype_policy.name == "mixed_float16"
+    keras = keras_of(type(optimizer))
     if scales and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         arguments["optimizer"] = with_loss_scale(optimizer)

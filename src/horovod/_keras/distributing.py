@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horovod._keras.compiling import prepare_compile
-from horovod._keras.optimizer import ReducingOptimizer, Wrapping, wrap
+from horovod._keras.generation import keras_of
+from horovod._keras.optimizer import Wrapping, wrap
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import make_settings
 from horovod.tensorflow.tape import checked_layers
@@ -13,13 +14,11 @@ from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
-    import keras
-
     from horovod.tensorflow.gradient_groups import Groups
 
 
 def distribute(
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: Any,
     name: str | None = None,
     *,
     backward_passes_per_step: int = 1,
@@ -27,7 +26,7 @@ def distribute(
     local_layers: Any = None,
     stacklevel: int = 4,
     **options: Any,
-) -> ReducingOptimizer:
+) -> Any:
     """Wraps a Keras optimizer.
 
     Args:
@@ -39,6 +38,10 @@ def distribute(
         stacklevel: frames from the check of the arguments to the user's line.
         **options: see :func:`horovod.tensorflow.gradient_reduction.make_settings`.
 
+    Returns:
+        A :class:`horovod._keras.optimizer.ReducingOptimizer`, which is also an instance of the
+        class of ``optimizer``.
+
     Raises:
         UsageError: the arguments are wrong.
     """
@@ -47,12 +50,12 @@ def distribute(
     wrapping = Wrapping(settings, backward_passes_per_step, average_aggregated_gradients)
     wrapped = wrap(optimizer, wrapping)
     wrapped._reducer.register_local_layers(checked_layers(local_layers))
-    prepare_compile()
+    prepare_compile(keras_of(type(optimizer)))
     return wrapped
 
 
 def PartialDistributedOptimizer(
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -66,7 +69,7 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-) -> ReducingOptimizer:
+) -> Any:
     """Like ``DistributedOptimizer``, except for some layers of which each rank has its own.
 
     Args:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import keras
+from typing import Any
 
 from horovod import context
+from horovod._keras.callback import TrainingCallback
+from horovod._keras.optimizer_state import (
+    follows_schedule,
+    gathered_momentum,
+    innermost,
+    multiply,
+    number,
+)
 from horovod.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-
-class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScheduleCallback(TrainingCallback):
     """Multiplies the learning rate during some epochs.
 
     Args:
@@ -63,10 +66,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             UsageError: it follows a schedule, or the number of steps is unknown.
         """
         optimizer = self._optimizer()
-        if not isinstance(optimizer.learning_rate, keras.Variable):
+        if follows_schedule(optimizer):
             raise UsageError(
-                f"{type(self).__name__} cannot set the learning rate of {optimizer.name}, which "
-                "follows a schedule of its own; give the optimizer a number as learning_rate, or "
+                f"{type(self).__name__} cannot set the learning rate of "
+                f"{type(optimizer).__name__}, which follows a schedule of its own; give the "
+                "optimizer a number as learning_rate, or "
                 "leave this callback out"
             )
         if not self.staircase and not self.steps_per_epoch:
@@ -89,23 +93,21 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the rate to the logs, as ``lr``."""
         if logs is not None:
-            logs["lr"] = _number(self._optimizer().learning_rate)
+            logs["lr"] = number(self._optimizer().learning_rate)
 
     def _optimizer(self) -> Any:
-        """The optimizer that has the rate and the momentum, inside of one that scales the loss."""
-        optimizer = self.model.optimizer
-        return getattr(optimizer, "inner_optimizer", optimizer)
+        return innermost(self.model.optimizer)
 
     def _adjust(self, epoch: float) -> None:
         optimizer = self._optimizer()
-        old = _number(optimizer.learning_rate)
+        old = number(optimizer.learning_rate)
         optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
-        new = _number(optimizer.learning_rate)
+        new = number(optimizer.learning_rate)
         if self.momentum_correction and old > 0.0 and new != old:
             # The factor of momentum is a constant in the graph of the step; what it multiplies is
             # not.
-            for gathered in _gathered_momentum(optimizer):
-                gathered.assign(gathered * (new / old))
+            for gathered in gathered_momentum(optimizer, self.model.trainable_variables):
+                multiply(gathered, new / old)
 
     def _detect_steps(self) -> int:
         steps = self.params.get("steps")
@@ -162,17 +164,5 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """Adds the rate to the logs; says that it is reached."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch == self.warmup_epochs - 1 and context.rank() == 0:
-            rate = _number(self._optimizer().learning_rate)
+            rate = number(self._optimizer().learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
-
-
-def _number(value: Any) -> float:
-    return float(keras.ops.convert_to_numpy(value))
-
-
-def _gathered_momentum(optimizer: Any) -> Iterable[Any]:
-    """The variables that momentum multiplies, where what is added to them holds the rate."""
-    if not getattr(optimizer, "momentum", 0.0):
-        return []
-    gathered = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None)
-    return [variable for variable in gathered or [] if variable is not None]

@@ -1,26 +1,21 @@
-"""Keras optimizers that use the gradients of all ranks."""
+"""Keras optimizers that use the gradients of all ranks: what both generations share."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import keras
-
+from horovod._keras.generation import check_optimizer, generation_of
 from horovod.errors import UsageError
-from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reduction import GradientReducer, ReductionSettings
 from horovod.train.gradients import check_passes
 from horovod.train.reduce_op import Average, Sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 T = TypeVar("T")
-
-_SCALER_MODULE = keras.optimizers.LossScaleOptimizer.__module__
 
 
 @dataclass(frozen=True)
@@ -61,11 +56,11 @@ class CallableList(list[T]):
         return self
 
 
-class ReducingOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has no types
+class ReducingOptimizer:
     """What ``DistributedOptimizer`` adds to the class of the given optimizer.
 
-    Keras updates variables in ``apply`` alone, whether a script calls it, ``apply_gradients`` or
-    ``model.fit``. So gradients are reduced there, before they are clipped or scaled.
+    Where gradients are reduced depends on the generation of Keras; see the classes that derive from
+    this one, which stand in front of the given optimizer's class.
     """
 
     _HAS_AGGREGATE_GRAD = True
@@ -79,11 +74,6 @@ class ReducingOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ke
         super().__init__(*args, **kwargs)
         self._begin()
 
-    @property
-    def variables(self) -> CallableList[Any]:
-        """The variables of the optimizer; a list that can also be called."""
-        return CallableList(super().variables)
-
     def register_local_var(self, var: Any) -> None:
         """Leaves the gradient of a variable out of the reduction.
 
@@ -91,46 +81,6 @@ class ReducingOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ke
             var: of which each rank has its own.
         """
         self._reducer.register_local(var)
-
-    @as_written
-    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
-        """Reduces the gradients, then updates the variables.
-
-        Args:
-            grads: of this rank; all ranks must call with gradients of the same variables.
-            trainable_variables: to which they belong; those of the last ``build`` if None.
-
-        Raises:
-            UsageError: the process set is not registered, XLA would have to compile this, or a
-                LossScaleOptimizer holds this optimizer.
-        """
-        grads = list(grads)
-        if trainable_variables is None:
-            variables = list(self._trainable_variables) if self.built else []
-        else:
-            variables = list(trainable_variables)
-        if not grads or len(grads) != len(variables):
-            super().apply(grads, trainable_variables)  # which says what is wrong
-            return
-        _refuse_scaler()
-        if self._agg_helper is None:
-            super().apply(self._allreduce(grads, variables), variables)
-        else:
-            self._apply_every_nth(self._agg_helper, grads, variables)
-
-    def _apply_every_nth(
-        self,
-        helper: LocalGradientAggregationHelperEager,
-        grads: Sequence[Any],
-        variables: list[Any],
-    ) -> None:
-        if not self.built:
-            # Not in a branch of the graph, where no variables can be made.
-            self.build(variables)
-        reached = helper.compute_gradients(grads, variables)
-        helper.apply_gradients(
-            lambda: super(ReducingOptimizer, self).apply(reached, variables), self
-        )
 
     def _allreduce(self, grads: Iterable[Any], vars: Iterable[Any]) -> list[Any]:
         return self._reducer.reduce(grads, vars)
@@ -150,18 +100,28 @@ class ReducingOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Ke
             )
 
 
-def wrap(optimizer: keras.optimizers.Optimizer, wrapping: Wrapping) -> ReducingOptimizer:
+def wrap(optimizer: Any, wrapping: Wrapping) -> Any:
     """Makes an instance of the same class, by name, that shares the optimizer's whole state.
 
     Args:
         optimizer: a Keras optimizer; use the result instead of it.
         wrapping: what to do.
 
+    Returns:
+        A :class:`ReducingOptimizer`.
+
     Raises:
         UsageError: the optimizer or the arguments are wrong.
     """
+    keras = check_optimizer(optimizer)
     _check(optimizer, wrapping)
-    wrapped: ReducingOptimizer = share_state(optimizer, _wrapped_class(type(optimizer), wrapping))
+    if generation_of(keras) >= 3:
+        from horovod._keras.optimizer_keras3 import reducing_class, refuse_inner
+    else:
+        from horovod._keras.optimizer_keras2 import reducing_class, refuse_inner
+    refuse_inner(optimizer)
+    added = reducing_class(optimizer)
+    wrapped = share_state(optimizer, wrapped_class(added, type(optimizer), wrapping))
     wrapped._begin()
     return wrapped
 
@@ -176,42 +136,32 @@ def share_state(optimizer: Any, other_class: type) -> Any:
     return other
 
 
-def with_loss_scale(optimizer: ReducingOptimizer) -> ReducingOptimizer:
-    """Puts a LossScaleOptimizer between the reduction and the optimizer.
+def wrapped_class(added: type[ReducingOptimizer], plain: type, wrapping: Wrapping) -> type:
+    """The class of a wrapped optimizer.
 
-    Whether a step is taken is decided there by whether all gradients are finite, so it has to see
-    the reduced ones, which are alike on all ranks.
+    Args:
+        added: what stands in front of the plain class.
+        plain: the class of the given optimizer.
+        wrapping: what its instances do.
     """
-    plain = share_state(optimizer, type(optimizer).plain_class)
-    scaler = keras.optimizers.LossScaleOptimizer(plain, name="loss_scale_optimizer")
-    outer = share_state(scaler, _wrapped_class(type(scaler), optimizer.wrapping))
-    outer._reducer, outer._agg_helper = optimizer._reducer, optimizer._agg_helper
-    wrapped: ReducingOptimizer = outer
-    return wrapped
-
-
-def _wrapped_class(plain: type, wrapping: Wrapping) -> type:
     content = {
         "__doc__": plain.__doc__,
         "__module__": __package__,
         "plain_class": plain,
         "wrapping": wrapping,
     }
+    # Under which name Keras 2 saves a class: what the class itself has, not what it inherits.
+    content |= {name: value for name, value in vars(plain).items() if "_api_names" in name}
     metaclass: Any = _CountsAsPlain
     if type(plain) is not type:
         metaclass = type("_CountsAsPlain", (_CountsAsPlain, type(plain)), {})
-    wrapped: type = metaclass(plain.__name__, (ReducingOptimizer, plain), content)
-    return wrapped
+    made: type = metaclass(plain.__name__, (added, plain), content)
+    return made
 
 
 def _check(optimizer: Any, wrapping: Wrapping) -> None:
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise UsageError(f"{kind} is no optimizer of Keras 3")
     if isinstance(optimizer, ReducingOptimizer):
         raise UsageError("the optimizer is a DistributedOptimizer already")
-    if isinstance(getattr(optimizer, "inner_optimizer", None), ReducingOptimizer):
-        raise UsageError(_SCALER_REFUSAL)
     if wrapping.settings.op not in (Average, Sum):
         raise UsageError(
             f"op={wrapping.settings.op.name.title()} is not possible with Keras optimizers; use "
@@ -223,19 +173,3 @@ def _check(optimizer: Any, wrapping: Wrapping) -> None:
             "backward_passes_per_step and gradient_accumulation_steps both add gradients up; give "
             "the optimizer only one of them"
         )
-
-
-_SCALER_REFUSAL = (
-    "a LossScaleOptimizer skips steps by the gradients of this rank alone if it holds a "
-    "DistributedOptimizer; turn them around: "
-    "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))"
-)
-
-
-def _refuse_scaler() -> None:
-    """Raises if a plain LossScaleOptimizer calls: ranks would not reduce the same steps."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == _SCALER_MODULE:
-            raise UsageError(_SCALER_REFUSAL)
-        frame = frame.f_back  # type: ignore[assignment]

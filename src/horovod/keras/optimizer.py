@@ -10,14 +10,11 @@ from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
-    import keras
-
-    from horovod._keras.optimizer import ReducingOptimizer
     from horovod.tensorflow.gradient_groups import Groups
 
 
 def DistributedOptimizer(
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -31,17 +28,17 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> ReducingOptimizer:
+) -> Any:
     """Wraps a Keras optimizer so that each step uses the gradients of all ranks.
 
-    They are reduced where the optimizer applies them, once, whether by ``model.fit``,
-    ``apply_gradients`` or ``apply``. The result is an instance of the same class (by name and
-    ``isinstance``) that shares all state with ``optimizer``; use it instead of ``optimizer``. Saved
-    models load without Horovod. For mixed precision, give it a LossScaleOptimizer, or let
-    ``model.compile`` make one.
+    They are reduced once: where the optimizer computes them, or else where it applies them, whether
+    by ``model.fit``, ``minimize``, ``apply_gradients`` or ``apply``. The result is an instance of
+    the same class (by name and ``isinstance``) that shares all state with ``optimizer``; use it
+    instead of ``optimizer``. Saved models load without Horovod. For mixed precision, give it a
+    LossScaleOptimizer, or let ``model.compile`` make one.
 
     Args:
-        optimizer: of Keras 3.
+        optimizer: of Keras 3, or of Keras 2 (tf_keras, or TensorFlow's own), also a legacy one.
         name: what the operations are called after; ``Distributed<class>`` if None.
         device_dense: where dense gradients are reduced; anywhere if empty.
         device_sparse: the same for ``tf.IndexedSlices``.

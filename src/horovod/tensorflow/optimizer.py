@@ -35,7 +35,7 @@ def DistributedOptimizer(
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
     Args:
-        optimizer: of Keras 3, or of ``tf.compat.v1.train``.
+        optimizer: of Keras, or of ``tf.compat.v1.train``.
         name: what the operations are called after; ``Distributed<class>`` if None.
         use_locking: for ``tf.compat.v1`` optimizers.
         device_dense: where dense gradients are reduced; anywhere if empty.
@@ -77,10 +77,12 @@ def DistributedOptimizer(
         from horovod.tensorflow.optimizer_v1 import wrap_v1_optimizer
 
         return wrap_v1_optimizer(optimizer, name, use_locking, **options)
-    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise UsageError(f"{kind} is an optimizer neither of Keras nor of tf.compat.v1.train")
-    # Keras is imported for those who use it.
+    # Keras is loaded for those who use it.
     from horovod._keras.distributing import distribute
+    from horovod._keras.generation import keras_of, kind_of
 
+    if keras_of(type(optimizer)) is None:
+        raise UsageError(
+            f"{kind_of(optimizer)} is an optimizer neither of Keras nor of tf.compat.v1.train"
+        )
     return distribute(optimizer, name, **options)

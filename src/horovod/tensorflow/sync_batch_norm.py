@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import keras
 import tensorflow as tf
 
-from horovod.errors import HorovodVersionMismatchError, UsageError
+from horovod.errors import UsageError
 from horovod.tensorflow.ops import allgather, allreduce
 from horovod.train.numbering import LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -17,9 +16,63 @@ from horovod.train.reduce_op import Sum
 _names = LayerNames("sync_batch_norm")
 
 
-@keras.saving.register_keras_serializable(package="horovod")
-class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+class _Moments:
+    """What the layers of both generations of Keras do in training."""
+
+    process_set: ProcessSet
+    _layer_name: str
+    _calls: WeakKeyDictionary[Any, int]
+
+    def _over_ranks(self, inputs: Any, mask: Any, axes: list[int]) -> tuple[Any, Any] | None:
+        """Mean and variance of each channel over all ranks; None if there are no others."""
+        group = group_of(self.process_set)
+        if group.size == 1 or not group.is_member:
+            return None
+        own = _local_moments(tf.convert_to_tensor(inputs), mask, axes)
+        return _merge_over_ranks(*own, self._next_name(), self.process_set)
+
+    def _next_name(self) -> str:
+        """Of this call; a layer may be called several times in one graph."""
+        if tf.executing_eagerly():
+            return self._layer_name
+        graph = tf.compat.v1.get_default_graph()
+        call = self._calls[graph] = self._calls.get(graph, 0) + 1
+        return f"{self._layer_name}.call.{call}"
+
+
+class _MomentsOfKeras3(_Moments):
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        plain: Any = super()
+        this: Any = self
+        found = self._over_ranks(inputs, mask, this._reduction_axes)
+        return found or plain._moments(inputs, mask)
+
+
+class _MomentsOfKeras2(_Moments):
+    def _calculate_mean_and_var(
+        self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None
+    ) -> tuple[Any, Any]:
+        plain: Any = super()
+        moments = self._over_ranks(inputs, mask, reduction_axes)
+        if moments is None:
+            return plain._calculate_mean_and_var(  # type: ignore[no-any-return]
+                inputs, reduction_axes, keep_dims, mask
+            )
+        mean, var = moments
+        for axis in sorted(reduction_axes) if keep_dims else ():
+            mean, var = tf.expand_dims(mean, axis), tf.expand_dims(var, axis)
+        return mean, var
+
+
+_IS_KERAS_2 = hasattr(tf.keras.layers.BatchNormalization, "_calculate_mean_and_var")
+_MomentsOfKeras: Any = _MomentsOfKeras2 if _IS_KERAS_2 else _MomentsOfKeras3
+
+
+@tf.keras.utils.register_keras_serializable(package="horovod")
+class SyncBatchNormalization(_MomentsOfKeras, tf.keras.layers.BatchNormalization):  # type: ignore[misc]
     """Batch normalization over the batches of all ranks; takes the place of BatchNormalization.
+
+    It is a layer of ``tf.keras``: of Keras 3, or with TF_USE_LEGACY_KERAS=1 of tf_keras.
 
     In training mean and variance are those of all ranks' batches together, which may differ in size
     and may be empty on some ranks. The forward pass sends one small message, the backward pass
@@ -35,11 +88,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     Args:
         fused: must be False, as fused kernels know nothing of other ranks.
         process_set: the ranks whose batches are normalized together. A saved layer forgets it.
-        kwargs: those of keras.layers.BatchNormalization.
+        kwargs: those of tf.keras.layers.BatchNormalization.
 
     Raises:
         UsageError: ``fused`` is True or None.
-        HorovodVersionMismatchError: Keras is older than version 3.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(16), hvd.SyncBatchNormalization()])
@@ -57,31 +109,14 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
                 f"SyncBatchNormalization(fused={fused}): there is no fused kernel that normalizes "
                 "over ranks; leave it out"
             )
-        if int(keras.__version__.partition(".")[0]) < 3:
-            raise HorovodVersionMismatchError("keras", "3", keras.__version__)
+        if _IS_KERAS_2:
+            kwargs["fused"] = False
         super().__init__(**kwargs)
         self.process_set = process_set
         # XLA cannot hold operations of other ranks; Keras asks for this before it compiles.
         self.supports_jit = False
         self._layer_name = _names.next_name(process_set)
         self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-
-    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        """Mean and variance of each channel over all ranks; Keras asks for them in training."""
-        group = group_of(self.process_set)
-        if group.size == 1 or not group.is_member:
-            moments: tuple[Any, Any] = super()._moments(inputs, mask)
-            return moments
-        own = _local_moments(tf.convert_to_tensor(inputs), mask, self._reduction_axes)
-        return _merge_over_ranks(*own, self._next_name(), self.process_set)
-
-    def _next_name(self) -> str:
-        """Of this call; a layer may be called several times in one graph."""
-        if tf.executing_eagerly():
-            return self._layer_name
-        graph = tf.compat.v1.get_default_graph()
-        call = self._calls[graph] = self._calls.get(graph, 0) + 1
-        return f"{self._layer_name}.call.{call}"
 
 
 def _local_moments(

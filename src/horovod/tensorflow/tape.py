@@ -201,8 +201,11 @@ def checked_layers(local_layers: Any) -> list[Any]:
         return []
     several = isinstance(local_layers, list | tuple | set)
     layers = list(local_layers) if several else [local_layers]
+    if layers:
+        # Keras is loaded for those who use it.
+        from horovod._keras.generation import is_layer
     for layer in layers:
-        if not isinstance(layer, tf.keras.layers.Layer):
+        if not is_layer(layer):
             raise UsageError(f"local_layers={local_layers!r} is no Keras layer or list of layers")
     return layers
 

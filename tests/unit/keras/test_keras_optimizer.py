@@ -12,6 +12,7 @@ from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
 import horovod.keras as hvd
 import horovod.tensorflow.keras as tf_hvd
+from horovod._keras import compiling
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -225,6 +226,24 @@ def test_auto_means_no_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.jit_compile is False
     assert fit(model) == -REDUCED
     assert linear(optimizer=sgd()).jit_compile is True, "other models are compiled as ever"
+
+
+def test_what_old_tutorials_told_everybody_to_write() -> None:
+    compiling._warn_of_obsolete.cache_clear()
+    optimizers = [hvd.DistributedOptimizer(sgd()), hvd.DistributedOptimizer(sgd()), sgd()]
+    with pytest.warns(UserWarning, match="experimental_run_tf_function=...\\) has no") as caught:
+        models = [linear(optimizer=o, experimental_run_tf_function=False) for o in optimizers]
+    assert [warning.filename for warning in caught] == [__file__], "once"
+    assert fit(models[0]) == -REDUCED
+
+
+def test_wrong_arguments_of_compile_are_told_by_keras() -> None:
+    model = linear(optimizer=hvd.DistributedOptimizer(sgd()))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lossy'") as caught:
+        model.compile(model.optimizer, lossy=1)
+    files = [str(entry.path) for entry in caught.traceback]
+    assert not any(path.endswith("inspect.py") for path in files)
+    assert caught.value.__context__ is None
 
 
 def test_mixed_precision_scales_between_reduction_and_step(two_ranks: RecordingOps) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -63,15 +64,25 @@ def test_load_model_keeps_class_config_and_state(tmp_path: Path, ending: str) ->
         "Adam",
     )
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
-    if ending == "h5":
-        # Keras itself loads no more than the weights and the iterations from such a file.
-        assert_equal(loaded.get_weights(), model.get_weights())
-        assert int(loaded.optimizer.iterations) == 1
-        return
     assert_equal(state_of(loaded), state_of(model))
     fit(model)
     fit(loaded)
     assert_equal(state_of(loaded), state_of(model), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_an_hdf5_file_without_the_state_of_the_optimizer(tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5, momentum=0.9))
+    model = trained(hvd.DistributedOptimizer(scaler))
+    model.save(path)
+    with h5py.File(path, "a") as file:
+        del file["optimizer_weights"]
+    loaded = hvd.load_model(path)
+    assert_equal(loaded.get_weights(), model.get_weights())
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    fit(loaded)
+    assert int(loaded.optimizer.inner_optimizer.iterations) == 1
 
 
 def test_a_loaded_optimizer_reduces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

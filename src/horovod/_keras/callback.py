@@ -1,0 +1,28 @@
+"""The base of callbacks, which work in ``model.fit`` of both generations of Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class CallbackOfAnyKeras:
+    """What Keras 2 asks of a callback, for those that are made from one of Keras 3."""
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return self._overrides("batch_begin", "batch_end", "train_batch_begin", "train_batch_end")
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return self._overrides("test_batch_begin", "test_batch_end")
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return self._overrides("predict_batch_begin", "predict_batch_end")
+
+    def _overrides(self, *hooks: str) -> bool:
+        methods: list[Any] = [getattr(self, f"on_{hook}") for hook in hooks]
+        return not all(getattr(method, "_is_default", False) for method in methods)
+
+
+class TrainingCallback(CallbackOfAnyKeras, tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback of ``tf.keras`` that does not care which Keras the model comes from."""
