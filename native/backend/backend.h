@@ -40,9 +40,10 @@ struct Batch {
   int set_rank = 0;
 
   DType dtype = DType::kUInt8;
-  ReduceOp op = ReduceOp::kSum;  // never Average: that is Sum and a factor
+  ReduceOp op = ReduceOp::kSum;  // never Average: that is Sum and a divisor
   double prescale = 1.0;         // applied to what this rank gives
-  double postscale = 1.0;        // applied to the reduced value
+  int divisor = 1;               // of a Sum: the number of ranks that an average divides it by
+  double postscale = 1.0;        // applied to the reduced value, after the division
   bool prescaled = false;        // whether any member may have another prescale than 1; the same on all members
   std::vector<Extent> inputs;
   std::vector<Extent> outputs;
@@ -53,10 +54,11 @@ struct Batch {
   std::vector<int> devices;
   std::shared_ptr<device::Gpu> gpu;
   std::vector<device::SharedEvent> ready;  // behind these, inputs may be read and outputs written
-  bool averages = false;                   // op is Sum, and postscale is nothing but the division by all members
   std::string what;                        // for messages: "allreduce.grad.0", or "allreduce.grad.0 and 16 others"
 
   [[nodiscard]] bool on_gpu() const { return gpu != nullptr; }
+  // An average of integers is exact, but their sum may not fit into the dtype: no partial sums of it may travel.
+  [[nodiscard]] bool averages_integers() const { return divisor != 1 && !is_floating(dtype) && dtype != DType::kBool; }
 };
 
 // A batch that is being executed, by the thread that drives the engine. Memory stays valid until it is done.

@@ -11,6 +11,7 @@ namespace hvd {
 enum class ErrorKind : uint8_t {
   kUsage,          // the call is wrong; only the caller sees it
   kDuplicateName,  // a kind of usage error
+  kUnsupported,    // likewise: a reduction of what it is not made for
   kMismatch,       // ranks disagree
   kPeerLost,       // a rank died or its connection broke
   kShutDown,       // this rank or a peer has shut down

@@ -16,6 +16,8 @@ const char* class_of(ErrorKind kind) {
       return "UsageError";
     case ErrorKind::kDuplicateName:
       return "DuplicateNameError";
+    case ErrorKind::kUnsupported:
+      return "UnsupportedError";
     case ErrorKind::kMismatch:
       return "MismatchError";
     case ErrorKind::kPeerLost:

@@ -34,6 +34,11 @@ std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
   throw Error(ErrorKind::kUsage, operation.spec.name + ": " + what);
 }
 
+// What old scripts catch as NotImplementedError, RuntimeError or ValueError.
+[[noreturn]] void refuse_unsupported(const Operation& operation, const std::string& what) {
+  throw Error(ErrorKind::kUnsupported, operation.spec.name + ": " + what);
+}
+
 void check_outputs(const Operation& operation, const std::vector<int>& members, int set_rank) {
   const bool scattered = operation.spec.kind == OpKind::kReducescatter;
   if (operation.outputs.size() != operation.inputs.size()) refuse(operation, "needs one output for each input");
@@ -77,17 +82,19 @@ void check_reduce_op(const Operation& operation) {
   const ReduceOp op = operation.spec.reduce_op;
   const bool all_floating = std::all_of(operation.inputs.begin(), operation.inputs.end(),
                                         [](const Buffer& input) { return is_floating(input.dtype); });
-  if (op == ReduceOp::kAdasum && !all_floating) refuse(operation, "Adasum needs tensors of a floating type");
+  const bool scatters = operation.spec.kind == OpKind::kReducescatter;
+  if (scatters && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
+    refuse_unsupported(operation, "reducescatter supports Sum and Average only, not " + std::string(name_of(op)));
+  }
+  if (op == ReduceOp::kAdasum && !all_floating) {
+    refuse_unsupported(operation, "Adasum needs tensors of a floating type");
+  }
   if (operation.spec.weighted) {
     if (op != ReduceOp::kAverage) refuse(operation, "weight needs op=Average");
     if (!all_floating) refuse(operation, "weight needs tensors of a floating type");
     if (!(operation.weight >= 0.0) || std::isinf(operation.weight)) {
       refuse(operation, "weight must be finite and not negative, but is " + std::to_string(operation.weight));
     }
-  }
-  if (operation.spec.kind == OpKind::kReducescatter && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
-    throw Error(ErrorKind::kInternal,
-                operation.spec.name + ": reducescatter supports Sum and Average only, not " + std::string(name_of(op)));
   }
 }
 

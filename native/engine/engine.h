@@ -185,6 +185,7 @@ class Engine {
 
   // Tensors on GPUs (engine_devices.cc)
   [[nodiscard]] std::unique_ptr<GpuBackend> make_gpu_backend();
+  [[nodiscard]] int device_to_join_with(int named);
   void prepare_device(Operation& operation);
   [[nodiscard]] std::shared_ptr<EngineDevice> device_of(const Operation& operation) const;
   [[nodiscard]] OwnedArray make_result(const Operation& operation, const Buffer& like, int64_t num_rows) const;

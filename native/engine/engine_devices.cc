@@ -33,10 +33,23 @@ std::unique_ptr<GpuBackend> Engine::make_gpu_backend() {
 
 bool Engine::knows_device(int index) const { return devices_ != nullptr && devices_->find(index) != nullptr; }
 
+// A rank that joins names a device for what stands in for its tensors on GPUs. Scripts name one wherever they run, so
+// what cannot be used is passed over; operations on GPUs, if there are any, say what this rank lacks.
+int Engine::device_to_join_with(int named) {
+  if (devices_ == nullptr) return kCpuDevice;
+  if (named < 0) return devices_->last_used();
+  try {
+    static_cast<void>(devices_->open(named));
+    return named;
+  } catch (const Error&) {
+    return devices_->last_used();
+  }
+}
+
 // On the caller's thread, so that errors reach the caller, and without a lock, as libraries may have to be loaded.
 void Engine::prepare_device(Operation& operation) {
   if (operation.spec.kind == OpKind::kJoin) {
-    if (operation.device == kCpuDevice && devices_ != nullptr) operation.device = devices_->last_used();
+    operation.device = device_to_join_with(operation.device);
   } else {
     operation.device = common_device(operation);
   }

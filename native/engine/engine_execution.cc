@@ -63,8 +63,7 @@ Batch Engine::batch_of(ProcessSet& set, const std::vector<std::shared_ptr<Operat
     const double share = operation.weight / response.names.front().total_weight;
     if (!operation.stands_in) batch.prescale = spec.prescale * share;
   } else if (average) {
-    batch.postscale = average_factor(dtype, spec.postscale, response.num_averaged);
-    batch.averages = spec.postscale == 1.0 && response.num_averaged == set.size();
+    batch.divisor = response.num_averaged;
   }
   return batch;
 }

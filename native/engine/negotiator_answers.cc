@@ -204,9 +204,9 @@ Response Negotiator::result_of(Entry& entry) {
 void Negotiator::reduce_values(const Entry& entry, Response& response) const {
   name_absent(entry, response);
   const RequestSpec& spec = entry.spec;
-  const bool average = spec.reduce_op == ReduceOp::kAverage;
-  const ReduceOp op = average ? ReduceOp::kSum : spec.reduce_op;
-  const bool divides = average && !spec.weighted;
+  const bool averages = spec.reduce_op == ReduceOp::kAverage;
+  const ReduceOp op = averages ? ReduceOp::kSum : spec.reduce_op;
+  const bool divides = averages && !spec.weighted;
   double total_weight = 0.0;
   for (const Slot& slot : entry.slots) total_weight += slot.announced ? slot.weight : 0.0;
   response.payload.resize(spec.total_bytes());
@@ -214,8 +214,6 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
   for (const TensorSpec& tensor : spec.tensors) {
     const auto count = static_cast<size_t>(num_elements(tensor.shape));
     const size_t bytes = count * size_of(tensor.dtype);
-    const double factor =
-        divides ? average_factor(tensor.dtype, spec.postscale, response.num_averaged) : spec.postscale;
     std::vector<Bytes> weighted;
     std::vector<const std::byte*> operands;
     for (const Slot& slot : entry.slots) {
@@ -228,7 +226,12 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
       }
       operands.push_back(values);
     }
-    if (count > 0) reduce(tensor.dtype, op, response.payload.data() + offset, operands, count, factor);
+    std::byte* result = response.payload.data() + offset;
+    if (divides) {
+      average(tensor.dtype, result, operands, count, spec.postscale, response.num_averaged);
+    } else {
+      reduce(tensor.dtype, op, result, operands, count, spec.postscale);
+    }
     offset += bytes;
   }
 }

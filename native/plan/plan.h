@@ -46,7 +46,7 @@ struct Step {
   int own_position = 0;           // its place among the operands, so that the order is that of the ranks
   bool accumulated = false;       // the own operand is output[range] in place of input[source], and scaled already
   bool store = false;             // write the value to output[range]
-  bool finish = false;            // the value is final: apply the postscale factor before storing or sending
+  bool finish = false;            // the value is final: divide and apply the postscale factor before storing or sending
 };
 
 struct Lane {

@@ -44,16 +44,24 @@ void convert_all(std::byte* dst, const std::byte* src, size_t count, size_t lane
   __builtin_memcpy(dst + units * To::kUnitBytes, to, left * (To::kUnitBytes / lanes));
 }
 
+// With a factor, the product is rounded to the half type first.
 template <class Half>
-void widen(std::byte* dst, const std::byte* src, size_t count, double factor) {
-  convert_all<Half, typename Half::Acc>(dst, src, count, Half::kLanes, [](auto value) { return value; });
-  if (factor != 1.0) scale(DType::kFloat32, dst, dst, count, factor);
+void widen(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor) {
+  const auto same = [](auto value) { return value; };
+  if (factor == 1.0) return convert_all<Half, typename Half::Acc>(dst, src, count, Half::kLanes, same);
+  constexpr size_t kBlockCount = 1024;
+  std::byte block[kBlockCount * sizeof(uint16_t)];
+  for (size_t at = 0; at < count; at += kBlockCount) {
+    const size_t length = std::min(kBlockCount, count - at);
+    scale(dtype, block, src + at * sizeof(uint16_t), length, factor);
+    convert_all<Half, typename Half::Acc>(dst + at * sizeof(float), block, length, Half::kLanes, same);
+  }
 }
 
 template <class Half>
 void narrow(std::byte* dst, const std::byte* src, size_t count, double factor) {
   convert_all<typename Half::Acc, Half>(dst, src, count, Half::kLanes,
-                                        [factor](auto value) { return Half::times(value, factor); });
+                                        [factor](auto value) { return Half::times(value, {factor, 1.0}); });
 }
 
 template <class Wide>
@@ -125,8 +133,8 @@ DType adasum_dtype(DType dtype) {
 }
 
 void to_adasum(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor) {
-  if (dtype == DType::kFloat16) return widen<Float16>(dst, src, count, factor);
-  if (dtype == DType::kBFloat16) return widen<BFloat16>(dst, src, count, factor);
+  if (dtype == DType::kFloat16) return widen<Float16>(dtype, dst, src, count, factor);
+  if (dtype == DType::kBFloat16) return widen<BFloat16>(dtype, dst, src, count, factor);
   scale(adasum_dtype(dtype), dst, src, count, factor);
 }
 

@@ -4,7 +4,7 @@
 // A codec works on units of kLanes consecutive elements:
 //   Value        a unit in registers, in the type that operations compute with
 //   Acc          the codec that keeps a Value in a block buffer as it is
-//   kScales      whether the factor is applied on the way out, by times()
+//   kScales      whether the value is divided or multiplied on the way out, by times()
 //   load, store  from and to memory of any alignment
 #pragma once
 
@@ -69,27 +69,61 @@ HVD_INLINE T saturate(double value) {
   return fits ? inside : outside;
 }
 
-// Multiplied in float64, then rounded (floating point) or truncated (integers).
+// Floating point by the factor rounded to T, as frameworks do; integers in float64, then truncated.
 template <class T>
 struct Scaled : Plain<T> {
   static constexpr bool kScales = true;
 
-  HVD_INLINE T times(T value, double factor) {
-    const double product = static_cast<double>(value) * factor;
+  HVD_INLINE T times(T value, Scaling scaling) {
     if constexpr (std::is_integral_v<T>) {
-      return saturate<T>(product);
+      return saturate<T>(static_cast<double>(value) * scaling.factor);
     } else {
-      return static_cast<T>(product);
+      return value * static_cast<T>(scaling.factor);
     }
   }
 };
 
-// The same result as Scaled<float>, faster, for a factor that float32 holds exactly: then the product in float64
-// would be exact, so that either way it is rounded once.
-struct ScaledInFloat : Plain<float> {
+// An average of integers of up to 32 bits: float64 holds their sums exactly for two million ranks, and a quotient that
+// is no whole number is too far from the next one to be rounded there.
+template <class T>
+struct WideInFloat64 {
+  using Value = double;
+  using Acc = Plain<double>;
+  static constexpr size_t kLanes = 1;
+  static constexpr size_t kUnitBytes = sizeof(T);
   static constexpr bool kScales = true;
 
-  HVD_INLINE float times(float value, double factor) { return value * static_cast<float>(factor); }
+  HVD_INLINE Value load(const std::byte* p) { return static_cast<double>(load_raw<T>(p)); }
+  HVD_INLINE Value times(Value value, Scaling scaling) { return value * scaling.factor / scaling.divisor; }
+  HVD_INLINE void store(std::byte* p, Value value) { store_raw<T>(p, saturate<T>(value)); }
+};
+
+__extension__ using Int128 = __int128;
+
+// An average of integers of 64 bits.
+template <class T>
+struct WideInInt128 {
+  using Value = Int128;
+  using Acc = Plain<Int128>;
+  static constexpr size_t kLanes = 1;
+  static constexpr size_t kUnitBytes = sizeof(T);
+  static constexpr bool kScales = true;
+  static constexpr T kMax = static_cast<T>(~uint64_t{0} >> (std::is_signed_v<T> ? 1 : 0));
+  static constexpr T kMin = std::is_signed_v<T> ? static_cast<T>(~kMax) : T{0};
+
+  HVD_INLINE Value load(const std::byte* p) { return load_raw<T>(p); }
+  HVD_INLINE Value times(Value value, Scaling scaling) {
+    if (scaling.divisor == 1.0) {
+      return scaling.factor == 1.0 ? value : saturate<T>(static_cast<double>(value) * scaling.factor);
+    }
+    const auto divisor = static_cast<int64_t>(scaling.divisor);
+    // Most sums fit in 64 bits, whose division is several times faster.
+    const auto narrow = static_cast<T>(value);
+    return narrow == value ? narrow / static_cast<T>(divisor) : value / divisor;
+  }
+  HVD_INLINE void store(std::byte* p, Value value) {
+    store_raw<T>(p, value > kMax ? kMax : value < kMin ? kMin : static_cast<T>(value));
+  }
 };
 
 // Two neighbours, taken apart and put together again in 32-bit words: no lane ever moves.
@@ -128,7 +162,8 @@ struct BFloat16 {
     store_raw<uint32_t>(p, (round(value.low) >> 16) | (round(value.high) & 0xffff0000u));
   }
 
-  HVD_INLINE Value times(Value value, double factor) {
+  HVD_INLINE Value times(Value value, Scaling scaling) {
+    const double factor = scaling.factor;
     // A NaN as factor must not bring a payload of its own, see round().
     const float narrow = factor != factor ? __builtin_nanf("") : static_cast<float>(factor);
     return {value.low * narrow, value.high * narrow};
@@ -171,7 +206,7 @@ struct Float16 {
   }
 #endif
 
-  HVD_INLINE Value times(Value value, double factor) { return value * static_cast<float>(factor); }
+  HVD_INLINE Value times(Value value, Scaling scaling) { return value * static_cast<float>(scaling.factor); }
 };
 
 #else
@@ -212,9 +247,26 @@ struct Float16 {
     store_raw<uint16_t>(p, static_cast<uint16_t>(static_cast<uint32_t>(half) | ((bits >> 16) & 0x8000u)));
   }
 
-  HVD_INLINE Value times(Value value, double factor) { return value * static_cast<float>(factor); }
+  HVD_INLINE Value times(Value value, Scaling scaling) { return value * static_cast<float>(scaling.factor); }
 };
 
 #endif
+
+// Divided, and then multiplied, by the codec C: halves on the float32 that was never rounded in between.
+template <class C>
+struct Divided : C {
+  HVD_INLINE typename C::Value times(typename C::Value value, Scaling scaling) {
+    if constexpr (std::is_same_v<typename C::Value, double>) {
+      return C::times(value / scaling.divisor, scaling);
+    } else {
+      const auto divisor = static_cast<float>(scaling.divisor);
+      if constexpr (std::is_same_v<typename C::Value, FloatPair>) {
+        return C::times({value.low / divisor, value.high / divisor}, scaling);
+      } else {
+        return C::times(value / divisor, scaling);
+      }
+    }
+  }
+};
 
 }  // namespace hvd::HVD_REDUCE_ISA

@@ -8,9 +8,21 @@
 
 namespace hvd {
 
-// As hvd::reduce and hvd::scale, for num_sources >= 1 and count >= 1.
+// What becomes of a value in the end.
+struct Scaling {
+  double factor;
+  double divisor;
+};
+
+// Of an average of integers: either the factor or the divisor is 1, see AverageKernel.
+[[nodiscard]] Scaling integer_scaling(double factor, int divisor);
+
+// As hvd::reduce, hvd::average and hvd::scale, for num_sources >= 1 and count >= 1.
 using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count,
                               double factor);
+// Floating point is divided, then multiplied. Integers are one or the other: the factor or the divisor is 1.
+using AverageKernel = void (*)(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count,
+                               Scaling scaling);
 using ScaleKernel = void (*)(std::byte* dst, const std::byte* src, size_t count, double factor);
 
 // The kernels of one element type.
@@ -19,6 +31,7 @@ struct KernelRow {
   ReduceKernel min;
   ReduceKernel max;
   ReduceKernel product;
+  AverageKernel average;
   ScaleKernel scale;
 };
 

@@ -5,6 +5,7 @@
 #endif
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <string>
 
@@ -94,16 +95,33 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
   if (count > 0) kernel(dst, sources.data(), sources.size(), count, factor);
 }
 
+void average(DType dtype, std::byte* dst, std::span<const std::byte* const> sources, size_t count, double factor,
+             int divisor) {
+  // To divide by a power of two is to multiply by its inverse.
+  const bool multiplies = factor == 1.0 && is_floating(dtype) && std::has_single_bit(static_cast<unsigned>(divisor));
+  if (divisor == 1 || multiplies || sources.empty()) {
+    return reduce(dtype, ReduceOp::kSum, dst, sources, count, multiplies ? 1.0 / divisor : factor);
+  }
+  if (count == 0) return;
+  const Scaling scaling =
+      is_floating(dtype) ? Scaling{factor, static_cast<double>(divisor)} : integer_scaling(factor, divisor);
+  row_of(dtype).average(dst, sources.data(), sources.size(), count, scaling);
+}
+
 void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor) {
   if (count > 0) row_of(dtype).scale(dst, src, count, factor);
 }
 
-double average_factor(DType dtype, double postscale, int num_averaged) {
-  const double quotient = postscale / num_averaged;
-  if (is_floating(dtype)) return quotient;
-  const double missing = std::fma(quotient, -num_averaged, postscale);
-  const bool too_small = postscale > 0 ? missing > 0 : missing < 0;
-  return too_small ? std::nextafter(quotient, std::copysign(HUGE_VAL, postscale)) : quotient;
+double integer_average_factor(double factor, int divisor) {
+  const double quotient = factor / divisor;
+  const double missing = std::fma(quotient, -divisor, factor);
+  const bool too_small = factor > 0 ? missing > 0 : missing < 0;
+  return too_small ? std::nextafter(quotient, std::copysign(HUGE_VAL, factor)) : quotient;
+}
+
+Scaling integer_scaling(double factor, int divisor) {
+  if (factor == 1.0) return {1.0, static_cast<double>(divisor)};
+  return {integer_average_factor(factor, divisor), 1.0};
 }
 
 std::string_view kernel_isa() { return table().isa; }

@@ -15,8 +15,10 @@ struct Job {
   std::byte* dst;
   const std::byte* const* sources;
   size_t num_sources;
-  double factor;
+  Scaling scaling;
 };
+
+inline constexpr Scaling kUnscaled{1.0, 1.0};
 
 // Integers are computed in an unsigned type that is not promoted to int: there, wrapping is defined.
 template <class T>
@@ -81,7 +83,7 @@ HVD_INLINE V combine(V a, V b) {
 // Each unit is read from all sources before it is written and no unit depends on another one, even where dst is
 // one of the sources: the compiler need not check for overlap. Not inlined, so that the callers share one copy.
 template <class First, class Rest, class Out, class Op, size_t kSources>
-__attribute__((noinline)) void fold(std::byte* dst, const std::byte* const* sources, size_t units, double factor) {
+__attribute__((noinline)) void fold(std::byte* dst, const std::byte* const* sources, size_t units, Scaling scaling) {
   const std::byte* s0 = sources[0];
   const std::byte* s1 = kSources > 1 ? sources[1] : nullptr;
   const std::byte* s2 = kSources > 2 ? sources[2] : nullptr;
@@ -92,20 +94,20 @@ __attribute__((noinline)) void fold(std::byte* dst, const std::byte* const* sour
     if constexpr (kSources > 1) value = combine<Op>(value, Rest::load(s1 + i * Rest::kUnitBytes));
     if constexpr (kSources > 2) value = combine<Op>(value, Rest::load(s2 + i * Rest::kUnitBytes));
     if constexpr (kSources > 3) value = combine<Op>(value, Rest::load(s3 + i * Rest::kUnitBytes));
-    if constexpr (Out::kScales) value = Out::times(value, factor);
+    if constexpr (Out::kScales) value = Out::times(value, scaling);
     Out::store(dst + i * Out::kUnitBytes, value);
   }
 }
 
 template <class First, class Rest, class Out, class Op>
-void fold_few(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t units, double factor) {
+void fold_few(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t units, Scaling scaling) {
   switch (num_sources) {
     case 2:
-      return fold<First, Rest, Out, Op, 2>(dst, sources, units, factor);
+      return fold<First, Rest, Out, Op, 2>(dst, sources, units, scaling);
     case 3:
-      return fold<First, Rest, Out, Op, 3>(dst, sources, units, factor);
+      return fold<First, Rest, Out, Op, 3>(dst, sources, units, scaling);
     default:
-      return fold<First, Rest, Out, Op, 4>(dst, sources, units, factor);
+      return fold<First, Rest, Out, Op, 4>(dst, sources, units, scaling);
   }
 }
 
@@ -117,16 +119,16 @@ void fold_block(const Job& job, size_t offset, size_t units) {
   alignas(kLineBytes) std::byte block[kBlockBytes];
   const std::byte* group[kMaxFused];
   for (size_t j = 0; j < kMaxFused; ++j) group[j] = job.sources[j] + offset;
-  fold<C, C, Acc, Op, kMaxFused>(block, group, units, 1.0);
+  fold<C, C, Acc, Op, kMaxFused>(block, group, units, kUnscaled);
   group[0] = block;
   size_t next = kMaxFused;
   for (; job.num_sources - next >= kMaxFused; next += kMaxFused - 1) {
     for (size_t j = 1; j < kMaxFused; ++j) group[j] = job.sources[next + j - 1] + offset;
-    fold<Acc, C, Acc, Op, kMaxFused>(block, group, units, 1.0);
+    fold<Acc, C, Acc, Op, kMaxFused>(block, group, units, kUnscaled);
   }
   const size_t left = job.num_sources - next;
   for (size_t j = 1; j <= left; ++j) group[j] = job.sources[next + j - 1] + offset;
-  fold_few<Acc, C, Out, Op>(job.dst + offset, group, left + 1, units, job.factor);
+  fold_few<Acc, C, Out, Op>(job.dst + offset, group, left + 1, units, job.scaling);
 }
 
 // `units` from `offset` (in bytes) on, of two or more sources.
@@ -135,7 +137,7 @@ void fold_range(const Job& job, size_t offset, size_t units) {
   if (job.num_sources <= kMaxFused) {
     const std::byte* group[kMaxFused];
     for (size_t j = 0; j < job.num_sources; ++j) group[j] = job.sources[j] + offset;
-    return fold_few<C, C, Out, Op>(job.dst + offset, group, job.num_sources, units, job.factor);
+    return fold_few<C, C, Out, Op>(job.dst + offset, group, job.num_sources, units, job.scaling);
   }
   constexpr size_t kBlockUnits = kBlockBytes / C::Acc::kUnitBytes;
   for (size_t first = 0; first < units; first += kBlockUnits) {
@@ -145,7 +147,7 @@ void fold_range(const Job& job, size_t offset, size_t units) {
 }
 
 // The elements after the last whole unit, of any number of sources.
-template <class C, class Op>
+template <class C, class Out, class Op>
 void fold_tail(const Job& job, size_t offset, size_t num_bytes) {
   alignas(kLineBytes) std::byte unit[C::kUnitBytes] = {};
   __builtin_memcpy(unit, job.sources[0] + offset, num_bytes);
@@ -154,7 +156,7 @@ void fold_tail(const Job& job, size_t offset, size_t num_bytes) {
     __builtin_memcpy(unit, job.sources[j] + offset, num_bytes);
     value = combine<Op>(value, C::load(unit));
   }
-  C::store(unit, C::times(value, job.factor));
+  Out::store(unit, Out::times(value, job.scaling));
   __builtin_memcpy(job.dst + offset, unit, num_bytes);
 }
 
@@ -175,7 +177,7 @@ void fold_all(const Job& job, size_t count) {
   if (units > lead) fold_range<C, Out, Op>(job, lead * C::kUnitBytes, units - lead);
   if constexpr (C::kLanes > 1) {
     const size_t tail = count % C::kLanes;
-    if (tail > 0) fold_tail<C, Op>(job, units * C::kUnitBytes, tail * (C::kUnitBytes / C::kLanes));
+    if (tail > 0) fold_tail<C, Out, Op>(job, units * C::kUnitBytes, tail * (C::kUnitBytes / C::kLanes));
   }
 }
 
@@ -184,30 +186,32 @@ void copy_kernel(std::byte* dst, const std::byte* src, size_t count, double) {
   if (dst != src) __builtin_memcpy(dst, src, count * (C::kUnitBytes / C::kLanes));
 }
 
-inline bool is_exact_in_float(double factor) { return static_cast<double>(static_cast<float>(factor)) == factor; }
-
-// One source times a factor, written by the codec Out.
+// One source, written by the codec Out.
 template <class C, class Out>
-void scale_all(std::byte* dst, const std::byte* src, size_t count, double factor) {
+void scale_all(std::byte* dst, const std::byte* src, size_t count, Scaling scaling) {
   const size_t units = count / C::kLanes;
-  fold<C, C, Out, Sum, 1>(dst, &src, units, factor);
+  fold<C, C, Out, Sum, 1>(dst, &src, units, scaling);
   if constexpr (C::kLanes > 1) {
     const size_t tail = count % C::kLanes;
-    if (tail > 0) fold_tail<C, Sum>({dst, &src, 1, factor}, units * C::kUnitBytes, tail * (C::kUnitBytes / C::kLanes));
+    if (tail == 0) return;
+    fold_tail<C, Out, Sum>({dst, &src, 1, scaling}, units * C::kUnitBytes, tail * (C::kUnitBytes / C::kLanes));
   }
 }
+
+// The codec of a type that applies a factor.
+template <class C>
+struct ScaledOf {
+  using Type = C;
+};
+template <class T>
+struct ScaledOf<Plain<T>> {
+  using Type = Scaled<T>;
+};
 
 template <class C>
 void scale_kernel(std::byte* dst, const std::byte* src, size_t count, double factor) {
   if (factor == 1.0) return copy_kernel<C>(dst, src, count, factor);
-  if constexpr (C::kScales) {
-    scale_all<C, C>(dst, src, count, factor);
-  } else {
-    if constexpr (std::is_same_v<C, Plain<float>>) {
-      if (is_exact_in_float(factor)) return scale_all<C, ScaledInFloat>(dst, src, count, factor);
-    }
-    scale_all<C, Scaled<typename C::Value>>(dst, src, count, factor);
-  }
+  scale_all<C, typename ScaledOf<C>::Type>(dst, src, count, {factor, 1.0});
 }
 
 // Integers fold a block, then scale it while it is in the cache: a factor is rare for them, and one loop for all
@@ -219,14 +223,14 @@ void fold_then_scale(const Job& job, size_t count) {
     const size_t n = count - first < kBlockUnits ? count - first : kBlockUnits;
     std::byte* part = job.dst + first * C::kUnitBytes;
     fold_range<C, C, Op>(job, first * C::kUnitBytes, n);
-    scale_kernel<C>(part, part, n, job.factor);
+    scale_kernel<C>(part, part, n, job.scaling.factor);
   }
 }
 
 template <class C, class Op>
 void reduce_kernel(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count, double factor) {
   if (num_sources == 1) return scale_kernel<C>(dst, sources[0], count, factor);
-  const Job job{dst, sources, num_sources, factor};
+  const Job job{dst, sources, num_sources, {factor, 1.0}};
   if constexpr (C::kScales) {
     fold_all<C, C, Op>(job, count);
   } else if (factor == 1.0) {
@@ -234,11 +238,16 @@ void reduce_kernel(std::byte* dst, const std::byte* const* sources, size_t num_s
   } else if constexpr (std::is_integral_v<typename C::Value>) {
     fold_then_scale<C, Op>(job, count);
   } else {
-    if constexpr (std::is_same_v<C, Plain<float>>) {
-      if (is_exact_in_float(factor)) return fold_all<C, ScaledInFloat, Op>(job, count);
-    }
     fold_all<C, Scaled<typename C::Value>, Op>(job, count);
   }
+}
+
+// The sum, read by the codec C and written by Out.
+template <class C, class Out>
+void average_kernel(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count,
+                    Scaling scaling) {
+  if (num_sources == 1) return scale_all<C, Out>(dst, sources[0], count, scaling);
+  fold_all<C, Out, Sum>({dst, sources, num_sources, scaling}, count);
 }
 
 // A bool has no factor.
@@ -246,27 +255,39 @@ template <class Op>
 void reduce_bool_kernel(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count, double) {
   using C = Plain<uint8_t>;
   if (num_sources == 1) return copy_kernel<C>(dst, sources[0], count, 1.0);
-  fold_all<C, C, Op>({dst, sources, num_sources, 1.0}, count);
+  fold_all<C, C, Op>({dst, sources, num_sources, kUnscaled}, count);
 }
 
-template <class C>
+inline void average_bool_kernel(std::byte* dst, const std::byte* const* sources, size_t num_sources, size_t count,
+                                Scaling) {
+  reduce_bool_kernel<Or>(dst, sources, num_sources, count, 1.0);
+}
+
+// `Wide` is the codec that reads what is averaged.
+template <class C, class Wide = C, class Out = Divided<typename ScaledOf<C>::Type>>
 constexpr KernelRow make_row() {
-  return {reduce_kernel<C, Sum>, reduce_kernel<C, Min>, reduce_kernel<C, Max>, reduce_kernel<C, Product>,
-          scale_kernel<C>};
+  return {reduce_kernel<C, Sum>,     reduce_kernel<C, Min>,     reduce_kernel<C, Max>,
+          reduce_kernel<C, Product>, average_kernel<Wide, Out>, scale_kernel<C>};
+}
+
+template <class T>
+constexpr KernelRow make_integer_row() {
+  using Wide = std::conditional_t<sizeof(T) == sizeof(int64_t), WideInInt128<T>, WideInFloat64<T>>;
+  return make_row<Plain<T>, Wide, Wide>();
 }
 
 constexpr KernelTable make_table(const char* isa) {
   return {isa,
           {{reduce_bool_kernel<Or>, reduce_bool_kernel<And>, reduce_bool_kernel<Or>, reduce_bool_kernel<And>,
-            copy_kernel<Plain<uint8_t>>},
-           make_row<Plain<uint8_t>>(),
-           make_row<Plain<int8_t>>(),
-           make_row<Plain<uint16_t>>(),
-           make_row<Plain<int16_t>>(),
-           make_row<Plain<uint32_t>>(),
-           make_row<Plain<int32_t>>(),
-           make_row<Plain<uint64_t>>(),
-           make_row<Plain<int64_t>>(),
+            average_bool_kernel, copy_kernel<Plain<uint8_t>>},
+           make_integer_row<uint8_t>(),
+           make_integer_row<int8_t>(),
+           make_integer_row<uint16_t>(),
+           make_integer_row<int16_t>(),
+           make_integer_row<uint32_t>(),
+           make_integer_row<int32_t>(),
+           make_integer_row<uint64_t>(),
+           make_integer_row<int64_t>(),
            make_row<Float16>(),
            make_row<BFloat16>(),
            make_row<Plain<float>>(),

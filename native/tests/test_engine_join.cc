@@ -159,5 +159,18 @@ TEST("weights: the average counts each rank as often as its weight says") {
   }
 }
 
+TEST("join: the device is a hint, which hosts without a GPU pass over") {
+  EngineOptions options;
+  options.gpu = GpuOptions{};  // looks for a driver in no place, and finds none
+  World world(2, options);
+  world.run([&](int rank) {
+    auto operation = make_operation(OpKind::kJoin, "join.noname", {}, {});
+    operation->spec.cacheable = false;
+    operation->device = rank;
+    run_operation(world.engine(rank), operation);
+    CHECK(operation->last_joined >= 0);
+  });
+}
+
 }  // namespace
 }  // namespace hvd::testing

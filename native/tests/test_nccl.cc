@@ -77,8 +77,8 @@ TEST("nccl: a rank that is alone can be made to call NCCL") {
   CHECK_EQ(world.end(), "");
 }
 
-// prescale, postscale of each of two ranks; whether it is an average.
-void check_factors(std::vector<double> prescales, double postscale, bool averages) {
+// prescale of each of two ranks; postscale, and what an average divides by.
+void check_factors(std::vector<double> prescales, double postscale, int divisor) {
   NcclWorld world(2);
   world.add_communicators();
   world.run([&](int rank) {
@@ -88,7 +88,7 @@ void check_factors(std::vector<double> prescales, double postscale, bool average
       batch.prescale = prescales[static_cast<size_t>(rank)];
       batch.prescaled = prescales[0] != 1.0 || prescales[1] != 1.0;
       batch.postscale = postscale;
-      batch.averages = averages;
+      batch.divisor = divisor;
       batch.inputs = batch.outputs = {tensor.extent()};
       REQUIRE(nccl::NcclBackend::serves(batch));
       const auto execution = world.rank(rank).backend().allreduce(std::move(batch));
@@ -96,7 +96,7 @@ void check_factors(std::vector<double> prescales, double postscale, bool average
       check_values(tensor.memory, dtype, 100, [&](int64_t i) {
         double sum = 0;
         for (int r = 0; r < 2; ++r) sum += sample(dtype, ReduceOp::kSum, r, i) * prescales[static_cast<size_t>(r)];
-        return sum * postscale;
+        return sum / divisor * postscale;
       });
     }
   });
@@ -104,11 +104,12 @@ void check_factors(std::vector<double> prescales, double postscale, bool average
 }
 
 TEST("nccl: averages and factors, also of one rank only") {
-  check_factors({1.0, 1.0}, 0.5, true);
-  check_factors({1.0, 1.0}, 2.0, false);
-  check_factors({0.25, 0.25}, 8.0, false);
-  check_factors({1.0, 2.0}, 1.0, false);  // as if the first had joined
-  check_factors({0.0, 0.5}, 0.5, true);
+  check_factors({1.0, 1.0}, 1.0, 2);
+  check_factors({1.0, 1.0}, 2.0, 1);
+  check_factors({0.25, 0.25}, 8.0, 1);
+  check_factors({0.25, 0.25}, 8.0, 2);
+  check_factors({1.0, 2.0}, 1.0, 1);  // as if the first had joined
+  check_factors({0.0, 0.5}, 1.0, 2);
 }
 
 TEST("nccl: equal and unequal shares are reduced and scattered") {

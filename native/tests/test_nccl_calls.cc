@@ -49,8 +49,7 @@ TEST("nccl calls: each tensor that is not empty has its call, in the order of th
 
 TEST("nccl calls: averages are NCCL's own, other factors a sum of products") {
   Batch batch = batch_of(4, 0);
-  batch.postscale = 0.25;
-  batch.averages = true;
+  batch.divisor = 4;
   CHECK(nccl::serves(batch));
   CHECK_EQ(nccl::allreduce_calls(batch, false).op, nccl::kAvg);
   batch.prescaled = true;  // another member has a factor: all must call the same

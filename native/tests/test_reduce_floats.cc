@@ -210,16 +210,25 @@ TEST("scale: by NaN gives NaN, whatever its payload") {
   }
 }
 
-TEST("reduce: the average of whole numbers is exact") {
+TEST("average: of equal whole numbers it is exact") {
   const EachIsa isas;
   for (const std::string_view isa : isas.names()) {
     select_kernel_isa(isa);
-    for (size_t num_sources = 2; num_sources <= 50; ++num_sources) {
-      std::vector<float> values;
-      for (size_t i = 0; i < 100; ++i) values.push_back(static_cast<float>(i));
-      const std::vector<std::vector<float>> sources(num_sources, values);
-      check_equal(reduced(DType::kFloat32, ReduceOp::kSum, sources, 1.0 / num_sources), values, "average",
-                  ReduceOp::kSum);
+    for (const DType dtype : kFloatDTypes) {
+      testing::with_type(dtype, [&](auto element) {
+        using T = decltype(element);
+        if constexpr (testing::kIsFloating<T>) {
+          std::vector<T> values;
+          for (int i = 0; i < 100; ++i) values.push_back(make<T>(i));
+          for (int num_sources = 2; num_sources <= 50; ++num_sources) {
+            const std::vector<const std::byte*> sources(static_cast<size_t>(num_sources),
+                                                        reinterpret_cast<const std::byte*>(values.data()));
+            std::vector<T> result(values.size());
+            average(dtype, reinterpret_cast<std::byte*>(result.data()), sources, result.size(), 1.0, num_sources);
+            check_equal(result, values, "average", ReduceOp::kSum);
+          }
+        }
+      });
     }
   }
 }

@@ -134,19 +134,26 @@ T scaled(DType dtype, T value, double factor) {
   return result;
 }
 
-TEST("average_factor: no average of integers is lost to truncation, and powers of two stay exact") {
-  for (int num_averaged = 1; num_averaged <= 5000; ++num_averaged) {
+template <class T>
+std::vector<T> averaged(DType dtype, const std::vector<std::vector<T>>& sources, int divisor, double factor = 1.0) {
+  std::vector<T> result(sources[0].size());
+  std::vector<const std::byte*> pointers;
+  for (const auto& source : sources) pointers.push_back(reinterpret_cast<const std::byte*>(source.data()));
+  average(dtype, reinterpret_cast<std::byte*>(result.data()), pointers, result.size(), factor, divisor);
+  return result;
+}
+
+TEST("integer_average_factor: no average is lost to truncation, and powers of two stay exact") {
+  for (int divisor = 1; divisor <= 5000; ++divisor) {
     for (const double value : {1.0, -1.0, 7.0, 1e6}) {
-      const double factor = average_factor(DType::kInt64, 1.0, num_averaged);
-      CHECK_EQ(std::trunc(value * num_averaged * factor), value);
+      const double factor = integer_average_factor(1.0, divisor);
+      CHECK_EQ(std::trunc(value * divisor * factor), value);
       // One less, and the quotient is one less.
-      CHECK_EQ(std::trunc((value * num_averaged - std::copysign(1.0, value)) * factor),
-               value - std::copysign(1.0, value));
+      CHECK_EQ(std::trunc((value * divisor - std::copysign(1.0, value)) * factor), value - std::copysign(1.0, value));
     }
   }
-  CHECK_EQ(average_factor(DType::kInt32, 1.0, 8), 0.125);
-  CHECK_EQ(average_factor(DType::kInt32, -3.0, 1), -3.0);
-  CHECK_EQ(average_factor(DType::kFloat32, 1.0, 49), 1.0 / 49);
+  CHECK_EQ(integer_average_factor(1.0, 8), 0.125);
+  CHECK_EQ(integer_average_factor(-3.0, 1), -3.0);
 }
 
 }  // namespace
@@ -232,8 +239,111 @@ TEST("reduce: integers wrap around") {
     CHECK(reduced<int32_t>(DType::kInt32, ReduceOp::kSum, {{INT32_MAX}, {INT32_MAX}}) == (std::vector<int32_t>{-2}));
     CHECK(reduced<int64_t>(DType::kInt64, ReduceOp::kProduct, {{INT64_MIN}, {-1}}) ==
           (std::vector<int64_t>{INT64_MIN}));
-    // An average: the sum wraps in its own type first.
+    // A sum that is scaled wraps in its own type first.
     CHECK(reduced<int8_t>(DType::kInt8, ReduceOp::kSum, {{100}, {100}}, 0.5) == (std::vector<int8_t>{-28}));
+  }
+}
+
+TEST("average: every dtype, number of sources and instruction set") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const DType dtype : all_dtypes()) {
+      testing::with_type(dtype, [&](auto element) {
+        using T = decltype(element);
+        for (size_t num_sources = 1; num_sources <= 11; ++num_sources) {
+          Random random;
+          std::vector<std::vector<T>> sources(num_sources, std::vector<T>(1003));
+          for (auto& source : sources) {
+            for (T& value : source) value = testing::random_element<T>(random);
+          }
+          // More than there are sources: those that have joined count, too.
+          for (const int divisor : {static_cast<int>(num_sources), static_cast<int>(num_sources) + 1, 64}) {
+            const auto expected = testing::expected_average(sources, num_sources, 1.0, divisor);
+            const auto actual = averaged(dtype, sources, divisor);
+            const auto* memory = reinterpret_cast<const std::byte*>(actual.data());
+            CHECK_EQ(testing::first_difference(memory, expected.data(), 1003), size_t{1003});
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST("average: in place, and times a factor") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+      testing::with_type(dtype, [&](auto element) {
+        using T = decltype(element);
+        if constexpr (testing::kIsFloating<T>) {
+          Random random;
+          std::vector<std::vector<T>> sources(3, std::vector<T>(333));
+          for (auto& source : sources) {
+            for (T& value : source) value = testing::random_element<T>(random);
+          }
+          for (const int divisor : {2, 3}) {
+            const auto expected = testing::expected_average(sources, 3, 0.3, divisor);
+            auto copies = sources;
+            const std::byte* pointers[] = {reinterpret_cast<std::byte*>(copies[0].data()),
+                                           reinterpret_cast<std::byte*>(copies[1].data()),
+                                           reinterpret_cast<std::byte*>(copies[2].data())};
+            auto* dst = reinterpret_cast<std::byte*>(copies[1].data());
+            average(dtype, dst, pointers, 333, 0.3, divisor);
+            CHECK_EQ(testing::first_difference(dst, expected.data(), 333), size_t{333});
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST("average: integers at the ends of their range, where a sum wraps and float64 is too short") {
+  const EachIsa isas;
+  constexpr int64_t kLarge = (int64_t{1} << 53) + 1;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    CHECK(averaged<int8_t>(DType::kInt8, {{100, -100}, {100, -100}, {100, -101}}, 3) ==
+          (std::vector<int8_t>{100, -100}));
+    CHECK(averaged<uint8_t>(DType::kUInt8, {{255, 254}, {255, 255}}, 2) == (std::vector<uint8_t>{255, 254}));
+    CHECK(averaged<int32_t>(DType::kInt32, {{INT32_MIN, INT32_MAX}, {INT32_MIN, INT32_MAX}}, 2) ==
+          (std::vector<int32_t>{INT32_MIN, INT32_MAX}));
+    CHECK(averaged<int64_t>(DType::kInt64, {{INT64_MIN, kLarge, -3}, {INT64_MIN, kLarge, 0}, {INT64_MIN, kLarge, 1}},
+                            3) == (std::vector<int64_t>{INT64_MIN, kLarge, 0}));
+    CHECK(averaged<int64_t>(DType::kInt64, {{INT64_MAX}, {INT64_MAX - 1}, {INT64_MAX}}, 3) ==
+          (std::vector<int64_t>{INT64_MAX - 1}));
+    CHECK(averaged<uint64_t>(DType::kUInt64, {{UINT64_MAX}, {UINT64_MAX}, {UINT64_MAX}}, 3) ==
+          (std::vector<uint64_t>{UINT64_MAX}));
+    CHECK(averaged<uint64_t>(DType::kUInt64, {{UINT64_MAX}, {5}}, 2) ==
+          (std::vector<uint64_t>{(uint64_t{1} << 63) + 2}));
+  }
+}
+
+TEST("average: with a factor, integers are multiplied in float64 and saturate") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    CHECK(averaged<int32_t>(DType::kInt32, {{7, -7}, {8, -8}}, 2, 3.0) == (std::vector<int32_t>{22, -22}));
+    CHECK(averaged<int8_t>(DType::kInt8, {{100}, {100}}, 2, 2.0) == (std::vector<int8_t>{127}));
+    CHECK(averaged<int64_t>(DType::kInt64, {{7}, {8}}, 2, 3.0) == (std::vector<int64_t>{22}));
+    CHECK(averaged<int64_t>(DType::kInt64, {{INT64_MAX}, {INT64_MAX}}, 2, 2.0) == (std::vector<int64_t>{INT64_MAX}));
+    CHECK(averaged<uint64_t>(DType::kUInt64, {{1}, {2}}, 2, -1.0) == (std::vector<uint64_t>{0}));
+  }
+}
+
+TEST("scale: a factor is rounded to float32 first, as frameworks do") {
+  const EachIsa isas;
+  for (const std::string_view isa : isas.names()) {
+    select_kernel_isa(isa);
+    // In float64 the product would round to the other neighbour.
+    size_t differ = 0;
+    for (int i = 1; i <= 1000; ++i) {
+      const float value = 1.0f + static_cast<float>(i) * 0x1p-20f;
+      CHECK_EQ(scaled<float>(DType::kFloat32, value, 0.1), value * 0.1f);
+      differ += value * 0.1f != static_cast<float>(double{value} * 0.1);
+    }
+    CHECK(differ > 100);
   }
 }
 

@@ -144,8 +144,58 @@ T finish(V value, double factor) {
   } else {
     if (factor == 1) return value;
     if constexpr (std::is_integral_v<T>) return truncate<T>(static_cast<double>(value) * factor);
-    return static_cast<T>(static_cast<double>(value) * factor);
+    if constexpr (std::is_floating_point_v<T>) return value * static_cast<T>(factor);
   }
+}
+
+// Integers digit by digit in base 2^32, so that nothing is lost.
+template <class T>
+T exact_average(const std::vector<std::vector<T>>& sources, size_t num_sources, size_t at, int divisor) {
+  int64_t high = 0;
+  int64_t low = 0;
+  for (size_t j = 0; j < num_sources; ++j) {
+    if constexpr (std::is_unsigned_v<T>) {
+      high += static_cast<int64_t>(static_cast<uint64_t>(sources[j][at]) >> 32);
+    } else {
+      high += static_cast<int64_t>(sources[j][at]) >> 32;
+    }
+    low += static_cast<int64_t>(static_cast<uint64_t>(sources[j][at]) & 0xffffffff);
+  }
+  high += low >> 32;
+  low &= 0xffffffff;
+  // Long division, rounded down at first.
+  int64_t quotient = high / divisor;
+  int64_t rest = high % divisor;
+  if (rest < 0) {
+    rest += divisor;
+    --quotient;
+  }
+  const int64_t tail = (rest << 32) + low;
+  uint64_t result = (static_cast<uint64_t>(quotient) << 32) + static_cast<uint64_t>(tail / divisor);
+  if (high < 0 && tail % divisor != 0) ++result;
+  return static_cast<T>(result);
+}
+
+// Of integers for a factor of 1 only.
+template <class T>
+std::vector<T> expected_average(const std::vector<std::vector<T>>& sources, size_t num_sources, double factor,
+                                int divisor) {
+  std::vector<T> result(sources[0].size());
+  for (size_t i = 0; i < result.size(); ++i) {
+    if constexpr (std::is_integral_v<T>) {
+      result[i] = exact_average(sources, num_sources, i, divisor);
+    } else {
+      auto value = widen(sources[0][i]);
+      for (size_t j = 1; j < num_sources; ++j) value = combine(ReduceOp::kSum, value, widen(sources[j][i]));
+      if constexpr (std::is_same_v<T, Bool>) {
+        result[i] = value;
+      } else {
+        const auto quotient = value / static_cast<decltype(value)>(divisor);
+        result[i] = finish<T>(quotient, factor);
+      }
+    }
+  }
+  return result;
 }
 
 template <class T>

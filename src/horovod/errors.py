@@ -11,7 +11,9 @@ RuntimeError
 └── HostsUpdatedInterrupt      elastic: the set of hosts changed
 ValueError
 └── UsageError                 the call itself is wrong; only the calling rank sees it
-    └── DuplicateNameError     the name is already in flight in this process set
+    ├── DuplicateNameError     the name is already in flight in this process set
+    └── UnsupportedError       a reduction that does not exist for this (also a
+                               NotImplementedError and a HorovodInternalError)
 ImportError
 └── HorovodVersionMismatchError
 RuntimeError
@@ -73,6 +75,13 @@ class UsageError(ValueError):
 
 class DuplicateNameError(UsageError):
     """An operation with the same name is still in flight in the same process set."""
+
+
+class UnsupportedError(UsageError, HorovodInternalError, NotImplementedError):
+    """There is no such reduction: reducescatter has Sum and Average, Adasum takes floating types.
+
+    Earlier versions raised one or another of these classes, so scripts catch any of them.
+    """
 
 
 class StartError(RuntimeError):

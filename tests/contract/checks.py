@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import collectives
+import exact_numbers
 import handles
 import joining
 import process_sets
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 SIZES: dict[Check, tuple[int, ...]] = {
     **dict.fromkeys(collectives.CHECKS, (1, 2, 3)),
+    **dict.fromkeys(exact_numbers.CHECKS, (1, 2, 3)),
     **dict.fromkeys(handles.CHECKS, (1, 3)),
     **dict.fromkeys(process_sets.CHECKS, (1, 2, 3, 5)),
     **dict.fromkeys(joining.CHECKS, (1, 2, 3, 4)),

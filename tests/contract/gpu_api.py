@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class GpuApi(TorchApi):
     """See :class:`collectives.Api`; tensors are on the current device."""
 
+    scales_before_the_sum = True
+
     def tensor(self, values: Any, dtype: str) -> torch.Tensor:
         return super().tensor(values, dtype).to("cuda")
 

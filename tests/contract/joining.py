@@ -56,6 +56,12 @@ def _join(api: Api, size: int, first: int, **kwargs: Any) -> None:
     assert (every == last).all()
 
 
+def a_device_that_is_not_there_is_passed_over(api: Api, rank: int, size: int) -> None:
+    # As scripts name their local rank, whether or not their tensors are on GPUs.
+    last = api.call("join", 99 if rank == 0 else -1)
+    assert 0 <= last < size
+
+
 def ranks_that_have_joined_change_no_reduction(api: Api, rank: int, size: int) -> None:
     if size == 1:
         return
@@ -233,6 +239,7 @@ def operations_without_a_name_match_again_after_a_join(api: Api, rank: int, size
 
 CHECKS: tuple[Callable[[Api, int, int], None], ...] = (
     averages_go_on_dividing_by_all_ranks,
+    a_device_that_is_not_there_is_passed_over,
     ranks_that_have_joined_change_no_reduction,
     groups_and_scaled_tensors_are_reduced_without_the_joined,
     averages_can_divide_by_those_that_have_not_joined,

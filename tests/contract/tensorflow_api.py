@@ -37,6 +37,7 @@ LACKING = {
     "groups_may_hold_anything_but_nothing": "an empty list is returned as it is",
     "operations_of_all_kinds_run_together": _NO_ORDER,
     "sets_come_and_go_while_operations_are_in_flight": _NO_ORDER,
+    "a_device_that_is_not_there_is_passed_over": "join() has no argument for it",
     "averages_can_divide_by_those_that_have_not_joined": "join() has no argument for it",
     "weights_count_as_often_as_they_say": _NO_WEIGHT,
     "a_weight_may_be_zero_but_not_all": _NO_WEIGHT,

@@ -23,6 +23,11 @@ from collectives import (
     operations_of_all_kinds_run_together,
     reducescatter_leaves_own_rows,
 )
+from exact_numbers import (
+    averages_are_quotients_of_the_dtype,
+    averages_of_integers_are_exact_however_large,
+    factors_give_the_bits_of_the_dtypes_own_product,
+)
 from torch_api import TorchApi
 
 import horovod
@@ -44,6 +49,9 @@ CHECKS = (
     broadcast_copies_from_every_root,
     reducescatter_leaves_own_rows,
     operations_of_all_kinds_run_together,
+    factors_give_the_bits_of_the_dtypes_own_product,
+    averages_are_quotients_of_the_dtype,
+    averages_of_integers_are_exact_however_large,
 )
 
 

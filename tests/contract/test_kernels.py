@@ -14,6 +14,11 @@ from collectives import (
     large_tensors_are_reduced_and_gathered,
     reducescatter_leaves_own_rows,
 )
+from exact_numbers import (
+    averages_are_quotients_of_the_dtype,
+    averages_of_integers_are_exact_however_large,
+    factors_give_the_bits_of_the_dtypes_own_product,
+)
 from thread_ranks import run_ranks
 from torch_api import TorchApi
 
@@ -30,6 +35,9 @@ CHECKS = (
     allreduce_scales_before_and_after,
     large_tensors_are_reduced_and_gathered,
     reducescatter_leaves_own_rows,
+    factors_give_the_bits_of_the_dtypes_own_product,
+    averages_are_quotients_of_the_dtype,
+    averages_of_integers_are_exact_however_large,
 )
 
 

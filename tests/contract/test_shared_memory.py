@@ -14,6 +14,11 @@ from collectives import (
     average_of_integers_truncates_towards_zero,
     grouped_allreduce_keeps_order_shapes_and_dtypes,
 )
+from exact_numbers import (
+    averages_are_quotients_of_the_dtype,
+    averages_of_integers_are_exact_however_large,
+    factors_give_the_bits_of_the_dtypes_own_product,
+)
 from thread_ranks import ThreadRanks
 from torch_api import TorchApi
 
@@ -32,6 +37,9 @@ CHECKS = (
     allreduce_scales_before_and_after,
     allreduce_gives_the_same_bits_on_all_ranks,
     grouped_allreduce_keeps_order_shapes_and_dtypes,
+    factors_give_the_bits_of_the_dtypes_own_product,
+    averages_are_quotients_of_the_dtype,
+    averages_of_integers_are_exact_however_large,
 )
 _NUM_BYTES = 64 << 20
 _ALIGNMENT = 64

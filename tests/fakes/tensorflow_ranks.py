@@ -94,6 +94,37 @@ def slices_are_gathered() -> None:
     )
 
 
+def slices_of_integers_average_to_floats() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    for dtype, mean in ((tf.int64, tf.float64), (tf.int32, tf.float64), (tf.int8, tf.float32)):
+        values = tf.fill([1, 2], tf.cast(rank + 1, dtype))
+        slices = tf.IndexedSlices(values, tf.constant([0]), dense_shape=tf.constant([5, 2]))
+        for got in (hvd.allreduce(slices), hvd.grouped_allreduce([slices])[0]):
+            assert got.values.dtype == mean
+            expected = tf.constant([[r + 1, r + 1] for r in range(size)], dtype) / size
+            np.testing.assert_array_equal(got.values, expected)
+
+
+def a_gpu_that_is_not_there_is_no_place_to_run() -> None:
+    size = hvd.size()
+    place = {"device_dense": "/gpu:0", "device_sparse": "/device:GPU:0"}
+    assert hvd.allreduce(tf.ones(3), op=hvd.Sum, **place).numpy().tolist() == [size] * 3
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=float(hvd.rank()))
+        hook = hvd.BroadcastGlobalVariablesHook(0, device="/gpu:0")
+        hook.begin()
+        tensor = hvd.allreduce(tf.ones(3), op=hvd.Sum, **place)
+        slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([5, 2]))
+        gathered = hvd.allreduce(slices, op=hvd.Sum, **place)
+        rows = hvd.reducescatter(tf.ones(size), op=hvd.Sum, device_dense="/gpu:0")
+        session.run(tf.compat.v1.global_variables_initializer())
+        hook.after_create_session(session, None)
+        assert session.run(variable) == 0.0
+        assert session.run(tensor).tolist() == [size] * 3
+        assert session.run(gathered).values.shape == (size, 2)
+        assert session.run(rows).tolist() == [size]
+
+
 def groups_mix_slices_and_tensors() -> None:
     rank, size = hvd.rank(), hvd.size()
     group = [_slices(rank), tf.ones(3), _slices(rank), tf.fill([2], 2)]
@@ -342,6 +373,8 @@ def ctrl_c_ends_an_eager_wait() -> None:
 
 SCENARIOS = (
     slices_are_gathered,
+    slices_of_integers_average_to_floats,
+    a_gpu_that_is_not_there_is_no_place_to_run,
     groups_mix_slices_and_tensors,
     variables_are_overwritten,
     variables_of_a_session_are_overwritten,

@@ -83,8 +83,24 @@ def _scale_integers(values: Array, factor: float) -> Array:
 
 def _reduce_integers(dtype: str, inputs: list[Array], how: Reduction) -> Array:
     scaled = [_scale_integers(values, how.prescale) for values in inputs]
+    if how.op is ReduceOp.AVERAGE and how.num_averaged > 1:
+        return _average_integers(dtype, scaled, how)
     # Integers wrap around, so that the order does not matter.
     return _scale_integers(_COMBINE[how.op].reduce(scaled, dtype=dtype), _factor(how, whole=True))
+
+
+def _average_integers(dtype: str, inputs: list[Array], how: Reduction) -> Array:
+    """Python's integers hold every sum; a factor is applied in float64."""
+    info = np.iinfo(dtype)
+
+    def average(total: int) -> int:
+        if how.postscale == 1.0:
+            quotient = abs(total) // how.num_averaged
+            return quotient if total >= 0 else -quotient
+        return int(min(max(math.trunc(total * _factor(how, whole=True)), info.min), info.max))
+
+    totals = [sum(int(value) for value in values) for values in zip(*inputs, strict=True)]
+    return np.array([average(total) for total in totals], dtype)
 
 
 def _reduce_floats(dtype: str, inputs: list[Array], how: Reduction) -> tuple[Array, Array]:

@@ -27,7 +27,7 @@ class AdasumTask final : public Task {
       const size_t bytes = static_cast<size_t>(count_) * size_of(dtype_);
       value_ = context.staging.take(bytes);
       received_ = context.staging.take(bytes);
-      pack(batch_.dtype, batch_.prescale, batch_.inputs, value_.data());
+      pack(batch_, value_.data());
     } else {
       end_round(rounds_[next_round_++]);
     }
@@ -35,7 +35,7 @@ class AdasumTask final : public Task {
       start_round(context, rounds_[next_round_], requests);
       return true;
     }
-    unpack(batch_.dtype, batch_.postscale, value_.data(), batch_.outputs);
+    unpack(batch_, value_.data());
     context.staging.give_back(std::move(value_));
     context.staging.give_back(std::move(received_));
     return false;

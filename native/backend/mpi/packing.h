@@ -1,4 +1,4 @@
-// Several tensors, or half types, in one piece of memory and back.
+// Several tensors, or what travels in another type than its own, in one piece of memory and back.
 #pragma once
 
 #include <vector>
@@ -7,12 +7,19 @@
 
 namespace hvd::mpi {
 
+// How the values of a batch travel: as so many elements of a dtype for each of their own.
+struct Wire {
+  DType dtype;
+  int64_t words = 1;
+};
+[[nodiscard]] Wire wire_of(const Batch& batch);
+
 [[nodiscard]] int64_t total_of(const std::vector<Extent>& extents);
 
-// The tensors, times `factor`, one after the other in the wire dtype. Memory may be the only tensor itself.
-void pack(DType dtype, double factor, const std::vector<Extent>& inputs, std::byte* memory);
+// The inputs, times the prescale factor, one after the other as they travel. Memory may be the only input itself.
+void pack(const Batch& batch, std::byte* memory);
 
-// The reverse.
-void unpack(DType dtype, double factor, const std::byte* memory, const std::vector<Extent>& outputs);
+// The reverse: divides, applies the postscale factor, and fills the outputs. Memory is written, too.
+void unpack(const Batch& batch, std::byte* memory);
 
 }  // namespace hvd::mpi

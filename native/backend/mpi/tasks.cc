@@ -13,7 +13,7 @@ bool lies_in_one_piece(const std::vector<Extent>& extents) { return extents.size
 // One round of requests, and what comes before and after it.
 class Collective : public Task {
  public:
-  Collective(Batch batch, SharedComm comm) : batch_(std::move(batch)), comm_(std::move(comm)) {}
+  Collective(Batch batch, SharedComm comm) : batch_(std::move(batch)), comm_(std::move(comm)), wire_(wire_of(batch_)) {}
 
   bool go_on(Context& context, std::vector<Request>& requests) final {
     if (started_) {
@@ -33,14 +33,16 @@ class Collective : public Task {
 
   [[nodiscard]] const Batch& batch() const { return batch_; }
   [[nodiscard]] Comm comm() const { return comm_->get(); }
-  [[nodiscard]] bool is_converted() const { return wire_dtype(batch_.dtype) != batch_.dtype; }
+  [[nodiscard]] bool is_converted() const { return wire_.dtype != batch_.dtype || wire_.words != 1; }
+  [[nodiscard]] const Wire& wire() const { return wire_; }
   [[nodiscard]] size_t wire_bytes(int64_t count) const {
-    return static_cast<size_t>(count) * size_of(wire_dtype(batch_.dtype));
+    return static_cast<size_t>(count * wire_.words) * size_of(wire_.dtype);
   }
 
  private:
   Batch batch_;
   SharedComm comm_;
+  Wire wire_;
   bool started_ = false;
 };
 
@@ -48,25 +50,25 @@ class Allreduce final : public Collective {
  public:
   Allreduce(Batch batch, SharedComm comm, const Operators& operators)
       : Collective(std::move(batch), std::move(comm)),
-        reduction_(reduction_of(wire_dtype(this->batch().dtype), this->batch().op, operators)) {}
+        reduction_(reduction_of(wire().dtype, this->batch().op, operators)) {}
 
  private:
   void start(Context& context, Request& request) override {
     const Batch& its = batch();
-    const int64_t count = total_of(its.inputs);
+    const int64_t count = total_of(its.inputs) * wire().words;
     const bool packed = is_converted() || !lies_in_one_piece(its.inputs);
-    if (packed) staging_ = context.staging.take(wire_bytes(count));
+    if (packed) staging_ = context.staging.take(wire_bytes(total_of(its.inputs)));
     result_ = packed ? staging_.data() : its.outputs.front().data;
     const std::byte* given = its.inputs.front().data;
     const bool as_it_is = !packed && its.prescale == 1.0 && given != result_;
-    if (!as_it_is) pack(its.dtype, its.prescale, its.inputs, result_);
+    if (!as_it_is) pack(its, result_);
     context.check(context.functions.iallreduce(as_it_is ? given : in_place(), result_, count, reduction_.datatype,
                                                reduction_.op, comm(), &request),
                   "MPI_Iallreduce");
   }
 
   void finish(Context& context) override {
-    unpack(batch().dtype, batch().postscale, result_, batch().outputs);
+    unpack(batch(), result_);
     context.staging.give_back(std::move(staging_));
   }
 
@@ -79,8 +81,10 @@ class Reducescatter final : public Collective {
  public:
   Reducescatter(Batch batch, SharedComm comm, const Operators& operators, const std::vector<int64_t>& counts)
       : Collective(std::move(batch), std::move(comm)),
-        reduction_(reduction_of(wire_dtype(this->batch().dtype), this->batch().op, operators)),
-        counts_(counts.begin(), counts.end()) {}
+        reduction_(reduction_of(wire().dtype, this->batch().op, operators)),
+        counts_(counts.begin(), counts.end()) {
+    for (Count& count : counts_) count *= wire().words;
+  }
 
  private:
   void start(Context& context, Request& request) override {
@@ -88,7 +92,7 @@ class Reducescatter final : public Collective {
     const std::byte* given = its.inputs.front().data;
     if (is_converted() || its.prescale != 1.0 || !lies_in_one_piece(its.inputs)) {
       input_ = context.staging.take(wire_bytes(total_of(its.inputs)));
-      pack(its.dtype, its.prescale, its.inputs, input_.data());
+      pack(its, input_.data());
       given = input_.data();
     }
     if (is_converted() || !lies_in_one_piece(its.outputs)) {
@@ -101,7 +105,7 @@ class Reducescatter final : public Collective {
   }
 
   void finish(Context& context) override {
-    unpack(batch().dtype, batch().postscale, result_, batch().outputs);
+    unpack(batch(), result_);
     context.staging.give_back(std::move(input_));
     context.staging.give_back(std::move(output_));
   }
@@ -124,12 +128,12 @@ class Broadcast final : public Collective {
     const bool packed = !lies_in_one_piece(its.inputs);
     if (packed) staging_ = context.staging.take(wire_bytes(total_of(its.inputs)));
     value_ = packed ? staging_.data() : (is_root_ ? its.inputs : its.outputs).front().data;
-    if (is_root_) pack(its.dtype, 1.0, its.inputs, value_);
+    if (is_root_) pack(its, value_);
     context.check(context.functions.ibcast(value_, total_of(its.inputs), kByte, root_, comm(), &request), "MPI_Ibcast");
   }
 
   void finish(Context& context) override {
-    unpack(batch().dtype, 1.0, value_, batch().outputs);
+    unpack(batch(), value_);
     context.staging.give_back(std::move(staging_));
   }
 

@@ -71,7 +71,11 @@ void DirectExecution::reduce_block(int64_t count) {
     operands_[member] = scaled;
   }
   std::byte* result = places_[static_cast<size_t>(batch_.set_rank)];
-  reduce(batch_.dtype, batch_.op, result, operands_, num_elements, batch_.postscale);
+  if (batch_.divisor != 1) {
+    average(batch_.dtype, result, operands_, num_elements, batch_.postscale, batch_.divisor);
+  } else {
+    reduce(batch_.dtype, batch_.op, result, operands_, num_elements, batch_.postscale);
+  }
   for (std::byte* place : places_) {
     if (place != result) std::memcpy(place, result, num_elements * element_bytes_);
   }

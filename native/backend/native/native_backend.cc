@@ -54,22 +54,28 @@ PlanContext NativeBackend::context_of(const Batch& batch, int64_t elements_per_r
 
 // Inside a host everybody reaches everybody at memory speed, and two hops beat many. Between hosts the cost model
 // chooses. But some algorithms start to reduce an element where its place in the batch says: only where all are reduced
-// in the order of the ranks, as in kDirect and kExchange, does it not matter to the result what travels together.
+// in the order of the ranks, as in kDirect and kExchange, does it not matter to the result what travels together. There
+// also one rank alone adds up an element, so that no sum of integers that are averaged need fit into their dtype.
 Choice NativeBackend::choose_for_allreduce(const PlanContext& context, const Batch& batch, int64_t count) const {
   const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
   const int64_t bytes = count * element_bytes;
-  if (plans_.allreduce && (!deterministic_ || is_in_rank_order(*plans_.allreduce))) {
+  const bool in_rank_order = must_be_in_rank_order(batch);
+  if (plans_.allreduce && (!in_rank_order || is_in_rank_order(*plans_.allreduce))) {
     const bool whole = *plans_.allreduce == Algorithm::kExchange || *plans_.allreduce == Algorithm::kDoubling;
     const int64_t chunk = chunk_of(batch.dtype, whole ? count : count / context.size);
     return {.algorithm = *plans_.allreduce, .frame_bytes = chunk * element_bytes};
   }
   if (!context.hosts.empty()) {
     const int64_t most = std::min(kMostFrameBytes, transport_.max_frame_bytes());
-    return choose_allreduce(topology_of(context.hosts, plans_.costs), bytes, deterministic_, most, plans_.costs);
+    return choose_allreduce(topology_of(context.hosts, plans_.costs), bytes, in_rank_order, most, plans_.costs);
   }
   const bool exchange = bytes * (context.size - 1) <= kMostExchangedBytes;
   const int64_t chunk = chunk_of(batch.dtype, exchange ? count : count / context.size);
   return {.algorithm = exchange ? Algorithm::kExchange : Algorithm::kDirect, .frame_bytes = chunk * element_bytes};
+}
+
+bool NativeBackend::must_be_in_rank_order(const Batch& batch) const {
+  return deterministic_ || batch.averages_integers();
 }
 
 Algorithm NativeBackend::choose_for_gather(const PlanContext& context, const Batch& batch, int64_t count) const {
@@ -100,7 +106,8 @@ std::unique_ptr<Execution> NativeBackend::adasum(Batch batch) {
 
 std::unique_ptr<Execution> NativeBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
   const PlanContext context = context_of(batch, counts.front());
-  const Algorithm algorithm = deterministic_ ? Algorithm::kDirect : choose_for_gather(context, batch, total_of(counts));
+  const Algorithm algorithm =
+      must_be_in_rank_order(batch) ? Algorithm::kDirect : choose_for_gather(context, batch, total_of(counts));
   Plan plan = plan_reducescatter(context, algorithm, counts);
   return execute(std::move(batch), std::move(plan));
 }

@@ -181,7 +181,9 @@ void PlanExecution::compute_block(const Step& step, const Extent& own, std::byte
   }
   const double factor = step.finish ? batch_.postscale : 1.0;
   std::byte* value = stored != nullptr ? stored : rooms_.front() + offset;
-  if (operands_.size() > 1) {
+  if (step.finish && batch_.divisor != 1) {
+    average(batch_.dtype, value, operands_, num_elements, factor, batch_.divisor);
+  } else if (operands_.size() > 1) {
     reduce(batch_.dtype, batch_.op, value, operands_, num_elements, factor);
   } else if (factor != 1.0) {
     scale(batch_.dtype, value, operands_.front(), num_elements, factor);

@@ -60,7 +60,7 @@ RedOp operation(const Batch& batch) {
 // A stand-in for a rank that has joined has no factor of its own, so this rank's alone must not decide.
 bool is_prescaled(const Batch& batch) { return batch.prescaled || batch.prescale != 1.0; }
 bool has_factor(const Batch& batch) {
-  return batch.dtype != DType::kBool && (is_prescaled(batch) || batch.postscale != 1.0);
+  return batch.dtype != DType::kBool && (is_prescaled(batch) || batch.postscale != 1.0 || batch.divisor != 1);
 }
 
 Calls reduction(const Batch& batch) {
@@ -70,10 +70,11 @@ Calls reduction(const Batch& batch) {
   made.dtype = *dtype;
   made.op = operation(batch);
   if (!has_factor(batch)) return made;
-  if (batch.averages && !is_prescaled(batch)) {
+  const bool averages = batch.divisor == static_cast<int>(batch.members.size()) && batch.postscale == 1.0;
+  if (averages && !is_prescaled(batch)) {
     made.op = kAvg;
   } else {
-    made.factor = batch.prescale * batch.postscale;
+    made.factor = batch.prescale * batch.postscale / batch.divisor;
   }
   return made;
 }

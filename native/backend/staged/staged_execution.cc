@@ -126,6 +126,7 @@ Batch StagedExecution::host_batch(uint32_t sequence) const {
   host.dtype = batch_.dtype;
   host.op = batch_.op;
   host.prescale = batch_.prescale;
+  host.divisor = batch_.divisor;
   host.postscale = batch_.postscale;
   host.what = batch_.what;
   return host;

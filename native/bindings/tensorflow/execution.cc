@@ -12,6 +12,7 @@ StatusCode code_of(int error_kind) {
   switch (static_cast<ErrorKind>(error_kind)) {
     case ErrorKind::kUsage:
     case ErrorKind::kDuplicateName:
+    case ErrorKind::kUnsupported:
       return kInvalidArgument;
     case ErrorKind::kMismatch:
       return kFailedPrecondition;

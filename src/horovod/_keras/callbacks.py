@@ -14,6 +14,7 @@ from horovod._native import Buffer
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.tensorflow.gradient_groups import variable_key
+from horovod.tensorflow.placement import placed
 from horovod.tensorflow.state import broadcast_variables
 from horovod.train.objects import agree, broadcast_object
 
@@ -25,7 +26,7 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
 
     Args:
         root_rank: the rank to start from.
-        device: where the broadcasts are placed; anywhere if empty.
+        device: where the broadcasts are placed; anywhere if empty; a GPU is passed over.
         local_variables: a variable or a list of variables of which each rank keeps its own.
 
     Raises:
@@ -76,7 +77,7 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
         # Not model.variables, which has the state of random numbers too: those are to differ.
         shared = [v for v in self.model.weights if variable_key(v) not in self._local]
         shared += variables_of(self.model.optimizer)
-        with tf.device(self.device) if self.device else tf.name_scope("broadcast"):
+        with placed(self.device) if self.device else tf.name_scope("broadcast"):
             update = broadcast_variables(shared, self.root_rank)
         if update is not None:
             # In a graph of version 1, which Keras 2 has if eager execution is disabled.

@@ -10,7 +10,8 @@ Common arguments:
     process_set: the ranks that take part.
     ignore_name_scope: whether only the last part of the node's name counts, for ranks whose graphs
         differ around it.
-    device_dense, device_sparse: where the operation runs; there are kernels for the CPU.
+    device_dense, device_sparse: where the operation runs; there are kernels for the CPU, and a GPU
+        is passed over.
 
 Common errors:
     UsageError (a ValueError): an argument is wrong.
@@ -30,6 +31,7 @@ from horovod.errors import UsageError
 from horovod.tensorflow import calls, gradients, sparse
 from horovod.tensorflow.calls import Reduction, call_of
 from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.placement import placed
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average, Sum, resolve_reduce_op
 
@@ -143,9 +145,9 @@ def reduce_tensor(
 ) -> Any:
     """What :func:`allreduce` does with arguments that have been checked."""
     if isinstance(tensor, tf.IndexedSlices):
-        with tf.device(device_sparse):
+        with placed(device_sparse):
             return sparse.allreduce(call, tensor, reduction)
-    with tf.device(device_dense):
+    with placed(device_dense):
         compressed, context = compression.compress(tf.convert_to_tensor(tensor))
         return compression.decompress(calls.allreduce(call, compressed, reduction), context)
 
@@ -166,10 +168,10 @@ def reduce_tensors(
         sparse.check_reduction(reduction)
     reduced_dense, reduced_slices = iter(()), iter(())
     if dense:
-        with tf.device(device_dense):
+        with placed(device_dense):
             reduced_dense = iter(_grouped_dense(call, dense, compression, reduction))
     if slices:
-        with tf.device(device_sparse):
+        with placed(device_sparse):
             reduced_slices = iter(sparse.grouped_allreduce(call, slices, reduction))
     return [next(reduced_slices if apart else reduced_dense) for apart in is_sparse]
 
@@ -214,7 +216,7 @@ def reducescatter(
     """
     call = call_of(process_set, name, ignore_name_scope)
     reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
-    with tf.device(device_dense):
+    with placed(device_dense):
         compressed, context = compression.compress(tf.convert_to_tensor(tensor))
         return compression.decompress(calls.reducescatter(call, compressed, reduction), context)
 
@@ -241,7 +243,7 @@ def grouped_reducescatter(
         return tensors
     call = call_of(process_set, name, ignore_name_scope)
     reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
-    with tf.device(device_dense):
+    with placed(device_dense):
         pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
         reduced = calls.grouped_reducescatter(call, [tensor for tensor, _ in pairs], reduction)
         return [

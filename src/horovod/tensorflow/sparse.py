@@ -56,13 +56,12 @@ def grouped_allreduce(
         calls.renamed(call, ".indices"), [tf.convert_to_tensor(each.indices) for each in slices]
     )
     if reduction.op is ReduceOp.AVERAGE:
-        values = [_divided(call, each) for each in values]
+        values = [each / _size(call, each.dtype) for each in values]  # integers to floats, as ever
     return [
         tf.IndexedSlices(value, index, dense_shape=each.dense_shape)
         for value, index, each in zip(values, indices, slices, strict=True)
     ]
 
 
-def _divided(call: Call, values: Any) -> Any:
-    size = tf.cast(rank_ops.size_op(call.process_set_id), values.dtype)
-    return values / size if values.dtype.is_floating else values // size
+def _size(call: Call, dtype: tf.DType) -> Any:
+    return tf.cast(rank_ops.size_op(call.process_set_id), dtype)

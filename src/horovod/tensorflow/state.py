@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from horovod.errors import MismatchError, UsageError
 from horovod.tensorflow.ops import broadcast, broadcast_
+from horovod.tensorflow.placement import placed
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.same_parameters import Parameter, check_same_parameters
@@ -91,7 +92,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 
     Args:
         root_rank: the rank whose values count.
-        device: where the broadcasts are placed; empty leaves it to TensorFlow.
+        device: where the broadcasts are placed; empty leaves it to TensorFlow; a GPU is passed over.
 
     Example:
         >>> hooks = [hvd.BroadcastGlobalVariablesHook(0)]
@@ -109,7 +110,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         """Adds the broadcasts to the default graph, before it becomes read-only."""
         graph = tf.compat.v1.get_default_graph()
         if self._broadcast is None or self._broadcast.graph is not graph:
-            with tf.device(self._device):
+            with placed(self._device):
                 self._broadcast = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
