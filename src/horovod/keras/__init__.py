@@ -1,4 +1,4 @@
-"""Horovod for Keras 3 on TensorFlow.
+"""Horovod for Keras on TensorFlow: Keras 3, and Keras 2 (tf_keras, or TensorFlow's own before 2.16).
 
 Example:
     >>> import horovod.keras as hvd

@@ -92,7 +92,8 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 
     Args:
         root_rank: the rank whose values count.
-        device: where the broadcasts are placed; empty leaves it to TensorFlow; a GPU is passed over.
+        device: where the broadcasts are placed; empty leaves it to TensorFlow; a GPU is
+            passed over.
 
     Example:
         >>> hooks = [hvd.BroadcastGlobalVariablesHook(0)]

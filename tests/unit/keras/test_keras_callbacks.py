@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -233,5 +234,7 @@ def test_the_interfaces_are_complete() -> None:
 
 def test_keras_on_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    # A script that has loaded it may mean it.
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)
     with pytest.raises(ImportError, match="Keras runs on jax: set KERAS_BACKEND=tensorflow"):
         importlib.reload(horovod._keras)

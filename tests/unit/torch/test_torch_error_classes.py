@@ -174,10 +174,10 @@ def test_after_a_peer_has_shut_down() -> None:
 
 def test_a_set_of_an_mpi_communicator_is_not_implemented() -> None:
     class Communicator:
-        def Get_rank(self) -> int:  # noqa: N802 (mpi4py's names)
+        def Get_rank(self) -> int:
             return 0
 
-        def Get_size(self) -> int:  # noqa: N802
+        def Get_size(self) -> int:
             return 1
 
     with pytest.raises(NotImplementedError):

@@ -1,4 +1,4 @@
-"""Horovod for ``tf.keras``, which is Keras 3.
+"""Horovod for ``tf.keras``: Keras 3, or Keras 2 (TF_USE_LEGACY_KERAS=1, or before TensorFlow 2.16).
 
 Example:
     >>> import horovod.tensorflow.keras as hvd
