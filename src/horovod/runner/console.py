@@ -142,6 +142,9 @@ class Console:
         if self._news >= 0:
             for writer in self._writers:
                 writer.close()
+            for name, outlet in self._outlets.items():
+                if self._by_name[name].finished:
+                    outlet.close()
             os.close(self._news)
             self._news = -1
 

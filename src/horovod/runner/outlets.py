@@ -24,11 +24,16 @@ class Outlet(Protocol):
             OSError: it cannot be written.
         """
 
+    def close(self) -> None:
+        """Takes nothing more. Idempotent; a console stays open for others."""
+
 
 class DescriptorOutlet:
     """A console that is a descriptor, past the buffers of its stream.
 
-    A thread that waits inside of a stream would hold its lock, and Python could not end.
+    A thread that waits inside of a stream would hold its lock, and Python could not end. The
+    descriptor is a copy: a thread that nobody waits for any more may still write to it, when its
+    number would belong to another file.
 
     Args:
         stream: what it still buffers is written first.
@@ -36,13 +41,13 @@ class DescriptorOutlet:
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         self._stream: io.TextIOWrapper | None = stream
-        self._descriptor = stream.fileno()
+        self._copy = io.FileIO(os.dup(stream.fileno()), "w")
         self._encoding = "" if _is_utf8(stream.encoding) else stream.encoding
 
     @property
     def identity(self) -> tuple[int, int]:
         """The same for two descriptors of one terminal, pipe or file."""
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self._copy.fileno())
         return status.st_dev, status.st_ino
 
     def write(self, data: bytes) -> None:
@@ -52,7 +57,11 @@ class DescriptorOutlet:
             self._stream = None
         if self._encoding and not data.isascii():
             data = data.decode().encode(self._encoding, "replace")
-        _write_all(self._descriptor, data)
+        _write_all(self._copy.fileno(), data)
+
+    def close(self) -> None:
+        """See :class:`Outlet`."""
+        self._copy.close()
 
 
 class TextOutlet:
@@ -71,11 +80,17 @@ class TextOutlet:
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
         self._stream.flush()
 
+    def close(self) -> None:
+        """See :class:`Outlet`."""
+
 
 class NoOutlet:
     """In place of a console that was closed before the launcher began."""
 
     def write(self, data: bytes) -> None:
+        """See :class:`Outlet`."""
+
+    def close(self) -> None:
         """See :class:`Outlet`."""
 
 
@@ -98,7 +113,7 @@ class FileOutlet:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
+        """See :class:`Outlet`."""
         self._file.close()
 
 

@@ -142,7 +142,8 @@ class Output:
             self._close_files()
 
     def _close_files(self) -> None:
-        if self._disk.close() == 0:
+        self._disk.close()
+        if self._disk.finished:
             for file in self._files.values():
                 file.close()
         self._files.clear()

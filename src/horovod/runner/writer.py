@@ -87,8 +87,7 @@ class Writer:
         """Takes nothing more and drops what is still queued; there will be no news. Idempotent.
 
         Returns:
-            How many bytes were not written. The thread may still be in the middle of them; then
-            its outlets must not be closed.
+            How many bytes were not written. The thread may still be in the middle of them.
         """
         with self._condition:
             if self._closed:
@@ -100,6 +99,11 @@ class Writer:
         if self._thread is not None and left == 0:
             self._thread.join()
         return left
+
+    @property
+    def finished(self) -> bool:
+        """Whether the thread has ended, so that its outlets may be closed."""
+        return self._thread is None or not self._thread.is_alive()
 
     # -- the thread
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.runner.frames import Decoder, Frame, FrameError, Kind, encode
+from horovod.runner.frames import Decoder, Frame, FrameError, Kind, Stop, encode
 
 FRAMES = st.builds(Frame, st.sampled_from(Kind), st.integers(-1, 9999), st.binary(max_size=50))
 
@@ -23,3 +23,14 @@ def test_frames_survive_any_cut(frames: list[Frame], step: int) -> None:
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         list(Decoder().feed(data))
+
+
+def test_how_to_stop_survives_the_way() -> None:
+    for how in (Stop(), Stop(2, 0.1), Stop(15, 1e6)):
+        assert Stop.from_bytes(how.to_bytes()) == how
+
+
+@pytest.mark.parametrize("payload", [b"", b"2", b"x 1", b"2 x", b"999 1"])
+def test_what_is_no_way_to_stop(payload: bytes) -> None:
+    with pytest.raises(FrameError, match="not how to stop"):
+        Stop.from_bytes(payload)
