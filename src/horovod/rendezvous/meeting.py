@@ -27,7 +27,7 @@ from horovod.rendezvous.handshake import HandshakeError
 from horovod.rendezvous.interfaces import address_of, own_addresses, reachable_addresses
 from horovod.rendezvous.job_file import JobFile
 from horovod.rendezvous.pmi import PmiSession
-from horovod.rendezvous.reach import Endpoint, Way, reach
+from horovod.rendezvous.reach import AuthenticationError, Endpoint, Way, reach
 from horovod.rendezvous.secret import make_secret, secret_of
 from horovod.rendezvous.server import StoreServer
 from horovod.rendezvous.sockets import remaining_s, resolve
@@ -169,14 +169,17 @@ class Meeting:
         if own is None:
             named = [(address, port) for address in resolve(host, self._deadline)]
             own = _Notice(tuple(named), secret_of(config))
+        refusal: AuthenticationError | None = None
         while True:
             try:
                 return own, reach(own.endpoints, own.secret, self._deadline)
             except StartError as error:
+                # One that refused us and is gone by now says more than that it is gone.
+                refusal = error if isinstance(error, AuthenticationError) else refusal
                 if time.monotonic() + _PAUSE_S >= self._deadline:
                     raise StartError(
                         f"{self._member} 0 was not met at {host} port {port} within "
-                        f"{config.start_timeout_s:g} s: {error}"
+                        f"{config.start_timeout_s:g} s: {refusal or error}"
                     ) from error
                 time.sleep(_PAUSE_S)  # a port gives no sign when somebody begins to listen
 

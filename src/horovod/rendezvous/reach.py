@@ -47,7 +47,8 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
         deadline: in ``time.monotonic()``.
 
     Raises:
-        StartError: none of them can be reached, or those that can have another secret.
+        AuthenticationError: those that can be reached have another secret.
+        StartError: none of them can be reached.
     """
     refusing: list[Endpoint] = []
     with selectors.DefaultSelector() as selector:
@@ -61,7 +62,7 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
                     with key.fileobj as sock:
                         try:
                             return Way(key.data, _finish(sock, secret, deadline))
-                        except _RefusedError:
+                        except AuthenticationError:
                             refusing.append(key.data)
                         except (OSError, StartError):
                             continue
@@ -72,7 +73,7 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
                 assert isinstance(key.fileobj, socket.socket)
                 close_quietly(key.fileobj)
     if refusing:
-        raise StartError(
+        raise AuthenticationError(
             f"authentication failed: the store at {_names(refusing)} closed the connection during "
             "the handshake. It has another secret (set the same HOROVOD_SECRET_KEY or "
             "HOROVOD_SECRET_FILE everywhere), belongs to another job, or runs another version of "
@@ -85,7 +86,7 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
     )
 
 
-class _RefusedError(StartError):
+class AuthenticationError(StartError):
     """The other end was there and did not take our proof, or had none for us."""
 
 
@@ -119,5 +120,5 @@ def _finish(sock: socket.socket, secret: bytes, deadline: float) -> str:
     try:
         greet(sock, secret, Hello("store"), min(deadline, time.monotonic() + _GREET_S))
     except (ConnectionResetError, BrokenPipeError, HandshakeError) as refusal:
-        raise _RefusedError(str(refusal)) from refusal
+        raise AuthenticationError(str(refusal)) from refusal
     return str(sock.getsockname()[0])
