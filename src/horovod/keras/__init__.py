@@ -1,4 +1,4 @@
-"""Horovod for Keras on TensorFlow: Keras 3, and Keras 2 (tf_keras, or TensorFlow's own before 2.16).
+"""Horovod for Keras on TensorFlow: Keras 3, or Keras 2 (tf_keras, or that of TensorFlow to 2.15).
 
 Example:
     >>> import horovod.keras as hvd
