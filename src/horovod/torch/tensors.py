@@ -64,12 +64,18 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
     return [view(tensor) for tensor in tensors]
 
 
-def memory_of(*groups: Sequence[torch.Tensor]) -> list[torch.UntypedStorage]:
-    """What an operation keeps of its tensors: their memory, which ``tensor.data = ...`` frees.
+def memory_of(*groups: Sequence[torch.Tensor]) -> list[object]:
+    """What an operation keeps of its tensors: them, and their storages.
 
-    Nothing keeps memory that a program frees itself, with ``resize_()`` of a tensor or a storage.
+    ``tensor.data = ...`` frees the storage of a tensor that lives on; a tensor of another class
+    may have its memory elsewhere. Nothing keeps memory that a program frees itself, with
+    ``resize_()`` of a tensor or a storage.
     """
-    return [tensor.untyped_storage() for tensors in groups for tensor in tensors]
+    kept: list[object] = []
+    for tensors in groups:
+        kept += tensors
+        kept += [tensor.untyped_storage() for tensor in tensors]
+    return kept
 
 
 def adopt(array: NativeArray) -> torch.Tensor:
