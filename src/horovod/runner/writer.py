@@ -32,6 +32,7 @@ class Writer:
         self._on_news = on_news
         self._condition = threading.Condition()
         self._queue: deque[tuple[Outlet, bytes]] = deque()
+        self._outlets: set[Outlet] = set()
         self._pending = 0
         self._written = 0
         self._tell_below = -1
@@ -57,6 +58,7 @@ class Writer:
             if self._closed or outlet in self._failed or not data:
                 return
             self._queue.append((outlet, data))
+            self._outlets.add(outlet)
             self._pending += len(data)
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -108,6 +110,11 @@ class Writer:
     # -- the thread
 
     def _work(self) -> None:
+        self._write_all()
+        for outlet in self._outlets:  # perhaps nobody has waited for this
+            outlet.close()
+
+    def _write_all(self) -> None:
         large = True
         while (batch := self._next_batch()) is not None:
             outlet, data = batch
