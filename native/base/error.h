@@ -16,7 +16,7 @@ enum class ErrorKind : uint8_t {
   kPeerLost,       // a rank died or its connection broke
   kShutDown,       // this rank or a peer has shut down
   kStalled,        // ranks did not submit in time
-  kInternal,       // a bug in Horovod, or the system refused something
+  kInternal,       // a bug in Horovod, or the system refused something; stays the last, see control.cc
 };
 
 // Copies share nothing: an operation keeps its error while callers of other threads throw theirs.

@@ -86,7 +86,8 @@ Message Message::decode(std::span<const std::byte> bytes) {
       break;
     case MessageKind::kBye:
     case MessageKind::kAbort:
-      message.error_kind = static_cast<ErrorKind>(std::min<uint8_t>(in.get<uint8_t>(), 6));
+      message.error_kind =
+          static_cast<ErrorKind>(std::min(in.get<uint8_t>(), static_cast<uint8_t>(ErrorKind::kInternal)));
       message.text = in.get_string();
       message.cause = in.get_string();
       break;

@@ -24,7 +24,8 @@ void keep_for_ever(std::shared_ptr<Operation> operation) {
 }
 
 Operation::~Operation() {
-  if (keeper != nullptr && done() && !device_has_ended()) static_cast<void>(keeper.release());
+  if (keeper == nullptr || !done() || device_has_ended()) return;
+  [[maybe_unused]] const auto* leaked = keeper.release();  // the device may still write to it
 }
 
 bool Operation::device_has_ended() const {

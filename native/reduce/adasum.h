@@ -19,7 +19,8 @@ namespace hvd {
 // Throws Error(kInternal) if `dtype` is not floating point.
 [[nodiscard]] DType adasum_dtype(DType dtype);
 
-// dst[i] = src[i] * factor, from `dtype` to adasum_dtype(dtype); dst may be src if these are the same.
+// dst[i] = src[i] * factor, rounded to `dtype`, from there to adasum_dtype(dtype); dst may be src if these are the
+// same.
 void to_adasum(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor);
 
 // dst[i] = src[i] * factor, from adasum_dtype(dtype) to `dtype`; dst may be src if these are the same.

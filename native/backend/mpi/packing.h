@@ -9,7 +9,7 @@ namespace hvd::mpi {
 
 // How the values of a batch travel: as so many elements of a dtype for each of their own.
 struct Wire {
-  DType dtype;
+  DType dtype = DType::kUInt8;
   int64_t words = 1;
 };
 [[nodiscard]] Wire wire_of(const Batch& batch);
