@@ -19,6 +19,7 @@ struct KeptSum {
   }
   KeptSum(const KeptSum&) = delete;
   KeptSum& operator=(const KeptSum&) = delete;
+  ~KeptSum() = default;
 
   std::atomic<bool> is_kept{true};
   Array array;

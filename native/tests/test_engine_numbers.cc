@@ -175,13 +175,13 @@ TEST("engine numbers: averages of integers with each algorithm between hosts") {
 
 TEST("engine numbers: rows of integers are averaged exactly") {
   in_worlds([](Engine& engine) {
-    const auto rows = static_cast<size_t>(2 * engine.size() + 1);
+    const size_t rows = 2 * static_cast<size_t>(engine.size()) + 1;
     for (const size_t width : {size_t{1}, size_t{3001}}) {
       const auto values = any_values<int64_t>(engine.size(), rows * width);
       const auto mean = expected_average(values, values.size(), 1.0, engine.size());
       auto mine = values[static_cast<size_t>(engine.rank())];
-      const auto own_rows = static_cast<size_t>(engine.rank() == 0 ? 3 : 2);
-      const size_t before = engine.rank() == 0 ? 0 : static_cast<size_t>(2 * engine.rank() + 1);
+      const size_t own_rows = engine.rank() == 0 ? 3 : 2;
+      const size_t before = engine.rank() == 0 ? 0 : 2 * static_cast<size_t>(engine.rank()) + 1;
       std::vector<int64_t> got(own_rows * width);
       const auto operation = make_operation(OpKind::kReducescatter, "rows" + std::to_string(width),
                                             {view(mine, {static_cast<int64_t>(rows), static_cast<int64_t>(width)})},

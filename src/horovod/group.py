@@ -132,8 +132,9 @@ class Group:
         Args:
             inputs: any shape and dtype, the same on all ranks.
             outputs: one per input, of its shape and dtype; may be the input itself.
-            op: a ReduceOp; Average divides the sum by the set size.
-            prescale, postscale: factors applied before and after the reduction.
+            op: a ReduceOp; Average divides the sum by the set size, that of integers exactly.
+            prescale, postscale: factors applied before and after the reduction, rounded to the
+                dtype; half types are multiplied in float32, integers in float64 and truncated.
             weight: of this rank in the average, for example its number of samples; may differ
                 between ranks. None if all ranks count alike.
         """
@@ -255,7 +256,8 @@ class Group:
             divide_by_initial_world_size: whether Average goes on dividing by the size of the set,
                 or by the number of ranks that have not joined.
             device: of the GPU that this rank takes part with in operations on GPUs; -1 for the one
-                that it used last. Without any, such an operation fails on all ranks.
+                that it used last, and so is one that this host does not have. Without any, such an
+                operation fails on all ranks.
             call_site: ``file:line`` of the caller.
         """
         options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)

@@ -23,7 +23,7 @@ def join(
 
     Args:
         device: index of the GPU with which this rank goes on to take part, where the others reduce
-            tensors on GPUs; -1 for the current one.
+            tensors on GPUs; -1 for the current one. A GPU that is not there is passed over.
         process_set: the ranks that take part.
         divide_by_initial_world_size: whether averages go on being divided by the size of the set,
             or by the number of ranks that still have data.
