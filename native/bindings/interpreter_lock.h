@@ -31,7 +31,8 @@ class InterpreterUnlocked {
   InterpreterUnlocked() : state_(PyEval_SaveThread()) {}
   InterpreterUnlocked(const InterpreterUnlocked&) = delete;
   InterpreterUnlocked& operator=(const InterpreterUnlocked&) = delete;
-  ~InterpreterUnlocked() noexcept(false) {
+  // pthread_exit unwinds through it.
+  ~InterpreterUnlocked() noexcept(false) {  // NOLINT(bugprone-unsafe-to-allow-exceptions)
     StaysIfUnwound stays;
     PyEval_RestoreThread(state_);
     stays.end();

@@ -96,7 +96,12 @@ class FrameError(ValueError):
 
 def encode(kind: Kind, rank: int = -1, payload: bytes = b"") -> bytes:
     """The bytes of one frame."""
-    return _HEADER.pack(kind, rank, len(payload)) + payload
+    return header(kind, rank, len(payload)) + payload
+
+
+def header(kind: Kind, rank: int, num_bytes: int) -> bytes:
+    """What stands in front of a payload."""
+    return _HEADER.pack(kind, rank, num_bytes)
 
 
 class Decoder:

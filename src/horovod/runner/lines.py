@@ -37,10 +37,13 @@ class LinePrefixer:
 
     def feed(self, data: bytes) -> bytes:
         """Adds bytes; returns the lines that are complete now, with their prefixes, as UTF-8."""
+        parts: list[bytes] = []
         if len(data) <= MAX_LINE_BYTES:
-            return _valid(self._add(data))
-        pieces = range(0, len(data), MAX_LINE_BYTES)
-        return b"".join(_valid(self._add(data[at : at + MAX_LINE_BYTES])) for at in pieces)
+            self._add(data, parts)
+        else:
+            for at in range(0, len(data), MAX_LINE_BYTES):
+                self._add(data[at : at + MAX_LINE_BYTES], parts)
+        return _valid(b"".join(parts))
 
     def finish(self) -> bytes:
         """Returns the last line if it lacks its end; the end is added."""
@@ -50,44 +53,45 @@ class LinePrefixer:
         self._held.clear()
         return _valid(line)
 
-    def _add(self, data: bytes) -> bytes:
-        begin = b""
+    def _add(self, data: bytes, parts: list[bytes]) -> None:
         if self._after_return and data:
             self._after_return = False
             if data.startswith(b"\n"):  # the second half of "\r\n"; its first half is out already
-                begin, data = b"\n", data[1:]
+                parts.append(b"\n")
+                data = data[1:]
         line_feed = data.rfind(b"\n")
         end = max(line_feed, data.rfind(b"\r", line_feed + 1)) + 1
         if end == 0:
-            return begin + self._hold(data)
+            self._hold(data, parts)
+            return
         self._after_return = data.endswith(b"\r")
         first = len(self._held) and _end_of_first_line(data)
         if len(self._held) + first > MAX_LINE_BYTES:
-            begin += self._hold(data[:first])
+            self._hold(data[:first], parts)
             data, end = data[first:], end - first
-        lines = bytes(self._held) + data[:end] if self._held else data[:end]
+        prefix = self._prefix()
+        parts += (prefix, bytes(self._held))
         self._held.clear()
-        return begin + _prefixed(lines, self._prefix()) + self._hold(data[end:])
+        _add_prefixed(data[:end], prefix, parts)
+        self._hold(data[end:], parts)
 
-    def _hold(self, data: bytes) -> bytes:
-        """Keeps a part of a line; returns what has to be cut off from it."""
+    def _hold(self, data: bytes, parts: list[bytes]) -> None:
+        """Keeps a part of a line, without what has to be cut off from it."""
         self._held += data
-        parts = []
         while len(self._held) > MAX_LINE_BYTES:
             cut = _boundary(self._held, MAX_LINE_BYTES)
-            parts.append(b"%b%b\n" % (self._prefix(), bytes(self._held[:cut])))
+            parts += (self._prefix(), bytes(self._held[:cut]), b"\n")
             del self._held[:cut]
-        return b"".join(parts)
 
 
-def _prefixed(lines: bytes, prefix: bytes) -> bytes:
-    """Puts the prefix in front of complete lines, all at once."""
+def _add_prefixed(lines: bytes, prefix: bytes, parts: list[bytes]) -> None:
+    """Puts the prefix in front of all lines but the first, all at once; the last has its end."""
     end = 2 if lines.endswith(b"\r\n") else 1
     inner = lines[:-end].replace(b"\n", b"\n" + prefix)
     if b"\r" in inner:
         inner = inner.replace(b"\r", b"\r" + prefix)
         inner = inner.replace(b"\r%b\n%b" % (prefix, prefix), b"\r\n" + prefix)
-    return b"%b%b%b" % (prefix, inner, lines[-end:])
+    parts += (inner, lines[-end:])
 
 
 def _end_of_first_line(data: bytes) -> int:

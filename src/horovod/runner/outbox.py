@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from horovod.runner.frames import WINDOW_BYTES, Kind, encode
+from horovod.runner.frames import WINDOW_BYTES, Kind, header
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,7 +64,8 @@ class Outbox:
     def send(self, kind: Kind, rank: int = -1, payload: bytes = b"") -> None:
         """Queues a frame and writes what the pipe takes at once."""
         if not self._broken:
-            self._pending += encode(kind, rank, payload)
+            self._pending += header(kind, rank, len(payload))
+            self._pending += payload
             self._flush()
 
     def _flush(self) -> None:

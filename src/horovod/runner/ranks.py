@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horovod.runner.plan import AgentJob
+
+
+# A user has 64 MiB for pipes on a host, beyond which all further ones are tiny.
+_PIPE_BYTES = 256 * 1024
+_MOST_LARGE_PIPES = 16
 
 
 @dataclass
@@ -63,6 +70,9 @@ def start_rank(rank: int, job: AgentJob, env: Mapping[str, str]) -> Rank:
     assert process.stderr is not None
     for pipe in (process.stdout, process.stderr):
         os.set_blocking(pipe.fileno(), False)
+        if len(job.ranks) <= _MOST_LARGE_PIPES:
+            with contextlib.suppress(OSError):  # the user has no more memory for pipes
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     streams = (
         Stream(Kind.STDOUT, rank, process.stdout),
         Stream(Kind.STDERR, rank, process.stderr),
