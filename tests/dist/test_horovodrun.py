@@ -153,12 +153,24 @@ def test_the_first_failure_ends_the_job_and_is_named() -> None:
         assert launcher.elapsed_s < 10
     assert re.fullmatch(
         r"horovodrun: the job ran [\d.]+ s: rank 1 exited with code 7 first; rank 0 was stopped",
-        launcher.lines["stderr"][-3],
+        launcher.lines["stderr"][-2],
     )
-    assert launcher.lines["stderr"][-2:] == [
-        "horovodrun: rank 1 on localhost exited with code 7; the last lines of its stderr:",
-        "    cause of it",
-    ]
+    assert launcher.lines["stderr"][-1] == "horovodrun: rank 1 on localhost exited with code 7"
+    assert launcher.stderr.count("cause of it") == 1  # it can still be seen
+
+
+def test_a_cause_that_others_have_pushed_off_the_screen_is_printed_again() -> None:
+    script = """
+        [ $HOROVOD_RANK = 0 ] || { echo "cause of it" >&2; exit 7; }
+        trap 'for i in $(seq 100); do echo $i; done; exit 0' TERM
+        sleep 1000 & wait
+    """
+    run = horovodrun("-np", "2", "sh", "-c", script)
+    assert run.process.returncode == 7
+    assert run.stderr.endswith(
+        "horovodrun: rank 1 on localhost exited with code 7; the last lines of its stderr:\n"
+        "    cause of it"
+    )
 
 
 def test_a_killed_rank() -> None:
@@ -178,7 +190,7 @@ def test_ranks_that_fail_because_of_another_are_not_blamed(tmp_path: Path) -> No
     """
     run = horovodrun("-np", "2", "sh", "-c", script, str(fifo))
     assert run.process.returncode == 3
-    assert "rank 1 on localhost exited with code 3" in run.lines["stderr"][-2]
+    assert "rank 1 on localhost exited with code 3" in run.lines["stderr"][-1]
 
 
 def test_ranks_that_ignore_sigterm_are_killed_in_time() -> None:

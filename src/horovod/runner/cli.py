@@ -120,7 +120,8 @@ def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
 
 
 def _finish(outcome: Outcome, console: Console) -> int:
-    for text in (outcome.summary, outcome.message):  # the cause comes last, where it is seen
+    cause = outcome.message if outcome.details_are_above else outcome.report
+    for text in (outcome.summary, cause):  # the cause comes last, where it is seen
         if text:
             console.say(text)
     if outcome.exit_code == 128 + signal.SIGPIPE:

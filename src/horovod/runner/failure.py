@@ -116,8 +116,8 @@ def headline(failure: RankExit) -> str:
     return f"{where} was killed by {failure.signal_name}{hint}"
 
 
-def report(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
-    """The headline, followed by the last lines of the rank's stderr.
+def cause(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
+    """The headline, and who failed first if the rank names one whose process lives on.
 
     Args:
         failure: the first one.
@@ -130,8 +130,13 @@ def report(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
             f"rank {culprit} on {running[culprit]} failed first, as rank {failure.rank} tells, but "
             f"its process did not end; {line}"
         )
+    return line
+
+
+def last_words(failure: RankExit) -> str:
+    """The last lines of the rank's stderr, to follow :func:`cause`; empty if there are none."""
     tail = without_greetings(failure.stderr_tail)
     if not tail:
-        return line
+        return ""
     lines = "".join(f"\n    {each}" for each in tail)
-    return f"{line}; the last lines of its stderr:{lines}"
+    return f"; the last lines of its stderr:{lines}"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.console import PATIENCE_S, SHORT_PATIENCE_S
 from horovod.runner.early_exit import blame
-from horovod.runner.failure import RankExit, first_failure, headline, report
+from horovod.runner.failure import RankExit, cause, first_failure, headline, last_words
 from horovod.runner.frames import STOP_SOON, Frame, FrameError, Kind, Stop
 from horovod.runner.gathering import Gathering
 from horovod.runner.link import AgentLink
@@ -46,6 +46,8 @@ SETTLE_S = 2.0
 STOP_S = 1.0  # beyond the grace of the ranks
 KILL_S = 1.0
 CLOSE_S = 1.0
+# What came so few lines ago can still be seen, and is not printed once more.
+SCREEN_LINES = 30
 
 
 class Phase(enum.IntEnum):
@@ -93,6 +95,8 @@ class Outcome:
     Attributes:
         exit_code: for the launcher: 0, that of the first failure, or 128 + signal.
         message: what to tell the user; empty if all went well.
+        details: the last lines of the rank that failed first, to follow the message.
+        details_are_above: whether the console shows them a few lines further up.
         failure: the rank that failed first, if it was a rank.
         summary: one line on what became of all ranks; empty if all went well.
         stop_signal: what the ranks got from the user or the system, who let them have their time;
@@ -104,6 +108,13 @@ class Outcome:
     failure: RankExit | None = None
     summary: str = ""
     stop_signal: int = 0
+    details: str = ""
+    details_are_above: bool = False
+
+    @property
+    def report(self) -> str:
+        """The message and its details."""
+        return self.message + self.details
 
     @property
     def is_follow_up(self) -> bool:
@@ -217,7 +228,9 @@ class Supervisor:
         if not outcome.message or failed_start or not self._any_started:
             return outcome  # nothing ran, or nobody reads
         told = summarize(outcome.failure, self._exits, self._stopped, self._running, elapsed_s)
-        return replace(outcome, summary=told)
+        failure = outcome.failure
+        near = failure is not None and self._output.lines_since(failure.rank) <= SCREEN_LINES
+        return replace(outcome, summary=told, details_are_above=near and not self._dropped)
 
     def _start_agents(self) -> None:
         for job in self._jobs:
@@ -449,8 +462,10 @@ class Supervisor:
             for rank_job in job.ranks
             if rank_job.rank in self._running
         }
-        message = blame(self._exits) or report(failure, running)
-        return Outcome(failure.exit_code, message, failure)
+        if message := blame(self._exits):
+            return Outcome(failure.exit_code, message, failure)
+        message, details = cause(failure, running), last_words(failure)
+        return Outcome(failure.exit_code, message, failure, details=details)
 
     def _on_deadline(self) -> None:
         match self._phase:

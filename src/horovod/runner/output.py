@@ -65,6 +65,8 @@ class Output:
         self._lock = threading.Lock()
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._tails: dict[int, Tail] = {}
+        self._num_lines = 0  # on the console
+        self._num_lines_at: dict[int, int] = {}  # the last time that a rank wrote to stderr
         self._files: dict[tuple[int, str], FileOutlet] = {}
         self._disk = console.add_writer()
         if directory is not None:
@@ -101,7 +103,11 @@ class Output:
             if prefixer is None:
                 prefixer = LinePrefixer(partial(self._prefix, rank, stream))
                 self._prefixers[rank, stream] = prefixer
-            self.console.put(stream, prefixer.feed(data))
+            lines = prefixer.feed(data)
+            self._num_lines += lines.count(b"\n")
+            if stream == "stderr":
+                self._num_lines_at[rank] = self._num_lines
+            self.console.put(stream, lines)
 
     def _prefix(self, rank: int, stream: str) -> bytes:
         text = f"{self._now()}[{rank}]<{stream}>:"
@@ -113,6 +119,11 @@ class Output:
         """The last lines that a rank wrote to stderr, at most 20."""
         with self._lock:
             return self._tails[rank].lines() if rank in self._tails else ()
+
+    def lines_since(self, rank: int) -> int:
+        """How many lines of others the console got after the last one of a rank's stderr."""
+        with self._lock:
+            return self._num_lines - self._num_lines_at.get(rank, 0)
 
     def has_room(self) -> bool:
         """Whether more should come now; if not, the console has news when it should again."""

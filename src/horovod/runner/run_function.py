@@ -303,9 +303,9 @@ class _Call:
     def _error(self, outcome: Outcome) -> RankFailedError:
         failure = outcome.failure or self._first_failure(outcome.exit_code)
         if failure is None:
-            return RankFailedError(outcome.message, exit_code=outcome.exit_code)
+            return RankFailedError(outcome.report, exit_code=outcome.exit_code)
         text = self._errors.get(failure.rank, "")
-        message = outcome.message
+        message = outcome.report
         if text:
             message = f"rank {failure.rank} on {failure.hostname} raised an exception:\n{text}"
         return RankFailedError(

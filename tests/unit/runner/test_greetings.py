@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.runner.failure import RankExit, report
+from horovod.runner.failure import RankExit, cause, last_words
 from horovod.runner.greetings import without_greetings
 
 # As TensorFlow 2.13, 2.16 and 2.21 write them.
@@ -44,6 +44,6 @@ def test_what_may_explain_a_failure_stays(line: str) -> None:
 
 def test_a_report_holds_only_what_is_new() -> None:
     failure = RankExit(1, "a", 1, 0.0, (*GREETINGS, "ValueError: mine"))
-    assert report(failure).splitlines()[1:] == ["    ValueError: mine"]
+    assert last_words(failure).splitlines()[1:] == ["    ValueError: mine"]
     killed = RankExit(1, "a", -15, 0.0, tuple(GREETINGS))
-    assert report(killed) == "rank 1 on a was killed by SIGTERM"
+    assert cause(killed) + last_words(killed) == "rank 1 on a was killed by SIGTERM"

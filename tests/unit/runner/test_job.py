@@ -106,4 +106,4 @@ def test_the_failure_of_a_rank_is_told_even_if_the_agent_dies_after_it() -> None
     assert outcome.exit_code == 5
     assert outcome.failure is not None
     assert outcome.failure.rank == 1
-    assert "boom" in outcome.message
+    assert "boom" in outcome.report
