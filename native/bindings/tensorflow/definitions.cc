@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kType =
     "T: {bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double}";
-constexpr const char* kTypes =
+constexpr const char* kTypeAttribute =
     "T: list({bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double}) >= 1";
 
 // `eager`: run by itself, not in a graph; then `tensor_name` is what the user called it, or empty. In a graph the name
@@ -29,14 +29,14 @@ std::vector<const char*> reducing(const char* type) {
 std::vector<Definition> make_definitions() {
   return {
       {"HorovodAllreduce", reducing(kType), {"tensor: T"}, {"sum: T"}, &same_shapes},
-      {"HorovodGroupedAllreduce", reducing(kTypes), {"tensors: T"}, {"sums: T"}, &same_shapes},
+      {"HorovodGroupedAllreduce", reducing(kTypeAttribute), {"tensors: T"}, {"sums: T"}, &same_shapes},
       {"HorovodReducescatter", reducing(kType), {"tensor: T"}, {"output: T"}, &other_rows},
-      {"HorovodGroupedReducescatter", reducing(kTypes), {"tensors: T"}, {"outputs: T"}, &other_rows},
+      {"HorovodGroupedReducescatter", reducing(kTypeAttribute), {"tensors: T"}, {"outputs: T"}, &other_rows},
       {"HorovodAllgather", with_common({kType}), {"tensor: T"}, {"output: T"}, &other_rows},
-      {"HorovodGroupedAllgather", with_common({kTypes}), {"tensors: T"}, {"outputs: T"}, &other_rows},
+      {"HorovodGroupedAllgather", with_common({kTypeAttribute}), {"tensors: T"}, {"outputs: T"}, &other_rows},
       {"HorovodBroadcast", with_common({kType, "root_rank: int"}), {"tensor: T"}, {"output: T"}, &same_shapes},
       {"HorovodGroupedBroadcast",
-       with_common({kTypes, "root_rank: int"}),
+       with_common({kTypeAttribute, "root_rank: int"}),
        {"tensors: T"},
        {"outputs: T"},
        &same_shapes},
