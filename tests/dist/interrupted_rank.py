@@ -43,8 +43,8 @@ def main(path: str, num_megabytes: float, seconds: float) -> None:
     signal.signal(signal.SIGTERM, on_term)
     values = np.ones(10, np.float32)
     buffer = Buffer.from_array(values)
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         if group.rank != 0:
             time.sleep(1000)
         group.allreduce([buffer], [buffer], op=ReduceOp.MAX, name="never", keep=values).wait()

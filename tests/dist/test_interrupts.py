@@ -90,8 +90,8 @@ def test_ctrl_c_in_horovod_run_reaches_the_function(tmp_path: Path) -> None:
     script.write_text(
         "import horovod, time\n"
         "def work():\n"
-        "    print('ready', flush=True)\n"
         "    try:\n"
+        "        print('ready', flush=True)\n"
         "        time.sleep(1000)\n"
         "    except KeyboardInterrupt:\n"
         "        time.sleep(0.5)\n"

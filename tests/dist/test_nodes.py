@@ -122,8 +122,8 @@ def test_a_node_that_follows_does_not_hide_the_first_failure() -> None:
 
 
 SAVER = python(
-    "import time; print('asleep 0', flush=True)\n"
-    "try: time.sleep(100)\n"
+    "import time\n"
+    "try: print('asleep 0', flush=True); time.sleep(100)\n"
     "except KeyboardInterrupt: time.sleep(0.5); print('saved', flush=True)"
 )
 

@@ -7,7 +7,6 @@ executed or found; 2 for a wrong command line; 1 for anything else.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -28,22 +27,20 @@ from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, grace_s_of, launch, say
 from horovod.runner.options import EXAMPLE, SHORT_HELP, parse
 from horovod.runner.plan import JobSettings
+from horovod.runner.signals import caught_signals
 from horovod.runner.ssh import SshOptions
 from horovod.runner.startup import StartWatch
 from horovod.settings.starters import find_starter
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Mapping, Sequence
 
     from horovod.runner.hosts import Slot
     from horovod.runner.job import Outcome
 
 DEFAULT_CHECK_TIMEOUT_S = 30.0
 MAX_GRACE_S = 1e6
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -235,7 +232,7 @@ def _launch_node(
     settings, starter = _settings(options, command, environ)
     if starter is not Starter.AGENTS or options.dry_run:
         raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
-    with _caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         return _finish(launch_node(node, settings, launch_options, console.say), console)
 
@@ -255,7 +252,7 @@ def _launch_options(
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:
-    with _caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         watch = StartWatch(
             [slot.hostname for slot in slots],
@@ -322,30 +319,6 @@ def _working_directory() -> str:
         return os.getcwd()
     except OSError as error:
         raise UsageError(f"the working directory is gone: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def _caught_signals() -> Iterator[int]:
-    """Turns signals into bytes on a descriptor, which the launcher's loop can wait for.
-
-    A signal that is ignored, as nohup and background jobs of a shell do, stays ignored.
-    """
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-
-    def forward(signum: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(write_end, bytes([signum]))
-
-    ignored = [each for each in _SIGNALS if signal.getsignal(each) is signal.SIG_IGN]
-    previous = {each: signal.signal(each, forward) for each in _SIGNALS if each not in ignored}
-    try:
-        yield read_end
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-        os.close(read_end)
-        os.close(write_end)
 
 
 def _drop_stdout() -> None:

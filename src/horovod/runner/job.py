@@ -141,6 +141,7 @@ class Supervisor:
         announce: takes one line when the first failure is known and other ranks still run.
         interrupts: descriptor on which the number of a signal arrives as one byte; None if the
             caller lets exceptions such as KeyboardInterrupt end the job.
+        wakeups: descriptor that becomes readable when a handler of the caller has to run.
         alarm: tells when something elsewhere ends the job; None if nothing can.
         crossing: how the agents find the way to the store; None if the jobs say it.
         explain: why an agent that is gone did not stay, in one line.
@@ -159,6 +160,7 @@ class Supervisor:
         log: Callable[[str], None],
         announce: Callable[[str], None],
         interrupts: int | None = None,
+        wakeups: int | None = None,
         alarm: Alarm | None = None,
         crossing: Crossing | None = None,
         explain: Callable[[AgentLink], str] | None = None,
@@ -179,6 +181,7 @@ class Supervisor:
         self._log = log
         self._announce = announce
         self._interrupts = interrupts
+        self._wakeups = wakeups
         self._alarm = alarm
         self._selector = selectors.DefaultSelector()
         self._links: list[AgentLink] = []
@@ -206,6 +209,8 @@ class Supervisor:
             self._enter(Phase.STARTING, self._start_timeout_s)
             if self._interrupts is not None:
                 self._selector.register(self._interrupts, selectors.EVENT_READ)
+            if self._wakeups is not None:
+                self._selector.register(self._wakeups, selectors.EVENT_READ)
             if self._alarm is not None:
                 self._selector.register(self._alarm.descriptor, selectors.EVENT_READ, self._alarm)
             self._selector.register(self._console, selectors.EVENT_READ, self._console)
@@ -284,6 +289,8 @@ class Supervisor:
                     self._stop(key.data.cause())
                 elif key.data is self._console:
                     self._on_console_news()
+                elif key.fd == self._wakeups:
+                    os.read(key.fd, 64)  # the handler has run, and raised nothing
                 else:
                     self._on_interrupt(os.read(key.fd, 1)[0])
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s:

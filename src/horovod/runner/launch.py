@@ -51,7 +51,7 @@ class LaunchOptions:
         prefix_timestamp: write the time in front of each line on the console.
         start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
         verbose: tell each step on stderr.
-        interrupts: see :class:`horovod.runner.job.Supervisor`.
+        interrupts, wakeups: see :class:`horovod.runner.job.Supervisor`.
         ssh: how to log in on other hosts.
     """
 
@@ -61,6 +61,7 @@ class LaunchOptions:
     start_timeout_s: float | None = None
     verbose: bool = False
     interrupts: int | None = None
+    wakeups: int | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
 
 
@@ -135,6 +136,7 @@ def launch(
             log=log,
             announce=options.console.say,
             interrupts=options.interrupts,
+            wakeups=options.wakeups,
             crossing=_crossing(server, settings, secret, jobs) if remote else None,
             explain=_explain,
             on_exit=lambda ended: leave_note(ended, server.try_get, server.add),

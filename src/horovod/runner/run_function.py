@@ -24,6 +24,7 @@ from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, grace_s_of, launch
 from horovod.runner.plan import JobSettings
 from horovod.runner.run_task import FUNCTION_KEY, error_key, pack_function, result_key
+from horovod.runner.signals import wakeups
 from horovod.runner.ssh import SshOptions
 
 if TYPE_CHECKING:
@@ -142,9 +143,10 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
     path = [] if executable else [entry for entry in sys.path if entry]
     payload = _packed(func, args, dict(given.get("kwargs", {})), path)
     call = _Call(payload, [slot.hostname for slot in slots])
-    with Console(sys.stdout, sys.stderr) as console:
+    with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
         options = LaunchOptions(
             console,
+            wakeups=descriptor,
             output_filename=given.get("output_filename"),
             start_timeout_s=given.get("start_timeout"),
             verbose=bool(given.get("verbose")),
