@@ -399,9 +399,10 @@ def a_name_that_cannot_be_sent_is_refused(api: Api, rank: int, size: int) -> Non
     tensor = api.tensor(np.ones((size, 2)), "float32")
     for name in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"):
         arguments = (0,) if name == "broadcast" else ()
-        for call in (api.call, api.start):
-            run = functools.partial(call, name, tensor, *arguments, name="layer\udc80")
-            expect_error(UsageError, run)
+        options = {"name": "layer\udc80"}
+        expect_error(UsageError, functools.partial(api.call, name, tensor, *arguments, **options))
+        begin = functools.partial(api.start, name, tensor, *arguments, **options)
+        expect_error(UsageError, lambda begin=begin: api.finish(begin()))
     expect(api, api.call("allreduce", tensor, name="层"), np.ones((size, 2)), "float32")
 
 
