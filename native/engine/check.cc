@@ -65,8 +65,8 @@ void check_splits(Operation& operation, size_t num_members) {
     operation.splits.assign(num_members, num_rows / members);
   }
   if (operation.splits.size() != num_members) {
-    refuse(operation,
-           "has " + std::to_string(operation.splits.size()) + " splits for " + std::to_string(num_members) + " ranks");
+    refuse(operation, "has " + std::to_string(operation.splits.size()) +
+                          " splits, but the size of its process set is " + std::to_string(num_members));
   }
   if (std::any_of(operation.splits.begin(), operation.splits.end(), [](int64_t split) { return split < 0; })) {
     refuse(operation, "a split is negative");

@@ -14,7 +14,7 @@ void Engine::check_new_process_set(const Operation& operation) const {
   if (ranks.empty()) refuse("a process set needs at least one rank");
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size_) {
-      refuse("rank " + std::to_string(ranks[i]) + " does not exist; the job has " + std::to_string(size_) + " ranks");
+      refuse("rank " + std::to_string(ranks[i]) + " does not exist; the size of the job is " + std::to_string(size_));
     }
     if (i > 0 && ranks[i] == ranks[i - 1]) refuse("rank " + std::to_string(ranks[i]) + " is in the list twice");
     if (i > 0 && ranks[i] < ranks[i - 1]) refuse("the ranks must rise");

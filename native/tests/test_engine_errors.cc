@@ -68,7 +68,7 @@ TEST("engine: calls that make no sense are refused where they are made") {
     operation->has_splits = true;
     return operation;
   };
-  check_refused(engine, with_splits({1}), "1 splits for 2 ranks");
+  check_refused(engine, with_splits({1}), "1 splits, but the size of its process set is 2");
   check_refused(engine, with_splits({1, 1, 1}), "3 splits");
   check_refused(engine, with_splits({3, 2}), "5");
   check_refused(engine, with_splits({-1, 2}), "negative");

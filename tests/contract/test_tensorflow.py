@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 from checks import CHECKS
 
@@ -12,8 +14,11 @@ pytest.importorskip("tensorflow")
 from tensorflow_api import LACKING, MODES, run_checks
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_contract(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "keras"), [(2, "tf_keras"), (3, "keras")])
+def test_contract(size: int, keras: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec(keras) is None:
+        pytest.skip(f"{keras} is not installed: requirements/keras2.txt")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(keras == "tf_keras")))
     # A rank that waits in vain ends the test with a report, not with the patience of the machine.
     monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
