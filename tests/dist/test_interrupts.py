@@ -105,8 +105,11 @@ def test_ctrl_c_in_horovod_run_reaches_the_function(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, str(script)], env=environment(), stdout=pipe, stderr=pipe, text=True
     )
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)].count("") == 0
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=DEADLINE_S)
+    try:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)].count("") == 0
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
     assert sorted(out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved", "caught"]
