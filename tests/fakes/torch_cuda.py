@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _thread = threading.local()
+_graveyards: list[list[torch.Tensor]] = []  # of all threads
 _driver: FakeDriver
 
 
@@ -219,8 +220,11 @@ _COPIES = ("aten::copy_", "aten::_to_copy", "aten::index_put_")
 
 
 def _graveyard() -> list[torch.Tensor]:
-    """Memory of this thread that its stream may still use."""
-    graves: list[torch.Tensor] = _thread.__dict__.setdefault("graves", [])
+    """Memory of this thread that its stream may still use, even after the thread has ended."""
+    if not hasattr(_thread, "graves"):
+        _thread.graves = []
+        _graveyards.append(_thread.graves)
+    graves: list[torch.Tensor] = _thread.graves
     return graves
 
 
