@@ -35,6 +35,7 @@ WORKLOADS = {
     "readme": "README's script",
     "linear": "8 x Linear(512)",
     "keras": "Keras, 8 x Dense(512)",
+    "tensorflow": "TensorFlow, 8 x 512 x 512",
 }
 WIDTH = 512
 NUM_LAYERS = 8
@@ -97,12 +98,43 @@ def keras_step(way: str, batch: int) -> Callable[[], object]:
     return lambda: model.train_on_batch(inputs, targets)
 
 
+def tensorflow_step(way: str, batch: int) -> Callable[[], object]:
+    """A step of the same model in plain TensorFlow, as a function that is traced once."""
+    import tensorflow as tf
+
+    weights = [tf.Variable(tf.random.normal((WIDTH, WIDTH)) * 0.05) for _ in range(NUM_LAYERS)]
+    inputs = tf.random.normal((batch, WIDTH))
+    targets = tf.reduce_sum(inputs, 1, keepdims=True)
+    hvd = None
+    if way != "plain":
+        import horovod.tensorflow as hvd
+
+        hvd.init()
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            outputs = inputs
+            for weight in weights:
+                outputs = tf.nn.relu(outputs @ weight)
+            loss = tf.reduce_mean(tf.square(outputs - targets))
+        distributed: Any = hvd.DistributedGradientTape(tape) if hvd else tape
+        gradients = distributed.gradient(loss, weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign_sub(0.001 * gradient)
+
+    return step
+
+
+STEPS = {"keras": keras_step, "tensorflow": tensorflow_step}
+
+
 def run_rank(args: argparse.Namespace) -> None:
     """What each process does: many steps of each workload; writes the seconds of one."""
     times_s = {}
     for workload in args.workloads:
-        if workload == "keras":
-            step = keras_step(args.way, args.batch)
+        if workload in STEPS:
+            step = STEPS[workload](args.way, args.batch)
         else:
             step = torch_step(workload, args.way, args.batch)
         num_steps = args.steps * 10 if workload == "readme" else args.steps
@@ -157,7 +189,7 @@ def run_workloads(
     args: argparse.Namespace, workloads: Sequence[str], num_ranks: int
 ) -> list[dict[str, Any]]:
     """The rounds of the workloads of one framework, all ways in turn."""
-    ways = [way for way in args.ways if workloads != ["keras"] or way != "torchrun"]
+    ways = [way for way in args.ways if way != "torchrun" or not set(workloads) & set(STEPS)]
     times_s: dict[str, dict[str, list[float]]] = {
         workload: {way: [] for way in ways} for workload in workloads
     }
@@ -212,8 +244,9 @@ def main(args: argparse.Namespace) -> None:
         return
     load_average = os.getloadavg()[0]
     rows = []
-    of_torch = [workload for workload in args.workloads if workload != "keras"]
-    for workloads in (of_torch, [each for each in args.workloads if each not in of_torch]):
+    of_torch = [workload for workload in args.workloads if workload not in STEPS]
+    others = [[workload] for workload in args.workloads if workload in STEPS]
+    for workloads in (of_torch, *others):
         rows += run_workloads(args, workloads, args.np) if workloads else []
     run = {
         "np": args.np,

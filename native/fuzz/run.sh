@@ -31,7 +31,7 @@ export found seconds seed
   if command -v clang++ >/dev/null && clang++ -fsanitize=fuzzer,address -x c++ - -o build/fuzz/probe 2>/dev/null \
       <<<'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'; then
     cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHVD_BUILD_FUZZERS=ON -DHVD_BUILD_BINDINGS=OFF \
-      -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1' >&2
+      -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1' >&2
     cmake --build build/fuzz --parallel "$jobs" >&2
     for fuzzer in native/fuzz/fuzz_*.cc; do
       name=$(basename "$fuzzer" .cc)
