@@ -204,13 +204,6 @@ PyHandle submit(PyEngine& self, int kind, const nb::str& wanted_name, std::vecto
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
 
-// Levels are numbered as LogLevel is; higher ones than kError silence all.
-LogSink log_sink_of(int least_level, bool with_time) {
-  return [=](LogLevel level, const std::string& message) {
-    if (static_cast<int>(level) >= least_level) log_to_stderr(level, message, with_time);
-  };
-}
-
 using LocalPeerTuple = std::tuple<int, int, int, int, int>;
 using RemotePeerTuple = std::tuple<int, int, std::vector<int>>;
 
@@ -293,65 +286,14 @@ void bind_constants(nb::module_& module) {
   module.attr("SHARE_MEMORY") = static_cast<int>(OpKind::kShareMemory);
 }
 
-}  // namespace
-
-void bind_engine(nb::module_& module) {
-  bind_constants(module);
+void bind_port(nb::module_& module) {
   nb::class_<LocalPort>(module, "LocalPort")
       .def(nb::init<int, int>(), nb::arg("num_local"), nb::arg("local_index"))
       .def_prop_ro("segment_fd", [](const LocalPort& self) { return self.segment ? self.segment->fd() : -1; })
       .def_prop_ro("doorbell_fd", [](const LocalPort& self) { return self.doorbell.get(); });
-  nb::class_<AutotuneOptions>(module, "AutotuneOptions")
-      .def(
-          "__init__",
-          [](AutotuneOptions* self, bool fixed, int warmup_samples, int steps_per_sample, int max_samples,
-             std::string log_path) {
-            auto* options = new (self) AutotuneOptions();
-            options->fixed = fixed;
-            options->warmup_samples = warmup_samples;
-            options->steps_per_sample = steps_per_sample;
-            options->max_samples = max_samples;
-            options->log_path = std::move(log_path);
-          },
-          nb::kw_only(), nb::arg("fixed") = false, nb::arg("warmup_samples") = 3, nb::arg("steps_per_sample") = 10,
-          nb::arg("max_samples") = 20, nb::arg("log_path") = "");
-  nb::class_<EngineOptions>(module, "EngineOptions")
-      .def(
-          "__init__",
-          [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
-             std::optional<double> stall_check_time_s, double stall_shutdown_time_s, double deadlock_timeout_s,
-             std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
-             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, int num_cores,
-             std::optional<AutotuneOptions> autotune, const std::string& allreduce_algorithm,
-             const CostConstants& costs, std::shared_ptr<mpi::MpiWorld> mpi_world, std::optional<GpuOptions> gpu) {
-            auto* options = new (self) EngineOptions();
-            options->plans = {.allreduce = algorithm_named(allreduce_algorithm), .costs = costs};
-            options->fusion_threshold = fusion_threshold;
-            options->cache_capacity = cache_capacity;
-            if (stall_check_time_s) options->stall_check_time = from_seconds(*stall_check_time_s);
-            options->stall_shutdown_time = from_seconds(stall_shutdown_time_s);
-            options->deadlock_timeout = from_seconds(deadlock_timeout_s);
-            options->rank_names = std::move(rank_names);
-            options->deterministic = deterministic;
-            options->log = log_sink_of(least_log_level, log_time);
-            const auto [signal, fd, thread] = stack_dump;
-            options->stack_dump = {signal, fd, thread};
-            options->fuse_groups = fuse_groups;
-            options->core = core;
-            options->num_cores = num_cores;
-            if (autotune) autotune->initial_threshold = fusion_threshold;
-            options->autotune = std::move(autotune);
-            options->mpi = std::move(mpi_world);
-            options->gpu = std::move(gpu);
-          },
-          nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
-          nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
-          nb::arg("deadlock_timeout_s") = 0.0, nb::arg("rank_names") = std::vector<std::string>(),
-          nb::arg("deterministic") = false, nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning),
-          nb::arg("log_time") = false, nb::arg("stack_dump") = std::tuple<int, int, int>(),
-          nb::arg("fuse_groups") = true, nb::arg("core") = -1, nb::arg("num_cores") = 0,
-          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto", nb::arg("costs") = CostConstants(),
-          nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
+}
+
+void bind_handle(nb::module_& module) {
   nb::class_<PyHandle>(module, "Handle")
       .def("done", &PyHandle::done)
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
@@ -361,23 +303,11 @@ void bind_engine(nb::module_& module) {
       .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; })
       .def("new_process_set", [](const PyHandle& self) { return self.operation->new_process_set; })
       .def("last_joined", [](const PyHandle& self) { return self.operation->last_joined; });
-  nb::class_<PyEngine>(module, "Engine")
-      .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"), nb::arg("port").none(),
-           nb::arg("local_peers"), nb::arg("remote_peers"), nb::arg("hosts") = std::vector<int>())
-      .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
-      .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
-      .def_prop_ro("all_local", [](const PyEngine& self) { return self.engine()->all_local(); })
-      .def("submit", &submit, nb::arg("kind"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
-           nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
-           nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(), nb::arg("process_set") = 0,
-           nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
-           nb::arg("keep_alive") = nb::none(), nb::arg("weight") = nb::none(),
-           nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
-           nb::arg("unnamed") = 0, nb::arg("priority") = 0, nb::arg("device") = kCpuDevice)
-      .def(
-          "next_number", [](const PyEngine& self, uint32_t set) { return self.engine()->next_number(set); },
-          nb::arg("process_set"))
-      .def("c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); })
+}
+
+// Where this rank is, for the stall reports of others; and what it did, for the timeline.
+void bind_observation(nb::class_<PyEngine>& engine) {
+  engine
       .def(
           "wait_for_position_request",
           [](const PyEngine& self, double timeout_s) {
@@ -402,12 +332,38 @@ void bind_engine(nb::module_& module) {
             engine.start_timeline(path, mark_cycles);
           },
           nb::arg("path"), nb::arg("mark_cycles") = false)
-      .def("stop_timeline",
-           [](const PyEngine& self) {
-             Engine& engine = *self.engine();
-             const InterpreterUnlocked unlocked;
-             engine.stop_timeline();
-           })
+      .def("stop_timeline", [](const PyEngine& self) {
+        Engine& engine = *self.engine();
+        const InterpreterUnlocked unlocked;
+        engine.stop_timeline();
+      });
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  bind_constants(module);
+  bind_port(module);
+  bind_handle(module);
+  nb::class_<PyEngine> engine(module, "Engine");
+  bind_observation(engine);
+  engine
+      .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"), nb::arg("port").none(),
+           nb::arg("local_peers"), nb::arg("remote_peers"), nb::arg("hosts") = std::vector<int>())
+      .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
+      .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
+      .def_prop_ro("all_local", [](const PyEngine& self) { return self.engine()->all_local(); })
+      .def("submit", &submit, nb::arg("kind"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
+           nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
+           nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(), nb::arg("process_set") = 0,
+           nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
+           nb::arg("keep_alive") = nb::none(), nb::arg("weight") = nb::none(),
+           nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
+           nb::arg("unnamed") = 0, nb::arg("priority") = 0, nb::arg("device") = kCpuDevice)
+      .def(
+          "next_number", [](const PyEngine& self, uint32_t set) { return self.engine()->next_number(set); },
+          nb::arg("process_set"))
+      .def("c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); })
       .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
       .def("error",
            [](const PyEngine& self) {

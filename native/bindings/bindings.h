@@ -14,8 +14,9 @@ namespace hvd::bindings {
 void bind_buffer(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
-void bind_gpu(nanobind::module_& module);  // before bind_engine
-void bind_mpi(nanobind::module_& module);  // before bind_engine
+void bind_gpu(nanobind::module_& module);      // before bind_engine
+void bind_mpi(nanobind::module_& module);      // before bind_engine
+void bind_options(nanobind::module_& module);  // before bind_engine
 void bind_plan(nanobind::module_& module);
 void register_errors();
 

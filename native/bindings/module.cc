@@ -15,5 +15,6 @@ NB_MODULE(_native, module) {
   hvd::bindings::bind_plan(module);
   hvd::bindings::bind_gpu(module);
   hvd::bindings::bind_mpi(module);
+  hvd::bindings::bind_options(module);
   hvd::bindings::bind_engine(module);
 }
