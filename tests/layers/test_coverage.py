@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from horovod.settings import TABLE
+from horovod.settings.setting import Status
+
 ROOT = Path(__file__).resolve().parents[2]
 COVERAGE = ROOT / "docs" / "coverage.md"
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
@@ -130,3 +133,15 @@ def test_every_difference_has_a_reason() -> None:
 )
 def test_a_row_that_covers_nothing_is_noticed(references: str) -> None:
     assert problems(f"| 1.1 | something | {references} |")
+
+
+def test_only_settings_without_effect_are_called_so() -> None:
+    called_so = {
+        name
+        for _, statement, references in rows(COVERAGE.read_text())
+        if "test_what_has_no_effect_is_accepted_in_silence" in references
+        for name in re.findall(r"`(HOROVOD_\w+)`", statement)
+    }
+    without = {name for name, setting in TABLE.items() if setting.status is Status.WITHOUT_EFFECT}
+    assert called_so
+    assert called_so <= without

@@ -179,7 +179,8 @@ _MPI = (
     ),
     _flag(
         "HOROVOD_MPI_THREADS_DISABLE",
-        "1 initializes MPI for Horovod's own thread only: the program must not call MPI itself",
+        "with `HOROVOD_CPU_OPERATIONS=mpi`, 1 initializes MPI for Horovod's own thread only: the "
+        "program must not call MPI itself",
         flag="--mpi-threads-disable, --no-mpi-threads-disable",
         field="mpi_threads_disable",
     ),

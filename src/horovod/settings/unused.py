@@ -64,7 +64,8 @@ _RUN_TIME = (
         "it is always on: nobody waits for a GPU but the stream that needs the result",
     ),
     _unused(
-        "HOROVOD_ENABLE_XLA_OPS", "XLA cannot hold operations of other ranks; use jit_compile=False"
+        "HOROVOD_ENABLE_XLA_OPS",
+        "XLA cannot compile operations that wait for other ranks; use `jit_compile=False`",
     ),
     _unused("HOROVOD_CCL_CACHE", "Intel oneCCL is not used"),
     _unused("HOROVOD_DISABLE_NVTX_RANGES", "no NVTX ranges are written"),
