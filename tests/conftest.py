@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 
 # A shell lets the jobs that it starts in the background ignore Ctrl-C, and nohup the end of the
@@ -11,3 +12,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# These import TensorFlow at their top. `make test-python PYTEST=...` does without it.
+_OF_TENSORFLOW = [
+    "dist/test_keras*.py",
+    "unit/keras/*.py",
+    "unit/tensorflow/*.py",
+    "unit/test_common.py",
+    "unit/test_import_paths.py",
+]
+_HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+collect_ignore_glob = [] if _HAS_TENSORFLOW else _OF_TENSORFLOW
+
+
+def pytest_report_header() -> list[str]:
+    """Says what is left out; that what a test skips itself for is in pytest's closing lines."""
+    if _HAS_TENSORFLOW:
+        return []
+    return ["TensorFlow is not installed: its tests are left out (make dev installs it)"]

@@ -72,15 +72,36 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def files_named_in(text: str) -> set[str]:
-    return set(re.findall(r"`((?:native|src|tests|docs|examples|benchmarks)/[\w/.-]+)`", text))
+    """Paths from the root of the repository, in prose, tables, links and commands."""
+    folders = r"\.ci|benchmarks|docs|examples|native|requirements|src|tests"
+    return set(re.findall(rf"(?<![\w/.~-])((?:{folders})/[\w/.-]*\w)", text))
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/security.md"])
+# Decisions and the changelog speak of what was there at their time.
+@pytest.mark.parametrize(
+    "name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "Makefile", "docs/*.md"]
+)
 def test_files_that_are_named_exist(name: str) -> None:
     missing = [
-        file for file in files_named_in((ROOT / name).read_text()) if not (ROOT / file).exists()
+        f"{document.name}: {file}"
+        for document in ROOT.glob(name)
+        for file in files_named_in(document.read_text())
+        if not (ROOT / file).exists()
     ]
     assert not missing
+
+
+def test_a_file_that_does_not_exist_is_noticed() -> None:
+    text = "`native/no_such.cc`, [it](docs/no_such.md), python examples/no/such.py --x, build/src/y"
+    assert files_named_in(text) == {"native/no_such.cc", "docs/no_such.md", "examples/no/such.py"}
+
+
+def test_the_map_lists_every_folder_of_native_code_once() -> None:
+    listed = re.findall(
+        r"^\| `(native/\w+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE
+    )
+    folders = [f"native/{path.name}" for path in (ROOT / "native").iterdir() if path.is_dir()]
+    assert sorted(listed) == sorted(folders)
 
 
 def variables_in(*paths: str) -> set[str]:
@@ -133,3 +154,18 @@ def test_settings_without_effect_say_why() -> None:
 
 def test_the_architecture_is_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 250
+
+
+def test_the_tests_that_contributing_chooses_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    chosen = re.findall(r'PYTEST="(tests/[\w/]+) -k (\w+)"', text)
+    assert chosen
+    for folder, word in chosen:
+        sources = list((ROOT / folder).rglob("test_*.py"))
+        assert any(
+            word in path.name or re.search(rf"^def test_\w*{word}", path.read_text(), re.MULTILINE)
+            for path in sources
+        ), f"{folder} -k {word}"
+    native = "".join(path.read_text() for path in (ROOT / "native/tests").glob("test_*.cc"))
+    for word in re.findall(r"native_tests (\w+)", text):
+        assert re.search(rf'^TEST\("[^"]*{word}', native, re.MULTILINE), f"native_tests {word}"
