@@ -24,10 +24,10 @@ MOST_FRAMES = 10
 OF_THE_LAUNCHER = {"HOROVOD_START_TIMEOUT", "HOROVOD_GRACE_SECONDS"}
 
 
-def frames() -> list[list[tuple[str, str]]]:
+def frames(life: str = "an allreduce") -> list[list[tuple[str, str]]]:
     """The numbered lines of "Life of an allreduce": names with the files that define them."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    section = text.split("## Life of an allreduce", 1)[1].split("\n## ", 1)[0]
+    section = text.split(f"## Life of {life}", 1)[1].split("\n## ", 1)[0]
     lines = re.findall(r"^ *\d+\. (.*)$", section, re.MULTILINE)
     return [re.findall(r"`([\w:.]+)` \(`([\w/.]+)`\)", line) for line in lines]
 
@@ -49,10 +49,17 @@ def test_an_allreduce_has_few_frames() -> None:
     assert all(frames()), "each numbered line names a function and its file"
 
 
-def test_the_frames_exist() -> None:
+def test_a_setting_goes_from_the_launcher_to_the_engine() -> None:
+    files = [line[0][1] for line in frames("a setting")]
+    assert files[0] == "src/horovod/runner/flags.py"
+    assert files[-1].startswith("native/")
+
+
+@pytest.mark.parametrize("life", ["an allreduce", "a setting"])
+def test_the_frames_exist(life: str) -> None:
     missing = [
         f"{name} in {file}"
-        for line in frames()
+        for line in frames(life)
         for name, file in line
         if not (ROOT / file).is_file() or not defines(ROOT / file, name)
     ]
@@ -102,6 +109,15 @@ def test_the_map_lists_every_folder_of_native_code_once() -> None:
     )
     folders = [f"native/{path.name}" for path in (ROOT / "native").iterdir() if path.is_dir()]
     assert sorted(listed) == sorted(folders)
+
+
+def test_the_map_lists_every_module() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = [
+        path.name for path in (ROOT / "src/horovod").glob("[!_]*[!_]") if "." not in path.name
+    ]
+    modules += [path.name for path in (ROOT / "src/horovod").glob("[!_]*.py")]
+    assert [name for name in modules if f"`src/horovod/{name}`" not in text] == []
 
 
 def variables_in(*paths: str) -> set[str]:
