@@ -185,3 +185,23 @@ def test_the_tests_that_contributing_chooses_exist() -> None:
     native = "".join(path.read_text() for path in (ROOT / "native/tests").glob("test_*.cc"))
     for word in re.findall(r"native_tests (\w+)", text):
         assert re.search(rf'^TEST\("[^"]*{word}', native, re.MULTILINE), f"native_tests {word}"
+
+
+def section_of_readme(title: str) -> str:
+    return (ROOT / "README.md").read_text().split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_figures_of_readme_are_those_of_the_benchmarks() -> None:
+    """Each was measured: a number that stands with its unit in docs/benchmarks.md, or in a column."""
+    table = [line for line in section_of_readme("Speed").splitlines() if line.startswith("| ")]
+    figures = {figure for line in table for figure in re.findall(r"([\d.]+) (?:ms|µs|s)\b", line)}
+    measured = set(re.findall(r"\d+(?:\.\d+)?", (ROOT / "docs/benchmarks.md").read_text()))
+    assert len(figures) > 10
+    assert figures <= measured
+
+
+def test_readme_installs_every_extra_and_no_other() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    extras = project.split("[project.optional-dependencies]\n", 1)[1].split("\n[", 1)[0]
+    declared = re.findall(r"^(\w+) = ", extras, re.MULTILINE)
+    assert set(re.findall(r"\[(\w+)\](?!\()", section_of_readme("Install"))) == set(declared)
