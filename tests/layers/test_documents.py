@@ -192,7 +192,7 @@ def section_of_readme(title: str) -> str:
 
 
 def test_the_figures_of_readme_are_those_of_the_benchmarks() -> None:
-    """Each was measured: a number that stands with its unit in docs/benchmarks.md, or in a column."""
+    """Each was measured: docs/benchmarks.md has the number."""
     table = [line for line in section_of_readme("Speed").splitlines() if line.startswith("| ")]
     figures = {figure for line in table for figure in re.findall(r"([\d.]+) (?:ms|µs|s)\b", line)}
     measured = set(re.findall(r"\d+(?:\.\d+)?", (ROOT / "docs/benchmarks.md").read_text()))
