@@ -207,7 +207,7 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links
 	python -m horovod.settings.document docs/settings.md
-	python -m pytest tests/layers/test_documents.py tests/examples/test_readme.py
+	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 
 wheel: $(VENV)/dev.stamp ## build a wheel for any Linux of this architecture into dist/
 	rm -rf build/wheel dist
