@@ -17,6 +17,7 @@ from horovod.config import Config
 from horovod.errors import NotInitializedError, StartError, UsageError
 from horovod.group import Group
 from horovod.mpi import ProcessMpi, was_initialized
+from horovod.shared_report import to_print
 from horovod.start import RunningEngine, start_engine
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class _Context:
             kind: type[BaseException], value: BaseException, traceback: TracebackType | None
         ) -> None:
             self._exit_reason = f"it raised {kind.__name__}{_place(traceback)}: {value}"[:500]
+            if previous_hook is sys.__excepthook__ and self._job is not None:
+                value = to_print(value, self._job.config)  # others may want the whole error
             previous_hook(kind, value, traceback)
 
         sys.excepthook = note_exception

@@ -41,6 +41,13 @@ def reduce(name: str, group: Group | None = None, num_elements: int = 4) -> None
     handle.wait()
 
 
+# Ranks that disagree, and do not catch the error.
+
+
+def shapes(rank: int) -> None:
+    reduce("shapes", num_elements=4 + rank)
+
+
 # Ranks that wait for each other.
 
 

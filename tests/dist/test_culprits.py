@@ -149,6 +149,18 @@ def test_a_name_that_is_in_flight_is_refused_at_once(
     assert told.delay_s < MISMATCH_LIMIT_S
 
 
+def test_a_report_that_all_ranks_hold_is_printed_by_one() -> None:
+    with plant("shapes", 4) as launcher:
+        assert launcher.wait() == 1
+    texts = [json.loads(words)["text"] for _, words in stamps(launcher, "error").values()]
+    assert len(texts) == 4
+    assert len(set(texts)) == 1
+    assert len(re.findall(rf"rank \d {PEER} sent ", texts[0])) == 4
+    assert len(re.findall(rf"rank \d {PEER} sent ", launcher.stderr)) == 4, launcher.stderr
+    hint = rf"\(the other 4 lines are in the output of rank \d {PEER}\)"
+    assert len(re.findall(hint, launcher.stderr)) == 3, launcher.stderr
+
+
 # --- Ranks that wait for each other, or do not come -------------------------------------------
 
 
@@ -325,6 +337,8 @@ def test_ranks_that_wait_for_each_other_end_after_the_time(waiting: Waiting) -> 
         assert re.search(who, error["text"], re.M), error["text"]
         assert f"It waits for allreduce.accuracy at {line_of('skipped: culprit')}" in error["text"]
         assert 2.0 <= at - planted < STALL_LIMIT_S
+    # All ranks hold the report that ends the job; one prints it, below the warning of the first.
+    assert launcher.stderr.count("Missing ranks:") == 2, launcher.stderr
 
 
 def test_a_rank_with_a_thread_elsewhere_is_no_deadlock(waiting: Waiting) -> None:
