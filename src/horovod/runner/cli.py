@@ -94,6 +94,11 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     slots = _slots(options, environ)
     settings, starter = _settings(options, command, environ)
     if starter is not Starter.AGENTS:
+        if options.stdin_rank is not None:
+            raise UsageError(
+                "--stdin-rank goes together with neither --mpi nor --jsrun, which have options of "
+                "their own: see --mpi-args"
+            )
         return _start_by_mpi(options, slots, settings, starter)
     if options.dry_run:
         from horovod.runner.dry_run import describe_job
@@ -167,6 +172,7 @@ def _settings(
         variables=variables,
         network_interfaces=_interfaces(options),
         grace_s=grace_s_of({**environ, **variables}),
+        stdin_rank=options.stdin_rank,
     )
     check_settings(settings)
     return settings, starter
@@ -230,6 +236,8 @@ def _launch_node(
         hosts[0].slots,
     )
     settings, starter = _settings(options, command, environ)
+    if options.stdin_rank is not None:
+        raise UsageError("--stdin-rank does not go together with --node-rank")
     if starter is not Starter.AGENTS or options.dry_run:
         raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:

@@ -30,6 +30,9 @@ class Console:
 
     Args:
         stdout, stderr: of the launcher; None if it has none.
+
+    Attributes:
+        is_one: whether both of them are the same terminal, pipe or file.
     """
 
     def __init__(self, stdout: TextIO | None, stderr: TextIO | None) -> None:
@@ -38,8 +41,8 @@ class Console:
         self._streams = {"stdout": stdout, "stderr": stderr}
         self._outlets = {name: outlet_of(stream) for name, stream in self._streams.items()}
         writer = self.add_writer()
-        same = _are_same(*self._outlets.values()) or stdout is stderr
-        self._by_name = {"stdout": writer, "stderr": writer if same else self.add_writer()}
+        self.is_one = _are_same(*self._outlets.values()) or stdout is stderr
+        self._by_name = {"stdout": writer, "stderr": writer if self.is_one else self.add_writer()}
 
     def add_writer(self) -> Writer:
         """A further thread, for outlets other than the console."""

@@ -278,9 +278,10 @@ class Supervisor:
 
     def _loop(self) -> None:
         while any(link.open for link in self._links):
-            timeout_s = None
+            timeout_s = self._output.show_prompts()
             if self._deadline_s is not None:
-                timeout_s = max(0.0, self._deadline_s - time.monotonic())
+                left_s = max(0.0, self._deadline_s - time.monotonic())
+                timeout_s = left_s if timeout_s is None else min(left_s, timeout_s)
             for key, _ in self._selector.select(timeout_s):
                 if isinstance(key.data, AgentLink):
                     self._serve(key.data, key.fileobj)

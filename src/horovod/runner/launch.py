@@ -26,6 +26,7 @@ from horovod.runner.job import Crossing, Outcome, Supervisor
 from horovod.runner.output import Output
 from horovod.runner.plan import AgentJob, JobSettings, StoreAddress, make_plan
 from horovod.runner.ssh import SshOptions
+from horovod.runner.stdin import check_stdin_rank, lend_stdin, own_stdin
 
 if TYPE_CHECKING:
     import subprocess
@@ -97,7 +98,8 @@ def launch(
         How the job ended. No process of it is left.
 
     Raises:
-        UsageError: an interface does not exist, or the output or the timeline cannot be written.
+        UsageError: an interface does not exist, the output or the timeline cannot be written, or
+            the rank that shall have stdin cannot have it.
         StartError: the store cannot listen.
     """
     remote = local.other_machines(list(dict.fromkeys(slot.hostname for slot in slots)))
@@ -105,6 +107,8 @@ def launch(
         check_interfaces(settings.network_interfaces)
     if slots[0].hostname not in remote:
         check_timeline(settings)
+    if settings.stdin_rank is not None:
+        check_stdin_rank(settings.stdin_rank, slots, remote)
 
     def log(line: str) -> None:
         if options.verbose:
@@ -117,6 +121,7 @@ def launch(
             directory=options.output_filename,
             timestamps=options.prefix_timestamp,
             coloured=options.console.coloured(settings.environ),
+            stdin_rank=settings.stdin_rank,
         )
         stack.callback(output.close)
         secret = make_secret()
@@ -128,6 +133,9 @@ def launch(
             stack.enter_context(store_user(server))
         store = StoreAddress(server.address, server.port, secret)
         jobs = make_plan(slots, settings, store, os.getpid(), remote)
+        if settings.stdin_rank is not None:
+            own = stack.enter_context(own_stdin())
+            jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
         supervisor = Supervisor(
             jobs,
             lambda job: _start_agent(job, settings, options),
@@ -167,7 +175,7 @@ def _start_agent(
     job: AgentJob, settings: JobSettings, options: LaunchOptions
 ) -> subprocess.Popen[bytes]:
     if not job.remote:
-        return local.start_agent(settings.environ)
+        return local.start_agent(settings.environ, job.stdin)
     return ssh.start(job.hostname, job.user, options.ssh, AGENT_MODULE, settings.environ)
 
 

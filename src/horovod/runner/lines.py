@@ -34,6 +34,17 @@ class LinePrefixer:
         self._prefix = prefix
         self._held = bytearray()
         self._after_return = False
+        self._begun = False  # the line whose rest comes now is out already, up to here
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether a line has begun that lacks its end, and a part of it is not out yet."""
+        return bool(self._held)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the last of what came out is the beginning of a line."""
+        return self._begun
 
     def feed(self, data: bytes) -> bytes:
         """Adds bytes; returns the lines that are complete now, with their prefixes, as UTF-8."""
@@ -47,11 +58,31 @@ class LinePrefixer:
 
     def finish(self) -> bytes:
         """Returns the last line if it lacks its end; the end is added."""
-        if not self._held:
+        if not self._held and not self._begun:
             return b""
-        line = b"%b%b\n" % (self._prefix(), bytes(self._held))
+        line = b"%b%b\n" % (self._prefix_once(), bytes(self._held))
         self._held.clear()
         return _valid(line)
+
+    def begin(self) -> bytes:
+        """Returns what is there of a line that lacks its end; its rest comes without a prefix."""
+        end = _end_of_characters(self._held)
+        if end == 0:
+            return b""
+        begun = self._prefix_once() + bytes(self._held[:end])
+        self._begun = True
+        del self._held[:end]
+        return _valid(begun)
+
+    def break_off(self) -> None:
+        """Gives the rest of a line that has begun a prefix, as something else came in between."""
+        self._begun = False
+
+    def _prefix_once(self) -> bytes:
+        """Nothing if the line has its prefix."""
+        prefix = b"" if self._begun else self._prefix()
+        self._begun = False
+        return prefix
 
     def _add(self, data: bytes, parts: list[bytes]) -> None:
         if self._after_return and data:
@@ -70,7 +101,8 @@ class LinePrefixer:
             self._hold(data[:first], parts)
             data, end = data[first:], end - first
         prefix = self._prefix()
-        parts += (prefix, bytes(self._held))
+        parts += (b"" if self._begun else prefix, bytes(self._held))
+        self._begun = False
         self._held.clear()
         _add_prefixed(data[:end], prefix, parts)
         self._hold(data[end:], parts)
@@ -80,7 +112,7 @@ class LinePrefixer:
         self._held += data
         while len(self._held) > MAX_LINE_BYTES:
             cut = _boundary(self._held, MAX_LINE_BYTES)
-            parts += (self._prefix(), bytes(self._held[:cut]), b"\n")
+            parts += (self._prefix_once(), bytes(self._held[:cut]), b"\n")
             del self._held[:cut]
 
 
@@ -108,6 +140,16 @@ def _boundary(data: bytearray, at: int) -> int:
         if data[place] & 0xC0 != 0x80:
             return place
     return at  # this is no UTF-8
+
+
+def _end_of_characters(data: bytearray) -> int:
+    """The length without the first bytes of a character whose last ones are still to come."""
+    for back in range(1, min(len(data), 3) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            wanted = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return len(data) - back if wanted > back else len(data)
+    return len(data)
 
 
 def _valid(data: bytes) -> bytes:

@@ -48,13 +48,14 @@ def other_machines(names: Sequence[str]) -> list[str]:
         ]
 
 
-def start_agent(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_agent(environ: Mapping[str, str], stdin: int = -1) -> subprocess.Popen[bytes]:
     """Starts an agent that talks frames over pipes; it does nothing before it gets its job.
 
     It runs in a session of its own, so that Ctrl-C reaches the launcher alone.
 
     Args:
         environ: the variables of the agent itself.
+        stdin: a descriptor that it inherits for one of its ranks; -1 for none.
 
     Raises:
         OSError: the process cannot be created.
@@ -65,6 +66,7 @@ def start_agent(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        pass_fds=() if stdin < 0 else (stdin,),
         start_new_session=True,
     )
 

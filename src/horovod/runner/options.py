@@ -124,6 +124,13 @@ def _add_job(options: _Options) -> None:
         metavar="SECONDS",
         help="for the ranks to end after Ctrl-C or SIGTERM (default: HOROVOD_GRACE_SECONDS, or 30)",
     )
+    add(
+        section,
+        "--stdin-rank",
+        type=int,
+        metavar="RANK",
+        help="the rank that reads horovodrun's stdin, for breakpoint(); default: none",
+    )
     add(section, "--tcp", action="store_true", help="NCCL does without InfiniBand")
     add(section, "--gloo", action="store_true", help="horovodrun starts the ranks; the default")
     add(section, "--mpi", action="store_true", help="mpirun starts the ranks")

@@ -33,6 +33,10 @@ _ROOM_BYTES = 3 * 1024 * 1024
 _COLOURS = tuple(f"\x1b[{code}m" for code in (36, 32, 33, 35, 34, 31))
 _NO_COLOUR = "\x1b[0m"
 
+# A line that lacks its end so long after its last part is a prompt. A print() of Python without a
+# buffer writes the end of its line by itself.
+PROMPT_S = 0.1
+
 
 class Output:
     """Where the output of all ranks goes. Safe to use from several threads; nothing here waits.
@@ -44,6 +48,7 @@ class Output:
         timestamps: write the time in front of the prefix.
         now: the text of the current time.
         coloured: the streams whose prefixes have a colour for each rank.
+        stdin_rank: who may ask the user, so that what it writes appears without an end of line.
 
     Raises:
         UsageError: the files cannot be created.
@@ -58,8 +63,11 @@ class Output:
         timestamps: bool = False,
         now: Callable[[], str] = time.asctime,
         coloured: Collection[str] = (),
+        stdin_rank: int | None = None,
     ) -> None:
         self.console = console
+        self._stdin_rank = stdin_rank
+        self._prompts: dict[str, float] = {}  # by stream, when it shall appear
         self._now = now if timestamps else lambda: ""
         self._coloured = frozenset(coloured)
         self._lock = threading.Lock()
@@ -107,7 +115,39 @@ class Output:
             self._num_lines += lines.count(b"\n")
             if stream == "stderr":
                 self._num_lines_at[rank] = self._num_lines
-            self.console.put(stream, lines)
+            if rank == self._stdin_rank:
+                self._prompts.pop(stream, None)
+                if prefixer.holds_text:
+                    self._prompts[stream] = time.monotonic() + PROMPT_S
+            self._put(stream, lines, prefixer)
+
+    def show_prompts(self) -> float | None:
+        """Shows what the rank with the user's stdin has written and not ended, if it is due.
+
+        Returns:
+            The seconds until the next prompt is due; None if there is none.
+        """
+        if self._stdin_rank is None:
+            return None
+        with self._lock:
+            now_s = time.monotonic()
+            for stream in [each for each, due_s in self._prompts.items() if due_s <= now_s]:
+                del self._prompts[stream]
+                prefixer = self._prefixers[self._stdin_rank, stream]
+                self._put(stream, prefixer.begin(), prefixer)
+            return min(self._prompts.values(), default=now_s) - now_s if self._prompts else None
+
+    def _put(self, stream: str, text: bytes, prefixer: LinePrefixer) -> None:
+        """Lets no line of a rank, or its other stream, begin behind a prompt."""
+        if not text:
+            return
+        for name in STREAMS if self._stdin_rank is not None else ():
+            asking = self._prefixers.get((self._stdin_rank or 0, name))
+            meets = name == stream or self.console.is_one
+            if asking is not None and asking is not prefixer and asking.has_begun and meets:
+                asking.break_off()
+                text = b"\n" + text
+        self.console.put(stream, text)
 
     def _prefix(self, rank: int, stream: str) -> bytes:
         text = f"{self._now()}[{rank}]<{stream}>:"

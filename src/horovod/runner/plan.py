@@ -38,6 +38,7 @@ class JobSettings:
         variables: what the tuning flags set; stronger than ``environ``.
         network_interfaces: names given by the user; empty means loopback.
         grace_s: between a signal that stops the job and SIGKILL.
+        stdin_rank: the rank that reads what is the launcher's stdin; None for none.
     """
 
     command: tuple[str, ...]
@@ -46,6 +47,7 @@ class JobSettings:
     variables: Mapping[str, str] = field(default_factory=dict)
     network_interfaces: tuple[str, ...] = ()
     grace_s: float = DEFAULT_GRACE_S
+    stdin_rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class AgentJob:
         user: whom to log in as; empty for the one that ssh takes. Only the launcher needs it.
         network_interfaces: of the user's choice, of which the host has one; empty for any.
         grace_s: between a signal that stops the job and SIGKILL.
+        stdin_rank: the rank that gets a stdin; -1 for none.
+        stdin: the descriptor of it, which the agent has inherited.
     """
 
     hostname: str
@@ -92,6 +96,8 @@ class AgentJob:
     user: str = ""
     network_interfaces: tuple[str, ...] = ()
     grace_s: float = DEFAULT_GRACE_S
+    stdin_rank: int = -1
+    stdin: int = -1
 
     @property
     def remote(self) -> bool:
@@ -115,6 +121,8 @@ class AgentJob:
             "user": self.user,
             "network_interfaces": self.network_interfaces,
             "grace_s": self.grace_s,
+            "stdin_rank": self.stdin_rank,
+            "stdin": self.stdin,
         }
         return json.dumps(document).encode("ascii")
 
@@ -138,6 +146,8 @@ class AgentJob:
                 user=document["user"],
                 network_interfaces=tuple(document["network_interfaces"]),
                 grace_s=float(document["grace_s"]),
+                stdin_rank=document["stdin_rank"],
+                stdin=document["stdin"],
             )
         except (ValueError, KeyError, TypeError, RecursionError, StartError) as error:
             raise StartError(f"this is not the job of an agent: {type(error).__name__}") from None
@@ -151,7 +161,12 @@ def _checked(job: AgentJob) -> AgentJob:
         if not isinstance(env, dict):
             raise StartError("this is not the job of an agent: its variables are no dictionary")
         texts += itertools.chain.from_iterable(env.items())
-    numbers = [job.launcher_pid, *(rank_job.rank for rank_job in job.ranks)]
+    numbers = [
+        job.launcher_pid,
+        job.stdin_rank,
+        job.stdin,
+        *(rank_job.rank for rank_job in job.ranks),
+    ]
     if not job.command or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
         raise StartError("this is not the job of an agent: a field is of a wrong type")
     return job

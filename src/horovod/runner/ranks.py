@@ -60,7 +60,7 @@ def start_rank(rank: int, job: AgentJob, env: Mapping[str, str]) -> Rank:
         job.command,
         cwd=job.cwd,
         env=env,
-        stdin=subprocess.DEVNULL,
+        stdin=job.stdin if rank == job.stdin_rank else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

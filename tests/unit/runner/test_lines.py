@@ -198,3 +198,31 @@ def _work(piece: bytes, count: int) -> int:
             prefixer.feed(piece)
             tail.feed(piece)
     return work.num_bytes
+
+
+def test_the_beginning_of_a_line_comes_when_it_is_asked_for() -> None:
+    prefixer = LinePrefixer(lambda: b"> ")
+    assert prefixer.begin() == b""
+    assert prefixer.feed(b"one\n(Pdb) ") == b"> one\n"
+    assert prefixer.begin() == b"> (Pdb) "
+    assert prefixer.begin() == b""
+    assert prefixer.feed(b"42\n(Pdb) ") == b"42\n"
+    assert prefixer.begin() == b"> (Pdb) "
+    prefixer.break_off()
+    assert prefixer.feed(b"43\n") == b"> 43\n"
+    prefixer.feed(b"(Pdb) ")
+    prefixer.begin()
+    assert prefixer.finish() == b"\n"
+    assert prefixer.finish() == b""
+
+
+def test_a_character_is_not_cut_when_a_line_begins() -> None:
+    prefixer = LinePrefixer(lambda: b"> ")
+    text = "€".encode()
+    prefixer.feed(b"a" + text[:2])
+    assert prefixer.begin() == b"> a"
+    assert prefixer.begin() == b""
+    prefixer.feed(text[2:] + b"?")
+    assert prefixer.begin() == text + b"?"
+    prefixer.feed(b"\x80\x80\x80")
+    assert prefixer.begin() == "\ufffd\ufffd\ufffd".encode()

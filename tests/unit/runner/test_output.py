@@ -134,3 +134,33 @@ def test_each_rank_has_its_colour_and_lines_have_none(tmp_path: Path) -> None:
     assert seventh.startswith("\x1b[36m[6]")
     assert stderr.getvalue() == "[0]<stderr>:b\n"
     assert (tmp_path / "rank.00/stdout").read_bytes() == b"a\n"
+
+
+def test_a_prompt_appears_and_nobody_writes_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horovod.runner.output.PROMPT_S", 0.0)
+    console = io.StringIO()
+    sink = Output(3, Console(console, console), stdin_rank=1)
+    sink.write(0, "stdout", b"begun")
+    sink.write(1, "stdout", b"(Pdb) ")
+    assert sink.show_prompts() is None
+    sink.write(1, "stdout", b"42\n(Pdb) ")
+    assert sink.show_prompts() is None
+    sink.write(2, "stderr", b"other\n")
+    sink.write(1, "stdout", b"43\n")
+    sink.console.wait(30)
+    assert console.getvalue() == (
+        "[1]<stdout>:(Pdb) 42\n[1]<stdout>:(Pdb) \n[2]<stderr>:other\n[1]<stdout>:43\n"
+    )
+
+
+def test_a_line_in_two_parts_is_no_prompt() -> None:
+    sink, stdout, _ = make(stdin_rank=1)
+    assert sink.show_prompts() is None
+    sink.write(1, "stdout", b"a")
+    left_s = sink.show_prompts()
+    assert left_s is not None
+    assert 0 < left_s <= 0.1
+    sink.write(1, "stdout", b"\n")
+    assert sink.show_prompts() is None
+    sink.console.wait(30)
+    assert stdout.getvalue() == "[1]<stdout>:a\n"
