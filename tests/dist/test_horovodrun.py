@@ -152,7 +152,8 @@ def test_the_first_failure_ends_the_job_and_is_named() -> None:
         assert launcher.wait() == 7
         assert launcher.elapsed_s < 10
     assert re.fullmatch(
-        r"horovodrun: the job ran [\d.]+ s: rank 1 exited with code 7 first; rank 0 was stopped",
+        r"horovodrun: the job ran for [\d.]+ s: rank 1 exited with code 7 first; "
+        r"rank 0 was stopped",
         launcher.lines["stderr"][-2],
     )
     assert launcher.lines["stderr"][-1] == "horovodrun: rank 1 on localhost exited with code 7"

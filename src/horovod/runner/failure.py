@@ -109,7 +109,7 @@ def headline(failure: RankExit) -> str:
     if failure.signal_name is None:
         return f"{where} exited with code {failure.exit_code}"
     hint = (
-        "; was it out of memory? The kernel's log (dmesg) tells"
+        "; was it out of memory? See the kernel's log (dmesg)"
         if failure.returncode == -signal.SIGKILL
         else ""
     )
@@ -127,8 +127,8 @@ def cause(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
     culprit = failure.culprit
     if running is not None and culprit is not None and culprit in running:
         line = (
-            f"rank {culprit} on {running[culprit]} failed first, as rank {failure.rank} tells, but "
-            f"its process did not end; {line}"
+            f"rank {culprit} on {running[culprit]} failed first, according to "
+            f"rank {failure.rank}, but its process has not ended; {line}"
         )
     return line
 

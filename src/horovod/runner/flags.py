@@ -70,7 +70,7 @@ _STALL = "stall check"
 _LIBRARY = "libraries"
 _LOGGING = "logging"
 
-_WITHOUT_EFFECT = "for old scripts; without effect"
+_WITHOUT_EFFECT = "no effect; accepted for old scripts"
 
 FLAGS: tuple[Flag, ...] = (
     Flag(
@@ -130,7 +130,7 @@ FLAGS: tuple[Flag, ...] = (
         "autotune-log-file",
         "HOROVOD_AUTOTUNE_LOG",
         _AUTOTUNE,
-        "CSV file for what was tried",
+        "CSV file that records each sample",
         str,
         needs="autotune",
         key="autotune.log_file",
@@ -139,7 +139,7 @@ FLAGS: tuple[Flag, ...] = (
         "autotune-warmup-samples",
         "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
         _AUTOTUNE,
-        "samples that are thrown away at first",
+        "samples to discard at the start",
         int,
         needs="autotune",
         key="autotune.warmup_samples",
@@ -176,7 +176,7 @@ FLAGS: tuple[Flag, ...] = (
         "timeline-filename",
         "HOROVOD_TIMELINE",
         _TIMELINE,
-        "file for what all ranks do when, on the host of rank 0; DYNAMIC waits for start_timeline",
+        "timeline of all ranks, a file on the host of rank 0; DYNAMIC waits for start_timeline",
         str,
         key="timeline.filename",
     ),
@@ -192,7 +192,7 @@ FLAGS: tuple[Flag, ...] = (
         "stall-check",
         "HOROVOD_STALL_CHECK_DISABLE",
         _STALL,
-        "report ranks that did not submit a tensor",
+        "report ranks that have not submitted an operation",
         negated=True,
         key="stall_check.enabled",
     ),
@@ -216,7 +216,7 @@ FLAGS: tuple[Flag, ...] = (
         "deadlock-timeout",
         "HOROVOD_DEADLOCK_TIMEOUT",
         _STALL,
-        "seconds until ranks end that wait for each other for ever; 0 means never",
+        "seconds until a job ends whose ranks wait for each other; 0 means never",
         int,
         key="stall_check.deadlock_timeout",
     ),
@@ -247,7 +247,7 @@ FLAGS: tuple[Flag, ...] = (
         "thread-affinity",
         "HOROVOD_THREAD_AFFINITY",
         _LIBRARY,
-        "cores for the engines' threads: one id per local rank, comma between",
+        "cores for the engine threads: one id per local rank, separated by commas",
         str,
         key="library_options.thread_affinity",
     ),
@@ -255,7 +255,7 @@ FLAGS: tuple[Flag, ...] = (
         "gloo-timeout-seconds",
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         _LIBRARY,
-        "seconds that connecting to a peer may take",
+        "seconds to connect to a peer",
         int,
         key="library_options.gloo_timeout_seconds",
     ),
@@ -263,7 +263,7 @@ FLAGS: tuple[Flag, ...] = (
         "log-level",
         "HOROVOD_LOG_LEVEL",
         _LOGGING,
-        "what the ranks report",
+        "lowest level to log: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
         str,
         choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
         key="logging.level",
@@ -272,7 +272,7 @@ FLAGS: tuple[Flag, ...] = (
         "log-with-timestamp",
         "HOROVOD_LOG_HIDE_TIME",
         _LOGGING,
-        "write the time in front of log lines",
+        "prefix log lines with the time",
         bool,
         off="log-without-timestamp",
         aliases=(("no-log-hide-timestamp", "log-hide-timestamp"),),

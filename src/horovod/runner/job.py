@@ -227,7 +227,7 @@ class Supervisor:
         outcome = self._with_overdue(self._outcome or self._decide() or Outcome(0))
         elapsed_s = time.monotonic() - self._began_s
         if outcome.exit_code == 0:
-            self._log(f"the job ran {elapsed_s:.1f} s")
+            self._log(f"the job ran for {elapsed_s:.1f} s")
             return outcome
         failed_start = outcome.failure is not None and bool(outcome.failure.start_error)
         if not outcome.message or failed_start or not self._any_started:

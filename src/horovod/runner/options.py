@@ -55,8 +55,9 @@ class _Options:
         self.parser = _Parser(
             prog="horovodrun",
             usage=_USAGE,
-            description=f"Starts COMMAND once per rank and watches over the ranks, as in "
-            f"'{EXAMPLE}'. 'horovodrun doctor' examines old scripts.",
+            description="Starts COMMAND once per rank and monitors the ranks. For example:\n"
+            f"  {EXAMPLE}\n'horovodrun doctor' examines old scripts.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,
         )
@@ -84,23 +85,31 @@ def _add_job(options: _Options) -> None:
     section = "job"
     add(section, "-h", "--help", action="help", help="show this text and exit")
     add(section, "-v", "--version", action="store_true", help="print the version and exit")
-    add(section, "-cb", "--check-build", action="store_true", help="print what was found and exit")
+    add(
+        section,
+        "-cb",
+        "--check-build",
+        action="store_true",
+        help="list frameworks and libraries and exit",
+    )
     add(
         section,
         "--check",
         action="store_true",
-        help="examine the hosts of -H and exit; 1 if something is wrong",
+        help="examine the hosts of -H and exit; exit code 1 if something is wrong",
     )
     add(section, "--dry-run", action="store_true", help="print what would run and exit")
     add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
-    add(section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="ranks to start")
+    add(
+        section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of ranks"
+    )
     add(section, "-H", "--hosts", metavar="HOST:SLOTS,...", help="default: localhost:N")
     add(section, "-hostfile", "--hostfile", metavar="FILE", help="one 'HOST slots=N' per line")
-    add(section, "-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on every host")
+    add(section, "-p", "--ssh-port", type=int, metavar="PORT", help="port of sshd on every host")
     add(section, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
-    add(section, "--num-nodes", type=int, metavar="N", help="hosts on which you start horovodrun")
-    add(section, "--node-rank", type=int, metavar="I", help="this host among them, from 0")
-    add(section, "--rendezvous", metavar="HOST:PORT", help="where node 0 opens the job's store")
+    add(section, "--num-nodes", type=int, metavar="N", help="number of hosts that run horovodrun")
+    add(section, "--node-rank", type=int, metavar="I", help="number of this host, from 0")
+    add(section, "--rendezvous", metavar="HOST:PORT", help="address for the store of node 0")
     add(
         section,
         "--network-interfaces",
@@ -108,21 +117,21 @@ def _add_job(options: _Options) -> None:
         dest="network_interfaces",
         action="append",
         metavar="NAME,...",
-        help="interfaces for the traffic of the ranks; default: loopback, or what all hosts reach",
+        help="interfaces for the traffic of the ranks; default: one that all hosts reach",
     )
     add(
         section,
         "--start-timeout",
         type=int,
         metavar="SECONDS",
-        help="until all ranks must have found each other (default: HOROVOD_START_TIMEOUT, or 30)",
+        help="time for all ranks to find each other (default: HOROVOD_START_TIMEOUT, or 30)",
     )
     add(
         section,
         "--grace",
         type=float,
         metavar="SECONDS",
-        help="for the ranks to end after Ctrl-C or SIGTERM (default: HOROVOD_GRACE_SECONDS, or 30)",
+        help="time to end after Ctrl-C or SIGTERM (default: HOROVOD_GRACE_SECONDS, or 30)",
     )
     add(
         section,
@@ -131,21 +140,25 @@ def _add_job(options: _Options) -> None:
         metavar="RANK",
         help="the rank that reads horovodrun's stdin, for breakpoint(); default: none",
     )
-    add(section, "--tcp", action="store_true", help="NCCL does without InfiniBand")
-    add(section, "--gloo", action="store_true", help="horovodrun starts the ranks; the default")
+    add(section, "--tcp", action="store_true", help="keep NCCL from using InfiniBand")
+    add(section, "--gloo", action="store_true", help="horovodrun starts the ranks (default)")
     add(section, "--mpi", action="store_true", help="mpirun starts the ranks")
     add(section, "--jsrun", action="store_true", help="jsrun starts the ranks, in a job of LSF")
+    add(section, "--mpi-args", default="", metavar="TEXT", help="more options for mpirun or jsrun")
     add(
-        section, "--mpi-args", default="", metavar="TEXT", help="further options of mpirun or jsrun"
+        section,
+        "--binding-args",
+        default="",
+        metavar="TEXT",
+        help="options of mpirun or jsrun for binding ranks",
     )
-    add(section, "--binding-args", default="", metavar="TEXT", help="its options for binding ranks")
     add(section, "--disable-cache", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_output(options: _Options) -> None:
     add = options.add
     section = "output"
-    add(section, "--verbose", action="store_true", help="tell each step on stderr")
+    add(section, "--verbose", action="store_true", help="report each step on stderr")
     add(
         section,
         "--output-filename",
@@ -158,7 +171,7 @@ def _add_output(options: _Options) -> None:
         "--prefix-output-with-timestamp",
         dest="prefix_timestamp",
         action="store_true",
-        help="write the time in front of each line",
+        help="prefix each line with the time",
     )
 
 

@@ -99,9 +99,11 @@ def describe_wait(
         return ""
     names = ", ".join(f"{rank} on {hostnames[rank]}" for rank in late[:_MANY_RANKS])
     more = f" and {len(late) - _MANY_RANKS} more" if len(late) > _MANY_RANKS else ""
-    what = "did not call init() yet" if absent else "still connect to the others"
+    many = len(late) > 1
+    have, are = ("have", "are") if many else ("has", "is")
+    what = f"{have} not called init() yet" if absent else f"{are} still connecting to the others"
     known = f"{len(called)} rank{'s have' if len(called) > 1 else ' has'} called init()"
-    return f"after {waited_s:.0f} s {known}; rank {names}{more} {what}"
+    return f"after {waited_s:.0f} s {known}; rank{'s' if many else ''} {names}{more} {what}"
 
 
 class StartWatch:

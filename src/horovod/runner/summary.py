@@ -31,11 +31,11 @@ def summarize(
 
     Example:
         >>> summarize(None, [], [2, 0, 1], [], 3.21)
-        'the job ran 3.2 s: ranks 0 to 2 were stopped'
+        'the job ran for 3.2 s: ranks 0 to 2 were stopped'
     """
     stopped, lost = list(stopped), list(lost)
     if len(exits) + len(stopped) + len(lost) == 1:
-        return f"the job ran {_duration(elapsed_s)}"
+        return f"the job ran for {_duration(elapsed_s)}"
     others = [each for each in exits if each is not first]
     groups = [] if first is None else [(f"{_ending(first)} first", [first.rank])]
     endings: dict[str, list[int]] = {}
@@ -45,25 +45,25 @@ def summarize(
     groups.append(("were stopped", stopped))
     groups.append(("were lost", lost))
     parts = [f"{_ranks(ranks)} {_singular(text, ranks)}" for text, ranks in groups if ranks]
-    return f"the job ran {_duration(elapsed_s)}: {'; '.join(parts)}" if parts else ""
+    return f"the job ran for {_duration(elapsed_s)}: {'; '.join(parts)}" if parts else ""
 
 
 def _ending(each: RankExit) -> str:
     if each.start_error:
         return "could not be started"
     if each.returncode == 0:
-        return "ended well"
+        return "finished"
     if each.is_follow_up:
-        return "failed as they lost a peer"
+        return "failed because they lost a peer"
     if each.signal_name is not None:
-        return f"died of {each.signal_name}"
+        return f"were killed by {each.signal_name}"
     return f"exited with code {each.exit_code}"
 
 
 def _singular(text: str, ranks: Sequence[int]) -> str:
     if len(ranks) > 1:
         return text
-    return text.replace("were ", "was ").replace("as they lost", "as it lost")
+    return text.replace("were ", "was ").replace("because they", "because it")
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -28,7 +28,7 @@ _place_count = partial(_place, kind=Kind.INTEGER)
 _JOB = (
     Setting(
         "HOROVOD_START_TIMEOUT",
-        "seconds until all ranks must have appeared and connected",
+        "seconds within which all ranks must start and connect",
         kind=Kind.NUMBER,
         default=30.0,
         flag="--start-timeout",
@@ -36,7 +36,7 @@ _JOB = (
     ),
     Setting(
         "HOROVOD_GRACE_SECONDS",
-        "seconds that ranks have to end after Ctrl-C, SIGTERM or SIGHUP of the launcher",
+        "seconds for ranks to end after Ctrl-C, SIGTERM or SIGHUP of the launcher",
         kind=Kind.NUMBER,
         default=30.0,
         flag="--grace",
@@ -45,7 +45,7 @@ _JOB = (
     ),
     Setting(
         "HOROVOD_THREAD_AFFINITY",
-        "cores that the engines' threads are bound to: one id per local rank",
+        "cores for the engine threads: one id per local rank, separated by commas",
         kind=Kind.INTEGERS,
         default=(),
         flag="--thread-affinity",
@@ -58,20 +58,20 @@ _JOB = (
 _MEETING = (
     Setting(
         "HOROVOD_SECRET_KEY",
-        "the job's secret as 64 hexadecimal digits, alike on all ranks, where the user has to give "
-        "one: `openssl rand -hex 32`; see [hosts](hosts.md)",
+        "the job's secret as 64 hexadecimal digits, the same on all ranks, if the user has to "
+        "provide one: `openssl rand -hex 32`; see [hosts](hosts.md)",
     ),
     Setting(
         "HOROVOD_RENDEZVOUS",
-        "`host:port` at which rank 0 opens the job's store, where neither `horovodrun` nor the "
-        "starter helps; needs a secret that the user gives; see [hosts](hosts.md)",
+        "`host:port` at which rank 0 opens the job's store, if neither `horovodrun` nor the "
+        "starter provides one; needs a secret from the user; see [hosts](hosts.md)",
     ),
     Setting(
         "HOROVOD_GLOO_IFACE",
         "the network interface at which this rank listens for ranks of other hosts; the launcher "
         "sets it (`--network-interfaces`)",
         field="network_interface",
-        shown="where the store is reached from",
+        shown="the one that reaches the store",
     ),
 )
 
@@ -86,7 +86,7 @@ _SPEED = (
     ),
     _flag(
         "HOROVOD_DISABLE_GROUP_FUSION",
-        "1 lets the tensors of one grouped operation share no batch with others",
+        "1 keeps the tensors of a grouped operation out of batches with other tensors",
         field="disable_group_fusion",
     ),
     _count(
@@ -109,13 +109,13 @@ _SPEED = (
     _flag(
         "HOROVOD_GRADIENT_BUCKETS",
         "0 leaves gradients of `DistributedOptimizer` where autograd puts them; otherwise, on one "
-        "host, they live in memory that all ranks see, and are reduced in buckets",
+        "host, they are in memory that all ranks share, and are reduced in buckets",
         default=True,
         field="gradient_buckets",
     ),
     Setting(
         "HOROVOD_ALLREDUCE_ALGORITHM",
-        "the algorithm of allreduce for tests and experts, the same on all ranks: "
+        "the allreduce algorithm, for tests and experts; the same on all ranks: "
         f"{', '.join(ALLREDUCE_ALGORITHMS)}; auto chooses by operation, size and hosts",
         kind=Kind.WORD,
         default="auto",
@@ -124,20 +124,20 @@ _SPEED = (
     ),
     _flag(
         "HOROVOD_AUTOTUNE",
-        "1 measures the best settings while training",
+        "1 tunes settings by measurement while training",
         flag="--autotune, --no-autotune",
         field="autotune",
     ),
     Setting(
         "HOROVOD_AUTOTUNE_LOG",
-        "file for what was tried, as CSV",
+        "CSV file that records each sample",
         flag="--autotune-log-file",
         field="autotune_log",
         shown="none",
     ),
     _count(
         "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-        "samples that are thrown away at first",
+        "samples to discard at the start",
         default=3,
         flag="--autotune-warmup-samples",
         field="autotune_warmup_samples",
@@ -189,8 +189,8 @@ _MPI = (
 _GPU = (
     Setting(
         "HOROVOD_GPU_OPERATIONS",
-        "what moves tensors on GPUs: auto is NCCL wherever it can serve, and host memory "
-        "elsewhere; nccl refuses to go on without it; staged goes through host memory always",
+        "what moves tensors on GPUs: auto uses NCCL wherever possible, and host memory elsewhere; "
+        "nccl fails if NCCL cannot be used; staged always uses host memory",
         kind=Kind.WORD,
         default="auto",
         field="gpu_operations",
@@ -212,8 +212,7 @@ _GPU = (
     ),
     _count(
         "HOROVOD_GPU_CHUNK_SIZE",
-        "bytes that tensors on GPUs are cut into on their way through host memory, the same on all "
-        "ranks",
+        "bytes of each piece of a GPU tensor that goes through host memory, the same on all ranks",
         default=4 * MIB,
         field="gpu_chunk_bytes",
         minimum=4096,
@@ -221,7 +220,7 @@ _GPU = (
     ),
     _count(
         "HOROVOD_GPU_PINNED_SIZE",
-        "bytes of host memory that each rank pins for that way at most",
+        "limit for the host memory that each rank pins for GPU tensors, in bytes",
         default=64 * MIB,
         field="gpu_pinned_bytes",
         minimum=65536,
@@ -232,19 +231,19 @@ _GPU = (
 _CORRECTNESS = (
     _flag(
         "HOROVOD_DETERMINISTIC",
-        "1 makes reruns equal bit by bit: batches are composed and ordered alike",
+        "1 makes reruns equal bit by bit, by composing and ordering batches the same way",
         field="deterministic",
     ),
     _count(
         "HOROVOD_CHECK_IN_SYNC_STEPS",
-        "after how many steps `DistributedOptimizer` compares a sample of the parameters between "
-        "the ranks; 0 means never",
+        "steps after which `DistributedOptimizer` compares a sample of the parameters between "
+        "ranks; 0 means never",
         default=0,
         field="check_in_sync_steps",
     ),
     Setting(
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        "seconds until ranks that did not submit an operation are reported; 0 means never",
+        "seconds until ranks that have not submitted an operation are reported; 0 means never",
         kind=Kind.NUMBER,
         default=None,
         flag="--stall-check-warning-time-seconds",
@@ -268,8 +267,8 @@ _CORRECTNESS = (
     ),
     Setting(
         "HOROVOD_DEADLOCK_TIMEOUT",
-        "seconds that ranks may wait for each other, with no way out, until the job fails with "
-        "StalledError; 0 means never, as does a report that is turned off",
+        "seconds until a deadlocked job, whose ranks wait for each other, fails with StalledError; "
+        "0, or turning the report off, means never",
         kind=Kind.NUMBER,
         default=60.0,
         flag="--deadlock-timeout",
@@ -294,7 +293,7 @@ _REPORTS = (
     ),
     Setting(
         "HOROVOD_LOG_LEVEL",
-        f"the least severe of what the ranks report: {', '.join(LOG_LEVELS)}",
+        f"lowest level that the ranks log: {', '.join(LOG_LEVELS)}",
         kind=Kind.WORD,
         default="warning",
         flag="--log-level",
@@ -303,7 +302,7 @@ _REPORTS = (
     ),
     _flag(
         "HOROVOD_LOG_HIDE_TIME",
-        "1 writes no time in front of what is reported",
+        "1 omits the time from log lines",
         flag="--log-without-timestamp, --log-with-timestamp",
         field="log_hide_time",
     ),

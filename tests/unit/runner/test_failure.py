@@ -59,7 +59,7 @@ def test_the_first_cause_is_named_even_if_its_process_lives_longer() -> None:
     line = "horovod.errors.ShutDownError: x failed: rank 1 (b:7) has shut Horovod down (it raised"
     failure = ended(0, 1, 1.0, (line,))
     assert cause(failure, {1: "b", 2: "c"}) == (
-        "rank 1 on b failed first, as rank 0 tells, but its process did not end; "
+        "rank 1 on b failed first, according to rank 0, but its process has not ended; "
         "rank 0 on a exited with code 1"
     )
     assert cause(failure, {2: "c"}) == "rank 0 on a exited with code 1"

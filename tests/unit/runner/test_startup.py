@@ -73,18 +73,18 @@ def test_one_rank_has_no_median() -> None:
         (
             {0, 2},
             set(),
-            "after 10 s 2 ranks have called init(); rank 1 on b did not call init() yet",
+            "after 10 s 2 ranks have called init(); rank 1 on b has not called init() yet",
         ),
         (
             {0},
             set(),
-            "after 10 s 1 rank has called init(); rank 1 on b, 2 on b did not call init() yet",
+            "after 10 s 1 rank has called init(); ranks 1 on b, 2 on b have not called init() yet",
         ),
         (
             {0, 1, 2},
             {0},
-            "after 10 s 3 ranks have called init(); rank 1 on b, 2 on b still connect to the "
-            "others",
+            "after 10 s 3 ranks have called init(); ranks 1 on b, 2 on b are still connecting to "
+            "the others",
         ),
     ],
 )
@@ -94,7 +94,7 @@ def test_while_it_goes_on(called: set[int], connected: set[int], line: str) -> N
 
 def test_many_late_ranks_fit_into_a_line() -> None:
     line = describe_wait({0}, set(), ["a"] * 100, 10)
-    assert line.endswith("8 on a and 91 more did not call init() yet")
+    assert line.endswith("8 on a and 91 more have not called init() yet")
 
 
 def test_a_fast_start_is_not_reported(store: StoreServer) -> None:
@@ -124,7 +124,7 @@ def test_a_slow_start_is_reported_while_it_goes_on_and_when_it_is_over(store: St
     store.set(called_key(0), b"1.0")
     with StartWatch(["a", "b"], lines.say, time.monotonic() - 30, 20).using(store):
         (waiting,) = lines.wait(1)
-        assert "rank 1 on b did not call init() yet" in waiting
+        assert "rank 1 on b has not called init() yet" in waiting
         store.set(called_key(1), b"15.0")
         for rank in (0, 1):
             store.set(connected_key(rank), b"0.5")
