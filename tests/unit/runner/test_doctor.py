@@ -135,7 +135,7 @@ def test_what_changed_is_told_with_its_line(text: str, remark: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "remark"),
     [
-        ("HOROVOD_AUTOTUNE", "1", "honoured: HOROVOD_AUTOTUNE: 1 measures"),
+        ("HOROVOD_AUTOTUNE", "1", "honoured: HOROVOD_AUTOTUNE: 1 tunes"),
         ("HOROVOD_AUTOTUNE", "perhaps", "fails: HOROVOD_AUTOTUNE='perhaps' is not an integer"),
         ("HOROVOD_CYCLE_TIME", "1", "ignored: HOROVOD_CYCLE_TIME: there is no cycle"),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "1", "deprecated: HOROVOD_GLOO_TIMEOUT_SECONDS: use HORO"),
