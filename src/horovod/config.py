@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
-import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from horovod import log
 from horovod.errors import StartError
 from horovod.settings import TABLE
 from horovod.settings.advice import advice_on
@@ -19,6 +20,8 @@ from horovod.settings.starters import Starter, find_starter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+_logger = logging.getLogger(__name__)
 
 __all__ = [
     "LOG_LEVELS",
@@ -199,8 +202,10 @@ class Config:
         advice = [*advice_on(reader), *_drop_what_does_not_fit(values)]
         config = Config(**values)
         config._check()
+        if environ is None:
+            log.follow(config.log_level, hide_time=config.log_hide_time)
         for line in advice if config.rank == 0 else ():
-            warnings.warn(line, stacklevel=2)
+            _logger.warning("%s", line)
         return config
 
     def at_hosts(self, hosts: Sequence[int]) -> Config:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import math
 import os
 import shutil
 import sys
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod.config import Config
+
+_logger = logging.getLogger(__name__)
 
 _NAMES = ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi_abi.so")
 _TURN_S = 0.2
@@ -180,9 +182,9 @@ class ProcessMpi:
                 f"rank {process.rank}: MPI_Finalize did not return within {_FINISH_TIMEOUT_S:g} s"
             )
             if failed:
-                warnings.warn(f"{waited}; the process ends without it", stacklevel=2)
+                _logger.warning("%s; the process ends without it", waited)
                 return
-            warnings.warn(f"{waited}, as other ranks still run; it waits for them", stacklevel=2)
+            _logger.warning("%s, as other ranks still run; it waits for them", waited)
 
     def abandon(self) -> None:
         """In the child of a fork: MPI is the parent's."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod import _native, gpu
+from horovod import _native, gpu, log
 from horovod.config import NATIVE_LOG_LEVELS
 from horovod.cores import usable_cores
 from horovod.position import PositionWatch, StackDump
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from horovod.config import Config
     from horovod.mpi import ProcessMpi
+
+_logger = logging.getLogger(__name__)
 
 _END_TIMEOUT_S = 5.0
 
@@ -43,6 +46,7 @@ class RunningEngine:
 
     def close(self, reason: str) -> None:
         """Leaves the job and tells the peers why; idempotent."""
+        _logger.debug("rank %d leaves the job: %s", self.config.rank, reason)
         self.engine.close(reason)
         self._watch.join(_END_TIMEOUT_S)
         self._dump.close()
@@ -77,6 +81,8 @@ def start_engine(config: Config, epoch: int, mpi: ProcessMpi) -> RunningEngine:
         dump.close()
         raise
     running = RunningEngine(engine, config, dump, PositionWatch(engine))
+    place = config.rank, config.size, config.hostname, os.getpid()
+    _logger.info("rank %d of %d runs on %s as process %d", *place)
     if config.timeline and config.timeline.upper() != "DYNAMIC":
         try:
             engine.start_timeline(config.timeline, config.timeline_mark_cycles)
@@ -90,6 +96,8 @@ def _connect(
     config: Config, epoch: int, dump: StackDump, mpi: ProcessMpi
 ) -> tuple[_native.Engine, Config]:
     secret = secret_of(config)
+    where = config.rendezvous_addr, config.rendezvous_port
+    _logger.log(log.TRACE, "the store of the job is at %s port %d", *where)
     store = StoreClient(
         config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
     )
@@ -98,6 +106,7 @@ def _connect(
             store.set(called_key(config.rank), b"%.3f" % process_age_s())
         began_s = time.monotonic()
         peers = connect_peers(config, secret, store, _native.LocalPort, epoch)
+        _logger.debug("the connections to the other ranks took %.3f s", time.monotonic() - began_s)
         if epoch == 1:
             store.set(connected_key(config.rank), b"%.3f" % (time.monotonic() - began_s))
     finally:

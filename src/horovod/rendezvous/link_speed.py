@@ -11,12 +11,12 @@ A measurement that fails leaves zeros, which mean "not known", and a warning. It
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import statistics
 import struct
 import threading
 import time
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horovod.rendezvous.store import StoreClient
+
+_logger = logging.getLogger(__name__)
 
 _NUM_PINGS = 8
 _SEND_S = 0.02
@@ -245,10 +247,10 @@ def _collect(
     missing = [probe for probe in wanted if probe not in measured]
     if missing:
         pairs = ", ".join(f"{source} to {target}" for source, target in missing[:8])
-        warnings.warn(
-            f"the speed of the network could not be measured from rank {pairs}; usual values are "
-            "taken for these hosts, and collectives may be slower than they could be",
-            stacklevel=2,
+        _logger.warning(
+            "the speed of the network could not be measured from rank %s; usual values are taken "
+            "for these hosts, and collectives may be slower than they could be",
+            pairs,
         )
     return combine(hosts, measured)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import warnings
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from horovod.train import process_set_table
 if TYPE_CHECKING:
     from horovod.config import Config
     from horovod.group import Group
+
+_logger = logging.getLogger(__name__)
 
 _LIBRARY = Path(__file__).resolve().parents[1] / "libhorovod_tensorflow.so"
 
@@ -115,11 +117,11 @@ def tell_of_gpus() -> None:
     count = len(tf.config.list_physical_devices("GPU"))
     if count:
         gpus = "1 GPU" if count == 1 else f"{count} GPUs"
-        warnings.warn(
-            f"TensorFlow finds {gpus}, but Horovod's operations are on the CPU there: TensorFlow "
-            "copies what they take to host memory, and their results back. "
-            "Tensors of PyTorch stay on their GPUs (horovod.torch)",
-            stacklevel=2,
+        _logger.warning(
+            "TensorFlow finds %s, but Horovod's operations are on the CPU there: TensorFlow copies "
+            "what they take to host memory, and their results back. Tensors of PyTorch stay on "
+            "their GPUs (horovod.torch)",
+            gpus,
         )
 
 
