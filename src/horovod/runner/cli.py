@@ -25,7 +25,7 @@ from horovod.runner.controller import Starter, Surroundings, choose, request_of
 from horovod.runner.flags import variables_of
 from horovod.runner.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.launch import LaunchOptions, grace_s_of, launch, say
-from horovod.runner.options import EXAMPLE, SHORT_HELP, parse
+from horovod.runner.options import EXAMPLE, SHORT_HELP, completion_of, parse
 from horovod.runner.plan import JobSettings
 from horovod.runner.signals import caught_signals
 from horovod.runner.ssh import SshOptions
@@ -78,6 +78,9 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     options, command = parse(words)
     if options.version:
         print(horovod.__version__)
+        return 0
+    if options.print_completion:
+        print(completion_of(options.print_completion), end="")
         return 0
     if options.check_build:
         return _check_build(options)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
 EXAMPLE = "horovodrun -np 2 python train.py"
+SHELLS = ("bash", "zsh", "fish")
 SHORT_HELP = f"""\
 usage: {_USAGE}
 for example: {EXAMPLE}
@@ -91,6 +92,12 @@ def _add_job(options: _Options) -> None:
         "--check-build",
         action="store_true",
         help="list frameworks and libraries and exit",
+    )
+    add(
+        section,
+        "--print-completion",
+        choices=SHELLS,
+        help="print what lets a shell complete these options, and exit",
     )
     add(
         section,
@@ -224,6 +231,13 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if namespace.hosts is not None and namespace.hostfile is not None:
         raise UsageError("-H and -hostfile exclude each other")
     return namespace, command
+
+
+def completion_of(shell: str) -> str:
+    """The script that lets a shell, one of :data:`SHELLS`, complete the options."""
+    from horovod.runner.completion import script_of
+
+    return script_of(shell, _make_options().parser)
 
 
 def _split(words: Sequence[str], num_words: dict[str, int]) -> tuple[list[str], list[str]]:

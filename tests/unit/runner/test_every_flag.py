@@ -187,7 +187,7 @@ OF_THE_LAUNCHER = {
     *("-prefix-timestamp", "--prefix-output-with-timestamp", "--gloo", "--mpi", "--jsrun"),
     *("--disable-cache", "-p", "--ssh-port", "-i", "--ssh-identity-file"),
     *("--mpi-args", "--binding-args", "--node-rank", "--num-nodes", "--rendezvous"),
-    "--stdin-rank",
+    *("--stdin-rank", "--print-completion"),
 }
 
 
