@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -98,10 +99,17 @@ class Place:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
             )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
+        stack.callback(end, process)
         return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kills a script that still runs, with the launcher that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(DEADLINE_S)
 
 
 def replace(text: str, replaced: dict[str, str]) -> str:
@@ -191,7 +199,7 @@ def test_the_commands_run(
 ) -> None:
     result = place_of(block, folders[block.page], request).run(block.text)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert not re.search("warning|deprecated|without effect", result.stderr), result.stderr
+    assert not re.search("deprecated|without effect|ignored", result.stderr), result.stderr
     lines = [line.split(">:", 1)[-1] for line in result.stdout.splitlines()]
     for pattern in expected_lines(block.text):
         found = [line for line in lines if re.search(pattern, line)]
