@@ -89,6 +89,20 @@ def test_commands_within_sentences_name_what_exists(page: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
+        "make test-python PYTEST='tests/unit -k roster'  # some of the tests",
+        "horovodrun -np 2 --check -H …",
+        "pip install '.[pytorch]'",
+        "pip install horovod==0.28.1",
+        "HOROVOD_TIMELINE=x python examples/pytorch/digits.py",
+    ],
+)
+def test_what_exists_is_not_complained_about(command: str) -> None:
+    assert not fault_of(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
         "make tset",
         "make test-python PYTETS=tests",
         "horovodrun --no-such-flag python train.py",
@@ -96,6 +110,8 @@ def test_commands_within_sentences_name_what_exists(page: str) -> None:
         "python -m horovod.no_such_module",
         "python -m pytest tests/no_such_folder",
         "pip install horovod-no-such-name",
+        "pip install '.[no_such_extra]'",
+        "pip instal .",
         "build/native/native/tests/no_such_tests",
         "no-such-program",
     ],
