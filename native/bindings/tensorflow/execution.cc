@@ -208,7 +208,7 @@ void Execution::submit() {
   }
   if (interface_->wait(job->engine, operation_) != 0) return give_results();
   fail(kCancelled, who() + " was interrupted by a signal");
-  const std::function<void()> done = done_;
+  const DoneCallback done = done_;
   done();
 }
 
@@ -273,7 +273,7 @@ void Execution::fail_with(Status& status) { tf.OpKernelContext_Failure(context_,
 void Execution::end() {
   inputs_.clear();
   outputs_.clear();
-  const std::function<void()> done = done_;
+  const DoneCallback done = done_;
   done();
 }
 

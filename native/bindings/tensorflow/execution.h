@@ -1,12 +1,12 @@
 // One run of a collective: from TensorFlow's call of the kernel to the call that says that it is done.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bindings/tensorflow/attributes.h"
+#include "bindings/tensorflow/done_callback.h"
 #include "bindings/tensorflow/job.h"
 #include "bindings/tensorflow/tensors.h"
 
@@ -18,8 +18,8 @@ namespace hvd::tensorflow {
 // for where it is called; if a signal ends that wait, the tensors still stay until the callback.
 class Execution : public std::enable_shared_from_this<Execution> {
  public:
-  Execution(const Attributes& attributes, TF_OpKernelContext* context, std::function<void()> done)
-      : attributes_(attributes), eager_(attributes.eager), context_(context), done_(std::move(done)) {}
+  Execution(const Attributes& attributes, TF_OpKernelContext* context, const DoneCallback& done)
+      : attributes_(attributes), eager_(attributes.eager), context_(context), done_(done) {}
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
   ~Execution();
@@ -47,7 +47,7 @@ class Execution : public std::enable_shared_from_this<Execution> {
   const Attributes& attributes_;  // of the kernel, which lives until done_ was called
   const bool eager_;
   TF_OpKernelContext* const context_;
-  const std::function<void()> done_;
+  const DoneCallback done_;
   const HvdInterface* interface_ = nullptr;
   std::shared_ptr<const Job> job_;
   Members members_;

@@ -1,10 +1,10 @@
 #include "bindings/tensorflow/kernels.h"
 
-#include <functional>
 #include <memory>
 #include <optional>
 
 #include "bindings/tensorflow/attributes.h"
+#include "bindings/tensorflow/done_callback.h"
 #include "bindings/tensorflow/execution.h"
 #include "bindings/tensorflow/job.h"
 #include "bindings/tensorflow/tensors.h"
@@ -20,10 +20,8 @@ void* create(TF_OpKernelConstruction* construction) {
   return attributes.release();
 }
 
-// What TensorFlow hands over as `done` is a std::function that lives as long as this call only.
 void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  const auto& callback = *reinterpret_cast<const std::function<void()>*>(done);
-  std::make_shared<Execution>(*static_cast<const Attributes*>(kernel), context, callback)->start();
+  std::make_shared<Execution>(*static_cast<const Attributes*>(kernel), context, DoneCallback(done))->start();
 }
 
 void destroy(void* kernel) { delete static_cast<Attributes*>(kernel); }
