@@ -10,6 +10,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 NP ?= 2
+# Interpreters to build wheels for; all at hand if none is named.
+PYTHONS ?=
 # Further arguments of pytest and of the benchmarks.
 PYTEST ?=
 BENCH ?=
@@ -74,6 +76,11 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/keras2.txt $(VENV)/test.sta
 $(VENV)/bench.stamp: requirements/bench.txt requirements/mpich.txt $(VENV)/demo.stamp
 	$(PIP) install -qq -r requirements/bench.txt
 	$(PIP) install -qq --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
+	@touch $@
+
+# What builds wheels; zig, their compiler, takes 440 MB on disk.
+$(VENV)/wheel.stamp: requirements/wheel.txt requirements/build.txt $(VENV)/python.stamp
+	$(PIP) install -qq -r requirements/wheel.txt
 	@touch $@
 
 # The oldest TensorFlow that works.
@@ -209,13 +216,11 @@ docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check
 	python -m horovod.settings.document docs/settings.md
 	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 
-wheel: $(VENV)/dev.stamp ## build a wheel for any Linux of this architecture into dist/
-	rm -rf build/wheel dist
-	$(PIP) wheel -qq --no-build-isolation --no-deps --wheel-dir build/wheel .
-	auditwheel repair --wheel-dir dist build/wheel/*.whl
+wheel: $(VENV)/wheel.stamp ## build wheels for every Linux with glibc 2.28 into dist/, PYTHONS="python3.10 ..." or all at hand
+	wheels/build.sh $(PYTHONS)
 
-wheel-test: wheel ## install the wheel where there is no compiler, and run a job
-	tests/wheel/install.sh dist/*.whl
+wheel-test: wheel $(VENV)/dev.stamp ## install them in every Python at hand, where there is no compiler, and run jobs
+	tests/wheel/install.sh dist
 
 clean: ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
