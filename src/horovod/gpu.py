@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -77,7 +78,8 @@ class Nccl(NamedTuple):
         return f"{name} {major}.{rest // 100}.{rest % 100}"
 
 
-class Search(NamedTuple, Generic[F]):
+@dataclass(frozen=True)
+class Search(Generic[F]):
     """What came of looking for a library.
 
     Attributes:

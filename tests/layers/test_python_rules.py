@@ -91,6 +91,18 @@ def test_the_launcher_loads_no_engine() -> None:
     assert "horovod._native" not in modules_after("import horovod.runner.cli")
 
 
+def test_named_tuples_have_no_second_base() -> None:
+    """Python 3.10 refuses such a class, and mypy does not tell."""
+    findings = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in python_files("src")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and len(node.bases) > 1
+        if any(ast.unparse(base) == "NamedTuple" for base in node.bases)
+    ]
+    assert not findings, findings
+
+
 def test_the_version_is_said_once() -> None:
     assert metadata.version("horovod") == horovod.__version__
 

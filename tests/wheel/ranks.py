@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import importlib
+import pkgutil
 import threading
 
+import horovod
 from horovod import context
 from horovod._native import Buffer
 from horovod.errors import MismatchError
@@ -20,6 +23,15 @@ def submit_for_ever(name: str) -> None:
         reduce(name, array.array("f", [1.0] * 10))
         going.release()
 
+
+FRAMEWORKS = ("torch", "tensorflow", "keras", "numpy")
+for module in pkgutil.walk_packages(horovod.__path__, "horovod.", onerror=lambda _: None):
+    try:
+        if not module.name.endswith(("__main__", "libhorovod_tensorflow")):
+            importlib.import_module(module.name)
+    except ImportError as error:
+        if error.name not in FRAMEWORKS:
+            raise
 
 context.init()
 values = array.array("f", [1.0 + context.rank()] * 1000)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,8 @@ FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
 
 
-class Sized(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Sized(Generic[T]):
     """What stays together in a bucket.
 
     Attributes:
@@ -32,7 +34,8 @@ class Sized(NamedTuple, Generic[T]):
     dtype: str
 
 
-class PlannedBucket(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class PlannedBucket(Generic[T]):
     """Items of one dtype, side by side.
 
     Attributes:
