@@ -60,8 +60,8 @@ def test_who_does_not_end_is_killed_after_the_grace(signum: signal.Signals) -> N
         assert 0.5 < time.monotonic() - began_s < 8
         assert_all_gone(family, 1)
     assert launcher.lines["stderr"][-1] == (
-        f"horovodrun: stopped by {signum.name}; rank 0, 1 did not end within 0.5 s (--grace) and "
-        "was killed"
+        f"horovodrun: stopped by {signum.name}; ranks 0, 1 did not end within 0.5 s (--grace) and "
+        "were killed"
     )
 
 

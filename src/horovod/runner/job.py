@@ -519,8 +519,7 @@ class Supervisor:
         self._outcome = outcome
         failure = None if outcome is None else outcome.failure
         if failure is not None and not failure.start_error and self._running:
-            others = ", ".join(map(str, sorted(self._running)[:8]))
-            self._announce(f"{headline(failure)}; stopping rank {others}{_more(self._running)}")
+            self._announce(f"{headline(failure)}; stopping {_named(self._running)}")
         how = STOP_SOON
         if outcome is not None and outcome.stop_signal:
             how = Stop(outcome.stop_signal, self._grace_s)
@@ -539,10 +538,10 @@ class Supervisor:
         """Adds who had to be killed after a signal, so that the user may give it more time."""
         if not outcome.stop_signal or not outcome.message or not self._overdue:
             return outcome
-        ranks = ", ".join(map(str, sorted(self._overdue)[:8]))
+        were = "were" if len(self._overdue) > 1 else "was"
         told = (
-            f"{outcome.message}; rank {ranks}{_more(self._overdue)} did not end within "
-            f"{self._grace_s:g} s (--grace) and was killed"
+            f"{outcome.message}; {_named(self._overdue)} did not end within "
+            f"{self._grace_s:g} s (--grace) and {were} killed"
         )
         return replace(outcome, message=told)
 
@@ -557,8 +556,11 @@ class Supervisor:
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
 
 
-def _more(ranks: Collection[int]) -> str:
-    return f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+def _named(ranks: Collection[int]) -> str:
+    """Such as "rank 3", "ranks 0, 2" or "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"."""
+    names = ", ".join(map(str, sorted(ranks)[:8]))
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}{more}"
 
 
 def _because(link: AgentLink) -> str:
