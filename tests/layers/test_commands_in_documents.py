@@ -111,7 +111,7 @@ def test_what_exists_is_not_complained_about(command: str) -> None:
         "python -m pytest tests/no_such_folder",
         "pip install horovod-no-such-name",
         "pip install '.[no_such_extra]'",
-        "pip instal .",
+        "pip uninstall .",
         "build/native/native/tests/no_such_tests",
         "no-such-program",
     ],
