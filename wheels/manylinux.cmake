@@ -6,9 +6,6 @@ execute_process(COMMAND uname -m OUTPUT_VARIABLE processor OUTPUT_STRIP_TRAILING
 set(CMAKE_CXX_COMPILER ${ziglang}/zig c++)
 set(CMAKE_CXX_COMPILER_TARGET ${processor}-linux-gnu.2.28)
 
-# nanobind 3.1 prints with it for the stable ABI, and libc++ brings it in by no other header.
-set(CMAKE_CXX_FLAGS_INIT "-include cstdio")
-
 # Not zig's own unwinder: pthread_exit, with which Python before 3.14 ends threads, unwinds our frames with this one. No
 # process is without it, as glibc wants it for that.
 find_file(HVD_UNWINDER libgcc_s.so.1 PATHS /lib/${processor}-linux-gnu /usr/lib/${processor}-linux-gnu /lib64 /usr/lib64

@@ -1,4 +1,6 @@
 // Maps the native error tree on the classes of horovod.errors: the one place that does.
+#include <nanobind/nanobind.h>  // first, as it brings Python.h, which sets what headers of the C library show
+
 #include <string_view>
 
 #include "base/error.h"
