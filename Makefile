@@ -29,7 +29,8 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev system test test-native test-asan test-tsan test-threads test-python test-libraries test-gpu fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+.PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest \
+        test-libraries test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -101,33 +102,43 @@ $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/be
 $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
+# In the folder of the native tests, which then need not compile the libraries again.
+INTO_NATIVE = build-dir=build/native cmake.define.HVD_BUILD_TESTS=ON 'build.targets=_native;horovod_tensorflow'
 $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
-	$(PIP) install -qq --no-build-isolation --no-deps --force-reinstall .
+	$(PIP) install -qq --no-build-isolation --no-deps --force-reinstall $(INTO_NATIVE:%=--config-settings %) .
 	@touch $@
 
 # ---- Tests
 
 # pytest comes last, so that its closing lines are those of `make test`.
-test: ## run all tests
+test: ## the core of the tests: a quarter of an hour on two cores
 	@$(MAKE) test-native
-	@$(MAKE) test-asan
-	@$(MAKE) test-tsan
-	@$(MAKE) test-threads
 	@$(MAKE) test-python
 
-# Each of their jobs keeps all cores busy, and some tests say within how many seconds a fault must be told.
-ALONE = tests/dist tests/examples
+test-all: test-sanitizers test-jobs test-oldest test-libraries test ## all tests that need neither a GPU nor minutes of fuzzing
+
+# What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
+# a fault must be told. A few of these tests belong to the core.
+STARTS_JOBS = $(wildcard tests/dist/test_*.py tests/examples/test_*.py)
+CORE_JOBS = $(addprefix tests/dist/test_,horovodrun.py faults.py torch_training.py) tests/examples/test_examples.py
 # The rest, in as many lanes as there are cores.
-BESIDE = $(filter-out $(ALONE) tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+OLDEST = tests/contract/test_oldest_tensorflow.py
+BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 # Whoever names some tests waits for PyTorch and pytest only; tests of what is not installed are left out, and pytest says so.
-WANTED = $(if $(PYTEST),test,dev bench oldest)
-test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests, on the installed package
+WANTED = $(if $(PYTEST),test,dev bench)
+test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
 ifeq ($(PYTEST),)
-	python -m pytest -n $(JOBS) --dist loadfile $(BESIDE)
-	python -m pytest $(ALONE)
+	python -m pytest $(CORE_JOBS)
+	python -m pytest -n $(JOBS) --dist loadfile $(BESIDE) --ignore $(OLDEST)
 else
 	python -m pytest $(PYTEST)
 endif
+
+test-jobs: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the other tests that start jobs: hosts, MPI, faults, examples
+	python -m pytest $(filter-out $(CORE_JOBS),$(STARTS_JOBS))
+
+test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract on the oldest TensorFlow that works
+	python -m pytest $(OLDEST)
 
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
@@ -141,27 +152,42 @@ build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/dem
 test-gpu: $(VENV)/dev.stamp $(VENV)/installed.stamp ## on a machine with a GPU, with a PyTorch for it in .venv
 	python -m pytest tests/gpu $(PYTEST)
 
+# Plans of large jobs take no path through the code that those of small ones do not: AddressSanitizer sees the small ones.
 test-native: build/native/build.ninja ## the native tests: ranks are threads, no launcher
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
+test-asan: CASES = '-plan hosts: up to 4096' '-plan hosts: larger jobs'
 test-tsan: build/tsan/build.ninja ## the same with ThreadSanitizer
 test-tsan: CASES = -plan: '-plan hosts:' -reduce:  # pure functions: no threads to watch
 test-native test-asan test-tsan:
-	@cmake --build $(<D) --parallel $(JOBS)
+	@cmake --build $(<D) --target native_tests --parallel $(JOBS)
 	$(<D)/native/tests/native_tests $(CASES)
 
-test-threads: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja ## Python threads on an engine with each sanitizer
-	tests/threads/sanitized.sh asan build/asan $(JOBS)
-	tests/threads/sanitized.sh tsan build/tsan $(JOBS)
+test-threads: $(VENV)/dev.stamp build-sanitized ## Python threads on an engine with each sanitizer
+	tests/threads/sanitized.sh asan build/asan
+	tests/threads/sanitized.sh tsan build/tsan
+
+test-sanitizers: build-sanitized ## both sanitizers side by side, then Python threads with each
+	@$(MAKE) --jobs 2 --output-sync=target test-asan test-tsan
+	@$(MAKE) test-threads
+
+build-tests: build-sanitized $(VENV)/installed.stamp build/native/build.ninja build/fakes/libfake_nccl.so ## compile what the native tests run
+	cmake --build build/native --target native_tests --parallel $(JOBS)
+
+build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
+	cmake --build build/asan --target native_tests _native --parallel $(JOBS)
+	cmake --build build/tsan --target native_tests _native --parallel $(JOBS)
+
+setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest libraries installed) build/fakes/libfake_nccl.so  # every environment
 
 # Files are compiled in bundles, which takes half the time.
-CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BINDINGS=OFF -DCMAKE_UNITY_BUILD=ON
+CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON
 # Compiles in half the time of -O2, and a trace needs no more than line numbers.
 SANITIZED = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1'
-build/native/build.ninja: $(VENV)/demo.stamp
-	$(CONFIGURE)
-build/asan/build.ninja: $(VENV)/demo.stamp
+build/native/build.ninja: | $(VENV)/installed.stamp  # which configures it
+	@test -f $@ || { rm $(VENV)/installed.stamp; $(MAKE) $(VENV)/installed.stamp; }
+build/asan/build.ninja: $(VENV)/dev.stamp
 	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=address,undefined
-build/tsan/build.ninja: $(VENV)/demo.stamp
+build/tsan/build.ninja: $(VENV)/dev.stamp
 	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=thread
 
 FUZZ_SECONDS ?= 60

@@ -22,7 +22,7 @@ RANK = Path(__file__).with_name("oldest_tensorflow_rank.py")
 DEADLINE_S = 300.0
 
 pytestmark = pytest.mark.skipif(
-    not PYTHON.exists(), reason="`make test-python` installs the oldest TensorFlow; it is not here"
+    not PYTHON.exists(), reason="`make test-oldest` installs the oldest TensorFlow; it is not here"
 )
 
 

@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests of this folder on a module _native that a sanitizer watches: sanitized.sh asan|tsan FOLDER [JOBS]
-# FOLDER is a build for that sanitizer, configured without the module; its libraries are built once for both.
+# Runs the tests of this folder on a module _native that a sanitizer watches: sanitized.sh asan|tsan FOLDER
+# FOLDER is the build for that sanitizer; `make build-sanitized` makes both.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-sanitizer=$1 folder=$2 jobs=${3:-$(nproc)}
-
-cmake -S . -B "$folder" -DHVD_BUILD_BINDINGS=ON -DPython_EXECUTABLE="$(command -v python)" > /dev/null
-cmake --build "$folder" --target _native --parallel "$jobs"
+sanitizer=$1 folder=$2
 
 # The package as it is in src, but for its module.
 rm -rf "$folder/python"
