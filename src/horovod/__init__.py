@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.runner.run_function import run as run
+    from horovod.runner.function.run import run as run
 
 __version__ = "1.0.0.dev0"
 __all__ = ["__version__", "run"]
@@ -33,7 +33,7 @@ sys.meta_path.append(_AbsentModules)
 def __getattr__(name: str) -> Any:
     # run() brings the launcher along, which a training script does not need.
     if name == "run":
-        from horovod.runner.run_function import run
+        from horovod.runner.function.run import run
 
         return run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

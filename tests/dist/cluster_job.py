@@ -16,9 +16,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from horovod.rendezvous import HOSTS_KEY, StoreServer, make_secret, write_secret
-from horovod.runner.environment import with_horovod_on_path
-from horovod.runner.hosts import Host, Slot, assign
-from horovod.runner.plan import JobSettings, StoreAddress, common_environment, rank_environment
+from horovod.runner.placing.hosts import Host, Slot, assign
+from horovod.runner.placing.plan import (
+    JobSettings,
+    StoreAddress,
+    common_environment,
+    rank_environment,
+)
+from horovod.runner.system.environment import with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,7 +25,7 @@ from strangers import send_all, was_thrown_out
 
 from horovod.rendezvous import make_secret
 from horovod.rendezvous.handshake import Hello, pack_hello
-from horovod.runner.frames import Kind, encode
+from horovod.runner.protocol.frames import Kind, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,7 +216,7 @@ GET_DUMPABLE = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flu
 def test_who_holds_the_secret_may_not_be_dumped_and_what_it_executes_may() -> None:
     code = (
         f"{GET_DUMPABLE}"
-        "from horovod.runner import processes\n"
+        "from horovod.runner.system import processes\n"
         "processes.forbid_core_dumps()\n"
         f"{GET_DUMPABLE}"
         "import subprocess, sys\n"

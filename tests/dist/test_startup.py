@@ -10,11 +10,11 @@ import time
 
 from launcher import environment
 
-from horovod.runner.console import Console
-from horovod.runner.hosts import Host, assign
-from horovod.runner.launch import LaunchOptions, launch
-from horovod.runner.plan import JobSettings
-from horovod.runner.startup import StartWatch
+from horovod.runner.output.console import Console
+from horovod.runner.placing.hosts import Host, assign
+from horovod.runner.placing.plan import JobSettings
+from horovod.runner.starting.launch import LaunchOptions, launch
+from horovod.runner.supervision.startup import StartWatch
 
 SECONDS = r"(\d+\.\d) s"
 LAST = r"\(rank [01] on localhost was last; median \d+\.\d s\)"

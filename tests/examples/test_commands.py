@@ -24,8 +24,8 @@ from ssh_hosts import SshHosts, why_not
 from unrun import words_of
 
 import horovod
-from horovod.runner.config_file import read_config_file
-from horovod.runner.flags import FLAGS
+from horovod.runner.settings.config_file import read_config_file
+from horovod.runner.settings.flags import FLAGS
 from horovod.settings import TABLE
 from horovod.settings.setting import Status
 

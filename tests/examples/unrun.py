@@ -20,7 +20,7 @@ from contextlib import redirect_stdout
 from pages import ROOT, files_of
 
 from horovod.errors import UsageError
-from horovod.runner.options import parse
+from horovod.runner.cli.options import parse
 
 # Reads the arguments of a script as the script itself does, and ends it there.
 _READ_ARGUMENTS = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import UsageError
-from horovod.runner.flags import FLAGS
+from horovod.runner.settings.flags import FLAGS
 from horovod.settings import TABLE
 from horovod.settings.document import main, update
 from horovod.settings.setting import Status
@@ -51,7 +51,7 @@ def test_an_allreduce_has_few_frames() -> None:
 
 def test_a_setting_goes_from_the_launcher_to_the_engine() -> None:
     files = [line[0][1] for line in frames("a setting")]
-    assert files[0] == "src/horovod/runner/flags.py"
+    assert files[0] == "src/horovod/runner/settings/flags.py"
     assert files[-1].startswith("native/")
 
 

@@ -12,8 +12,8 @@ SOURCE = Path(horovod.__file__).parent
 # File, and why the bytes come from a rank or the launcher of the same job. Add a line only with a
 # reason that names the check.
 TRUSTED = {
-    "runner/run_function.py": "results from the launcher's store, which serves proven ranks only",
-    "runner/run_task.py": "the function, from the job's store: both ends have proven themselves",
+    "runner/function/run.py": "results from the launcher's store, which serves proven ranks only",
+    "runner/function/task.py": "the function, from the job's store: both ends are proven",
     "train/objects.py": "from the engine: connections of authenticated ranks of the same job",
 }
 PICKLERS = ("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pickle")

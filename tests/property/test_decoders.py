@@ -31,10 +31,10 @@ from horovod.rendezvous.handshake import (
 )
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.roster import RankInfo
-from horovod.runner.frames import Decoder, Kind, encode
-from horovod.runner.frames import FrameError as PipeError
-from horovod.runner.hosts import parse_hostfile, parse_hosts
-from horovod.runner.plan import AgentJob, RankJob
+from horovod.runner.placing.hosts import parse_hostfile, parse_hosts
+from horovod.runner.placing.plan import AgentJob, RankJob
+from horovod.runner.protocol.frames import Decoder, Kind, encode
+from horovod.runner.protocol.frames import FrameError as PipeError
 
 SECRET = bytes(range(32))
 KEY = b"k" * 32

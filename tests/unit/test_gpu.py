@@ -10,7 +10,7 @@ import pytest
 from horovod import gpu
 from horovod.config import Config
 from horovod.errors import StartError
-from horovod.runner.doctor import examine_libraries
+from horovod.runner.doctor.examination import examine_libraries
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 from horovod.errors import StartError, UsageError
-from horovod.runner.hosts import parse_hosts
+from horovod.runner.placing.hosts import parse_hosts
 
 # A script that hangs would keep everybody who waits for hosts waiting.
 _TIMEOUT_S = 60.0

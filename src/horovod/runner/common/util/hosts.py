@@ -1,6 +1,12 @@
-"""Where libraries look for lists of hosts; :mod:`horovod.runner.hosts` has them."""
+"""Where libraries look for lists of hosts; :mod:`horovod.runner.placing.hosts` has them."""
 
-from horovod.runner.hosts import Host, Slot, get_host_assignments, parse_host_files, parse_hosts
+from horovod.runner.placing.hosts import (
+    Host,
+    Slot,
+    get_host_assignments,
+    parse_host_files,
+    parse_hosts,
+)
 
 HostInfo = Host
 SlotInfo = Slot

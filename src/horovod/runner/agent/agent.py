@@ -1,0 +1,436 @@
+"""The agent: owns all ranks of one host (``python -m horovod.runner.agent``).
+
+It reads frames on stdin and writes frames on stdout (:mod:`horovod.runner.protocol.frames`), and is
+two processes. The *guard* only waits for the *agent* proper, which starts the ranks, relays what
+they print and reports how they end. Both are subreapers, so that whichever of the two is killed,
+the other one still has every process of the job below it and ends them. The end of stdin (the
+launcher died, or ssh was cut) ends the ranks as a STOP frame does.
+
+The agent has one thread: callbacks of an event loop, no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import horovod
+from horovod.config import inherited_environment
+from horovod.cores import computing_cores
+from horovod.errors import StartError
+from horovod.rendezvous.interfaces import interfaces_of
+from horovod.rendezvous.secret import write_secret
+from horovod.runner.agent.lifeline import Lifeline
+from horovod.runner.agent.outbox import Outbox
+from horovod.runner.agent.ranks import Rank, Stream, explain_start_error, start_rank
+from horovod.runner.placing import this_machine, threads
+from horovod.runner.placing.plan import AgentJob, interface_environment, store_of
+from horovod.runner.protocol.frames import (
+    GRACE_S,
+    STOP_SOON,
+    Decoder,
+    Frame,
+    FrameError,
+    Kind,
+    Stop,
+)
+from horovod.runner.protocol.invitation import Invitation
+from horovod.runner.system import processes
+from horovod.runner.system.environment import only_own
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
+# A console that takes nothing keeps a rank that shall end from printing for so long; then what it
+# prints is dropped.
+DROP_AFTER_S = 2.0
+
+STOPPED_S = 2.0  # of the agent, without a launcher, before its guard takes over
+
+_READ_BYTES = 256 * 1024
+_STDIN = 0
+
+
+class Agent:
+    """Starts the ranks of one host and watches over them until none of their processes is left.
+
+    Args:
+        directory: private to this job; holds the secret.
+        loop: the event loop to run in.
+    """
+
+    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._directory = directory
+        self._loop = loop
+        self._inbox = Decoder()
+        self._outbox = Outbox(loop, self._set_paused, self._on_launcher_gone)
+        self._ranks: dict[int, Rank] = {}  # by pid; those that have not ended
+        self._streams: list[Stream] = []
+        self._paused = False
+        self._dropping = False
+        self._drop_timer: asyncio.TimerHandle | None = None
+        self._dropped: dict[int, int] = {}  # bytes, by rank
+        self._grace_s = GRACE_S
+        self._job_seen = False
+        self._lifeline: Lifeline | None = None
+        self._cut = False
+        self._stopping = False
+        self._leftovers_signaled = False
+        self._killing_until_s: float | None = None
+        self._finished: asyncio.Future[None] = loop.create_future()
+        loop.set_exception_handler(self._on_error)
+
+    def run(self) -> None:
+        """Runs until the job of this host is over."""
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._loop.add_signal_handler(signum, self._on_signal, signum)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._on_child)
+        os.set_blocking(_STDIN, False)
+        self._loop.add_reader(_STDIN, self._on_stdin)
+        self._outbox.send(Kind.READY, payload=f"{os.getpid()} {horovod.__version__}".encode())
+        self._loop.run_until_complete(self._finished)
+
+    def _on_signal(self, signum: int) -> None:
+        name = signal.Signals(signum).name
+        passed_on = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
+        self.stop(Stop(passed_on, self._grace_s), f"the agent received {name}", passed_on)
+
+    # -- the launcher
+
+    def _on_stdin(self) -> None:
+        try:
+            data = os.read(_STDIN, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._on_launcher_gone()
+            return
+        try:
+            for frame in self._inbox.feed(data):
+                self._obey(frame)
+        except FrameError:
+            # What it was is not told: it may be a part of the job, with the secret in it.
+            self.stop(
+                reason="the agent received something else than a job; does a shell's profile read?"
+            )
+
+    def _obey(self, frame: Frame) -> None:
+        if frame.kind is Kind.JOB:
+            if not self._job_seen and not self._stopping:
+                self._job_seen = True
+                try:
+                    job = AgentJob.from_json(frame.payload)
+                except StartError:
+                    raise FrameError("not a job") from None
+                self._start(job)
+        elif frame.kind is Kind.INVITATION:
+            if self._lifeline is None:
+                try:
+                    invitation = Invitation.from_json(frame.payload)
+                except StartError:
+                    raise FrameError("not an invitation") from None
+                self._find_launcher(invitation)
+        elif frame.kind is Kind.STOP:
+            self.stop(Stop.from_bytes(frame.payload))
+        elif frame.kind is Kind.TAKEN:
+            self._outbox.taken(int(frame.payload))
+        elif frame.kind is Kind.KILL:
+            self.stop()
+            self._kill()
+
+    def _on_launcher_gone(self) -> None:
+        self._loop.remove_reader(_STDIN)
+        self.stop()
+
+    def _find_launcher(self, invitation: Invitation) -> None:
+        wanted = invitation.network_interfaces
+        if wanted and not set(wanted).intersection(known := this_machine.network_interfaces()):
+            self.stop(
+                reason=f"there is no network interface {' or '.join(map(repr, wanted))}; there are "
+                f"{', '.join(known)}"
+            )
+            return
+        self._lifeline = Lifeline(
+            self._loop,
+            invitation,
+            on_reached=lambda index: self._outbox.send(Kind.REACHED, payload=b"%d" % index),
+            on_given_up=lambda: self._outbox.send(Kind.TRIED),
+            on_cut=self._on_cut,
+        )
+
+    def _on_cut(self) -> None:
+        self._cut = True
+        self._on_launcher_gone()
+
+    def _interfaces(self, job: AgentJob) -> list[str]:
+        """Those that lead to the other hosts; none in a job of one machine."""
+        if self._lifeline is None:
+            return []
+        address, port = store_of(job)
+        own = self._lifeline.keep(address, port)
+        if job.network_interfaces:
+            known = this_machine.network_interfaces()
+            return [name for name in job.network_interfaces if name in known]
+        return interfaces_of(own)
+
+    def _watch_launcher(self, pid: int) -> None:
+        """Notices the launcher's death also while a fork of it still holds our stdin open."""
+        if not hasattr(os, "pidfd_open"):
+            return  # the end of stdin has to do
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._on_launcher_gone()
+        except OSError:
+            return  # a kernel without pidfd_open
+        else:
+            self._loop.add_reader(descriptor, self._on_launcher_dead, descriptor)
+
+    def _on_launcher_dead(self, descriptor: int) -> None:
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+        self._on_launcher_gone()
+
+    # -- the ranks
+
+    def _start(self, job: AgentJob) -> None:
+        secret_file = write_secret(self._directory, job.secret)
+        self._grace_s = job.grace_s
+        if job.launcher_pid:
+            self._watch_launcher(job.launcher_pid)
+        common = {
+            **(only_own(inherited_environment()) if job.remote else {}),
+            **job.env,
+            **interface_environment(self._interfaces(job), job.env),
+            "HOROVOD_SECRET_FILE": secret_file,
+        }
+        common.update(self._threads(common, len(job.ranks)))
+        for rank_job in job.ranks:
+            if self._stopping:
+                break
+            env = {**common, **rank_job.env}
+            try:
+                self._watch_rank(start_rank(rank_job.rank, job, env))
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                code, reason = explain_start_error(error, job)
+                payload = f"{code} {reason}".encode()
+                self._outbox.send(Kind.NOT_STARTED, rank_job.rank, payload)
+                self.stop()
+        self._on_child()
+
+    def _threads(self, env: Mapping[str, str], num_ranks: int) -> dict[str, str]:
+        """What divides the cores of this host among its ranks; told to the launcher."""
+        num_cores = computing_cores()
+        variables = threads.thread_variables(env, num_cores, num_ranks)
+        if line := threads.describe(variables, num_cores, num_ranks):
+            self._outbox.send(Kind.NOTE, payload=line.encode())
+        return variables
+
+    def _watch_rank(self, rank: Rank) -> None:
+        self._ranks[rank.process.pid] = rank
+        self._streams += rank.streams
+        self._outbox.send(Kind.STARTED, rank.rank, b"%d" % rank.process.pid)
+        if not self._paused:
+            for stream in rank.streams:
+                self._loop.add_reader(_open(stream), self._relay, stream)
+
+    def _relay(self, stream: Stream) -> int:
+        """Passes on what can be read at once; returns the number of bytes."""
+        if stream.pipe is None:
+            return 0
+        try:
+            data = os.read(stream.pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._outbox.relay(stream.kind, stream.rank, data)
+        else:
+            self._close(stream)
+        return len(data)
+
+    def _drain(self, stream: Stream) -> None:
+        """Passes on what a process that has ended left in its pipe.
+
+        At most what a pipe holds: a process that inherited the pipe may still be writing.
+        """
+        left = 1024 * 1024
+        while left > 0 and (num_bytes := self._relay(stream)):
+            left -= num_bytes
+
+    def _set_paused(self, paused: bool) -> None:
+        self._paused, self._dropping = paused, False
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
+        for stream in self._streams:
+            if paused:
+                self._loop.remove_reader(_open(stream))
+            else:
+                self._loop.add_reader(_open(stream), self._relay, stream)
+        if self._stopping:
+            self._drop_soon()
+
+    def _drop_soon(self) -> None:
+        """Lets ranks end that wait for a console which takes nothing."""
+        if self._paused:
+            self._drop_timer = self._loop.call_later(DROP_AFTER_S, self._begin_to_drop)
+
+    def _begin_to_drop(self) -> None:
+        self._dropping = True
+        for stream in self._streams:
+            self._loop.add_reader(_open(stream), self._drop, stream)
+
+    def _drop(self, stream: Stream) -> None:
+        try:
+            data = os.read(_open(stream).fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._dropped[stream.rank] = self._dropped.get(stream.rank, 0) + len(data)
+        else:
+            self._close(stream)
+
+    def _close(self, stream: Stream) -> None:
+        pipe = _open(stream)
+        self._loop.remove_reader(pipe)
+        pipe.close()
+        stream.pipe = None
+        self._streams.remove(stream)
+
+    def _on_child(self) -> None:
+        ended, any_left = processes.reap()
+        for pid, code in ended.items():
+            rank = self._ranks.pop(pid, None)
+            if rank is None:
+                continue  # an orphan that a rank left to us
+            rank.process.returncode = code
+            for stream in rank.streams:
+                self._drain(stream)
+            self._outbox.send(Kind.EXITED, rank.rank, b"%d" % code)
+        if not any_left:
+            if self._job_seen or self._stopping:
+                self._finish()
+        elif not self._ranks and self._job_seen:
+            self.stop()  # what the ranks left running in the background
+            if not self._leftovers_signaled:
+                self._signal(signal.SIGTERM)
+
+    # -- the end
+
+    def stop(self, how: Stop = STOP_SOON, reason: str = "", received: int = 0) -> None:
+        """Sends a signal to all processes of the job, and SIGKILL after the grace period.
+
+        Args:
+            how: which signal, and how long the processes may take.
+            reason: told to the launcher, which did not ask for it; empty if it did.
+            received: the signal that is the reason; told to the launcher, too.
+        """
+        if self._stopping:
+            return
+        self._stopping = True
+        if reason:
+            self._outbox.send(Kind.STOPPING, payload=f"{received:d} {reason}".encode())
+        self._drop_soon()
+        self._signal(how.signum)
+        self._loop.call_later(how.grace_s, self._kill)
+        self._loop.call_soon(self._on_child)
+
+    def _signal(self, signum: int) -> None:
+        """As a terminal does with Ctrl-C; SIGTERM reaches daemons, too."""
+        for pid in self._ranks:
+            with contextlib.suppress(PermissionError):  # it changed its user
+                os.killpg(pid, signum)
+        self._leftovers_signaled = signum == signal.SIGTERM
+        if self._leftovers_signaled:
+            # Those that left their group, or that outlived its leader.
+            processes.signal_others(signal.SIGTERM, self._ranks)
+
+    def _kill(self) -> None:
+        if self._finished.done():
+            return
+        now_s = self._loop.time()
+        if self._killing_until_s is None:
+            self._killing_until_s = now_s + GIVE_UP_S
+        elif now_s >= self._killing_until_s:
+            self._finish()
+            return
+        processes.signal_descendants(signal.SIGKILL)
+        self._loop.call_later(processes.KILL_INTERVAL_S, self._kill)
+
+    def _finish(self) -> None:
+        """Ends the agent once the launcher has taken what is left to say, or is gone."""
+        if self._finished.done():
+            return
+        for stream in list(self._streams):
+            self._drain(stream)
+        self._stopping = True
+        shutil.rmtree(self._directory, ignore_errors=True)
+        for rank, num_bytes in self._dropped.items():
+            self._outbox.send(Kind.DROPPED, rank, b"%d" % num_bytes)
+        self._outbox.send(Kind.DONE)
+        if self._cut:
+            self._leave()  # sshd holds the pipe open for hours, and nobody reads it
+        else:
+            self._outbox.when_empty(self._leave)
+
+    def _leave(self) -> None:
+        if not self._finished.done():
+            self._finished.set_result(None)
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        self.stop(reason=f"the agent failed: {context.get('exception') or context['message']}")
+
+
+def _open(stream: Stream) -> IO[bytes]:
+    assert stream.pipe is not None
+    return stream.pipe
+
+
+def main() -> int:
+    """Forks into guard and agent; both return only when the job of this host is over."""
+    processes.forbid_core_dumps()
+    processes.become_subreaper()
+    directory = Path(tempfile.mkdtemp(prefix="horovod-"))
+    guard_pid = os.getpid()
+    agent_pid = os.fork()
+    if agent_pid == 0:
+        processes.become_subreaper()
+        processes.die_with_parent(signal.SIGTERM, guard_pid)
+        Agent(directory, asyncio.new_event_loop()).run()
+        return 0
+    return _guard(agent_pid, directory)
+
+
+def _guard(agent_pid: int, directory: Path) -> int:
+    _watch_over(agent_pid, os.getppid())
+    _, status = os.waitpid(agent_pid, 0)
+    processes.kill_descendants(GIVE_UP_S)
+    shutil.rmtree(directory, ignore_errors=True)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _watch_over(agent_pid: int, launcher_pid: int) -> None:
+    """Kills an agent that was stopped by a signal, once the launcher is gone, too."""
+
+    def on_parent_end(signum: int, frame: FrameType | None) -> None:
+        # The signal comes also when only the thread has ended that started this process.
+        if signum == signal.SIGALRM and processes.is_stopped(agent_pid):
+            os.kill(agent_pid, signal.SIGKILL)
+        elif os.getppid() != launcher_pid:
+            signal.setitimer(signal.ITIMER_REAL, STOPPED_S)
+
+    for signum in (signal.SIGUSR1, signal.SIGALRM):
+        signal.signal(signum, on_parent_end)
+    processes.die_with_parent(signal.SIGUSR1, launcher_pid)

@@ -1,0 +1,166 @@
+"""``horovodrun --check``: asks all hosts at once, as a job would reach them."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from horovod.errors import StartError
+from horovod.rendezvous.interfaces import reachable_addresses
+from horovod.rendezvous.secret import make_secret
+from horovod.rendezvous.server import StoreServer
+from horovod.runner.checks.facts import Facts
+from horovod.runner.checks.run_on import HostError, explain_here, run_on
+from horovod.runner.placing import this_machine
+from horovod.runner.starting import ssh
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.checks.run_on import StartModule
+    from horovod.runner.placing.hosts import Host
+
+_LOOPBACK = "127.0.0.1"
+_PROBE = "horovod.runner.checks.probe"
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network from one host to another.
+
+    Attributes:
+        source, target: hosts as the user wrote them.
+        latency_s, bytes_per_s: 0 if they could not be measured.
+        fault: why they could not; empty if they could.
+    """
+
+    source: str
+    target: str
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about one host.
+
+    Attributes:
+        host: as the user wrote it.
+        slots: ranks that it shall hold; None if the user did not say.
+        facts: None if the host did not answer.
+        fault: why it did not answer, or could not reach the launcher; empty if all went well.
+        address: from which it reached the launcher; others reach it there.
+        clock_s: how far its clock is ahead of the launcher's; None if it is not known.
+        links: to its neighbours.
+    """
+
+    host: str
+    slots: int | None = None
+    facts: Facts | None = None
+    fault: str = ""
+    address: str = ""
+    clock_s: float | None = None
+    links: tuple[Link, ...] = field(default=())
+
+
+def examine_hosts(
+    hosts: Sequence[Host], start: StartModule, timeout_s: float, interfaces: Sequence[str] = ()
+) -> list[Finding]:
+    """Asks every host what it is like, and lets neighbours measure the network between them.
+
+    Args:
+        hosts: whom to ask.
+        start: creates a process on a host.
+        timeout_s: until a host must have answered.
+        interfaces: at whose addresses the hosts may reach this machine; empty for any.
+
+    Returns:
+        One finding per host, in their order.
+
+    Raises:
+        StartError: the store cannot listen.
+    """
+    secret = make_secret()
+    names = [host.name for host in hosts]
+    remote = this_machine.other_machines(names)
+    with (
+        _open_store(secret, remote, interfaces) as store,
+        ThreadPoolExecutor(2 * len(hosts)) as pool,
+    ):
+        question = {
+            "num_hosts": len(hosts),
+            "endpoints": store.endpoints,
+            "secret": secret.hex(),
+            "timeout_s": timeout_s,
+        }
+        clocks = [pool.submit(_clock_s, store, index, timeout_s) for index in range(len(hosts))]
+        answers = [
+            pool.submit(
+                _ask, host, host.name in remote, {**question, "index": index}, start, timeout_s
+            )
+            for index, host in enumerate(hosts)
+        ]
+        reports = [answer.result() for answer in answers]
+        store.close()  # ends the waits for the clocks of hosts that did not answer
+        return [
+            _finding(host, report, clock.result(), names)
+            for host, report, clock in zip(hosts, reports, clocks, strict=True)
+        ]
+
+
+def _open_store(secret: bytes, remote: Sequence[str], interfaces: Sequence[str]) -> StoreServer:
+    """At loopback, or at all addresses of which some host may know only one."""
+    if not remote:
+        return StoreServer(secret, address=_LOOPBACK)
+    address, *further = reachable_addresses(interfaces)
+    return StoreServer(secret, address=address, further_addresses=further)
+
+
+def _ask(
+    host: Host, is_remote: bool, question: Mapping[str, Any], start: StartModule, timeout_s: float
+) -> dict[str, Any]:
+    explain = ssh.explain if is_remote else explain_here
+    begin = partial(start, host, is_remote)
+    try:
+        return run_on(begin, _PROBE, question, timeout_s, explain)
+    except HostError as error:
+        return {"fault": str(error)}
+
+
+def _clock_s(store: StoreServer, index: int, timeout_s: float) -> float | None:
+    """How far a host's clock is ahead, to some milliseconds: the time of the message is in it."""
+    try:
+        told = store.get(f"clock/{index}", timeout_s)
+    except StartError:
+        return None
+    return float(told) - time.time()
+
+
+def _finding(
+    host: Host, report: Mapping[str, Any], clock_s: float | None, names: Sequence[str]
+) -> Finding:
+    facts = Facts(**report["facts"]) if "facts" in report else None
+    links = tuple(
+        _link(host.name, names[int(target)], measured)
+        for target, measured in report.get("links", {}).items()
+    )
+    return Finding(
+        host=host.name,
+        slots=host.slots,
+        facts=facts,
+        fault=report["fault"],
+        address=report.get("address", ""),
+        clock_s=clock_s,
+        links=links,
+    )
+
+
+def _link(source: str, target: str, measured: Sequence[float] | str) -> Link:
+    if isinstance(measured, str):
+        return Link(source, target, fault=measured)
+    latency_s, bytes_per_s = measured
+    return Link(source, target, latency_s, bytes_per_s)

@@ -1,0 +1,339 @@
+"""``horovodrun``: starts a command once per rank, or tells what would become of it.
+
+Exit codes: 0 if all ranks ended with 0; that of the rank that failed first; 128 + number if that
+rank was killed by a signal, or the launcher was stopped by one; 126 or 127 if the command cannot be
+executed or found; 2 for a wrong command line; 1 for anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import horovod
+from horovod.config import inherited_environment
+from horovod.errors import StartError, UsageError
+from horovod.runner.cli.options import EXAMPLE, SHORT_HELP, completion_of, parse
+from horovod.runner.output.console import Console
+from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts
+from horovod.runner.placing.plan import JobSettings
+from horovod.runner.settings.flags import variables_of
+from horovod.runner.starting.before_start import check_settings
+from horovod.runner.starting.controller import Starter, Surroundings, choose, request_of
+from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch, say
+from horovod.runner.starting.ssh import SshOptions
+from horovod.runner.supervision.startup import StartWatch
+from horovod.runner.system import processes
+from horovod.runner.system.signals import caught_signals
+from horovod.settings.starters import find_starter
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.placing.hosts import Slot
+    from horovod.runner.supervision.supervisor import Outcome
+
+DEFAULT_CHECK_TIMEOUT_S = 30.0
+MAX_GRACE_S = 1e6
+
+
+def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Runs ``horovodrun``.
+
+    Args:
+        words: the command line without the program's name; that of this process if None.
+        environ: the variables that the ranks inherit; those of this process if None.
+
+    Returns:
+        The exit code.
+    """
+    if words is None:  # this process is the launcher, and nothing else
+        processes.forbid_core_dumps()
+        words = sys.argv[1:]
+    environ = inherited_environment() if environ is None else environ
+    try:
+        return _run(words, environ)
+    except UsageError as error:
+        say(sys.stderr, str(error))
+        return 2
+    except StartError as error:
+        say(sys.stderr, str(error))
+        return 1
+    except BrokenPipeError:  # nobody reads on: a pager was left, or head has enough
+        _drop_stdout()
+        return 128 + signal.SIGPIPE
+
+
+def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    if words and words[0] == "doctor":
+        from horovod.runner.doctor.command import examine
+
+        return examine(words[1:], environ, sys.stdout)
+    options, command = parse(words)
+    if options.version:
+        print(horovod.__version__)
+        return 0
+    if options.print_completion:
+        print(completion_of(options.print_completion), end="")
+        return 0
+    if options.check_build:
+        return _check_build(options)
+    if options.check:
+        return _check(options, environ)
+    if not words:
+        print(SHORT_HELP, file=sys.stderr)
+        return 2
+    if not command:
+        raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
+    if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
+        return _launch_node(options, command, environ)
+    _refuse_to_multiply(environ)
+    slots = _slots(options, environ)
+    settings, starter = _settings(options, command, environ)
+    if starter is not Starter.AGENTS:
+        if options.stdin_rank is not None:
+            raise UsageError(
+                "--stdin-rank goes together with neither --mpi nor --jsrun, which have options of "
+                "their own: see --mpi-args"
+            )
+        return _start_by_mpi(options, slots, settings, starter)
+    if options.dry_run:
+        from horovod.runner.cli.dry_run import describe_job
+
+        print(describe_job(slots, settings))
+        return 0
+    return _launch(options, slots, settings)
+
+
+def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
+    """horovodrun below srun or mpirun would start a whole job in the place of each rank."""
+    found = find_starter(environ)
+    if found is None or not environ.get(found[1][1], "").isdigit():
+        return
+    starter, (_, size), _ = found
+    if int(environ[size]) > 1:
+        raise UsageError(
+            f"{starter.name} started horovodrun {environ[size]} times ({size}): let it start the "
+            "script itself, which finds its ranks, or give --node-rank"
+        )
+
+
+def _finish(outcome: Outcome, console: Console) -> int:
+    cause = outcome.message if outcome.details_are_above else outcome.report
+    for text in (outcome.summary, cause):  # the cause comes last, where it is seen
+        if text:
+            console.say(text)
+    if outcome.exit_code == 128 + signal.SIGPIPE:
+        _drop_stdout()
+    return outcome.exit_code
+
+
+# What a job does not need is imported only where it is used: a job shall start soon.
+
+
+def _check_build(options: argparse.Namespace) -> int:
+    from horovod.runner.checks.check_build import build_report
+
+    print(build_report(options.verbose))
+    return 0
+
+
+def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from horovod.runner.checks.check_hosts import check_hosts
+    from horovod.runner.checks.run_on import starter
+
+    timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
+    start = starter(environ, _ssh(options))
+    return check_hosts(_hosts(options, environ), start, timeout_s, sys.stdout, _interfaces(options))
+
+
+def _settings(
+    options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> tuple[JobSettings, Starter]:
+    """What to run, and who starts it; says that if the user asked for it."""
+    values, controller = vars(options), ""
+    if options.config_file is not None:
+        from horovod.runner.settings.config_file import read_config_file
+
+        config = read_config_file(options.config_file)
+        for line in config.advice:
+            say(sys.stderr, line)
+        given = {name: value for name, value in values.items() if value is not None}
+        values, controller = {**config.values, **given}, config.controller
+    starter = _choose_starter(options, controller, environ)
+    variables = _variables(options, values)
+    settings = JobSettings(
+        command=tuple(command),
+        cwd=_working_directory(),
+        environ=environ,
+        variables=variables,
+        network_interfaces=_interfaces(options),
+        grace_s=grace_s_of({**environ, **variables}),
+        stdin_rank=options.stdin_rank,
+    )
+    check_settings(settings)
+    return settings, starter
+
+
+def _choose_starter(
+    options: argparse.Namespace, controller: str, environ: Mapping[str, str]
+) -> Starter:
+    flags = {name: getattr(options, name) for name in ("gloo", "mpi", "jsrun")}
+    request = request_of(flags, controller)
+    path = environ.get("PATH", os.defpath)
+    found = Surroundings(
+        mpirun=shutil.which("mpirun", path=path) is not None,
+        jsrun=shutil.which("jsrun", path=path) is not None,
+        lsf="LSB_JOBID" in environ,
+    )
+    choice = choose(request, found)
+    if options.verbose or choice.starter is not Starter.AGENTS:
+        say(sys.stderr, choice.line)
+    return choice.starter
+
+
+def _start_by_mpi(
+    options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings, starter: Starter
+) -> int:
+    from horovod.runner.starting import by_mpi
+    from horovod.runner.starting.mpirun import MpiJob
+
+    job = MpiJob(
+        slots=slots,
+        command=settings.command,
+        environ=by_mpi.environment(settings, slots),
+        ssh=_ssh(options),
+        network_interfaces=settings.network_interfaces,
+        output_filename=options.output_filename or "",
+        timestamps=options.prefix_timestamp,
+        binding_args=options.binding_args,
+        mpi_args=options.mpi_args,
+        as_root=os.geteuid() == 0,
+    )
+    return by_mpi.start(job, starter, dry_run=options.dry_run, verbose=options.verbose)
+
+
+def _launch_node(
+    options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    from horovod.runner.starting.nodes import NodeOptions, launch_node
+
+    if options.node_rank is None or options.num_nodes is None or not options.rendezvous:
+        raise UsageError("--node-rank, --num-nodes and --rendezvous go together: give all three")
+    if options.num_proc is None:
+        raise UsageError("-np is missing: say how many ranks to start on all nodes together")
+    hosts = _hosts(options, {})
+    if len(hosts) > 1:
+        raise UsageError("with --node-rank, -H says the ranks of this host only: -H localhost:N")
+    node = NodeOptions(
+        options.node_rank,
+        options.num_nodes,
+        options.rendezvous,
+        options.num_proc,
+        hosts[0].slots,
+    )
+    settings, starter = _settings(options, command, environ)
+    if options.stdin_rank is not None:
+        raise UsageError("--stdin-rank does not go together with --node-rank")
+    if starter is not Starter.AGENTS or options.dry_run:
+        raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
+    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+        launch_options = _launch_options(options, console, interrupts)
+        return _finish(launch_node(node, settings, launch_options, console.say), console)
+
+
+def _launch_options(
+    options: argparse.Namespace, console: Console, interrupts: int
+) -> LaunchOptions:
+    return LaunchOptions(
+        console,
+        output_filename=options.output_filename,
+        prefix_timestamp=options.prefix_timestamp,
+        start_timeout_s=options.start_timeout,
+        verbose=options.verbose,
+        interrupts=interrupts,
+        ssh=_ssh(options),
+    )
+
+
+def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:
+    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+        launch_options = _launch_options(options, console, interrupts)
+        watch = StartWatch(
+            [slot.hostname for slot in slots],
+            console.say,
+            time.monotonic(),
+            verbose=options.verbose,
+        )
+        return _finish(launch(slots, settings, launch_options, watch.using), console)
+
+
+def _slots(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Slot]:
+    hosts = _hosts(options, environ)
+    num_proc = options.num_proc
+    if num_proc is None:
+        if options.hosts is not None or options.hostfile is not None or hosts[0].slots is None:
+            raise UsageError("-np is missing: say how many ranks to start")
+        num_proc = sum(host.slots or 1 for host in hosts)
+    return assign(hosts, num_proc)
+
+
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Host]:
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    if options.hostfile is None:
+        from horovod.runner.placing.allocation import allocated_hosts
+
+        return allocated_hosts(environ) or [Host("localhost", None)]
+    try:
+        text = Path(options.hostfile).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the hostfile {options.hostfile}: {error}") from None
+    return parse_hostfile(text, options.hostfile)
+
+
+def _variables(options: argparse.Namespace, values: Mapping[str, Any]) -> dict[str, str]:
+    variables = variables_of(values)
+    if options.tcp:
+        variables["NCCL_IB_DISABLE"] = "1"
+    if options.start_timeout is not None:
+        if options.start_timeout < 1:
+            raise UsageError(f"--start-timeout is {options.start_timeout}, but must be at least 1")
+        variables["HOROVOD_START_TIMEOUT"] = str(options.start_timeout)
+    if options.grace is not None:
+        if not 0 <= options.grace <= MAX_GRACE_S:
+            raise UsageError(
+                f"--grace is {options.grace:g}, but must be from 0 to {MAX_GRACE_S:g} seconds"
+            )
+        variables["HOROVOD_GRACE_SECONDS"] = f"{options.grace:g}"
+    return variables
+
+
+def _ssh(options: argparse.Namespace) -> SshOptions:
+    return SshOptions(options.ssh_port, options.ssh_identity_file or "")
+
+
+def _interfaces(options: argparse.Namespace) -> tuple[str, ...]:
+    lists = options.network_interfaces or []
+    names = [name.strip() for names in lists for name in names.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the working directory is gone: {error.strerror}") from None
+
+
+def _drop_stdout() -> None:
+    """Keeps Python from complaining at its end that nobody reads its stdout any more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,6 @@
+"""``horovod.run``: a Python function on every rank of a new job.
+
+run      the function itself
+task     what each of its ranks executes
+by_mpi   the same where mpirun starts the ranks
+"""

@@ -1,0 +1,150 @@
+"""``horovod.run(use_mpi=True)``: mpirun starts the ranks, results come back over our store."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shutil
+import subprocess
+import threading
+from typing import IO, TYPE_CHECKING
+
+from horovod.rendezvous.interfaces import reachable_addresses
+from horovod.rendezvous.secret import make_secret
+from horovod.rendezvous.server import StoreServer
+from horovod.runner.output.console import PATIENCE_S
+from horovod.runner.output.lines import Tail
+from horovod.runner.placing import this_machine
+from horovod.runner.protocol.frames import GRACE_S
+from horovod.runner.starting import by_mpi
+from horovod.runner.starting.controller import Starter, Surroundings, choose
+from horovod.runner.starting.mpirun import MpiJob
+from horovod.runner.supervision.supervisor import Outcome
+from horovod.runner.system.environment import without_secrets
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable, Sequence
+
+    from horovod.runner.output.console import Console
+    from horovod.runner.placing.hosts import Slot
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.launch import LaunchOptions
+
+_LOOPBACK = "127.0.0.1"
+_READ_BYTES = 65536
+_FULL_BYTES = 4 << 20
+
+
+def launch_by_mpirun(
+    slots: Sequence[Slot],
+    settings: JobSettings,
+    options: LaunchOptions,
+    store_user: Callable[[StoreServer], contextlib.AbstractContextManager[None]],
+    mpi_args: str = "",
+) -> Outcome:
+    """Runs a job under mpirun and waits for its end.
+
+    Args:
+        slots: where each rank runs.
+        settings: what to run.
+        options: what becomes of the output, and how to log in.
+        store_user: see :func:`horovod.runner.starting.launch.launch`.
+        mpi_args: further options of mpirun.
+
+    Returns:
+        How the job ended; it does not know which rank failed.
+
+    Raises:
+        UsageError: there is no mpirun, or it cannot do what the job asks for.
+    """
+    path = settings.environ.get("PATH", os.defpath)
+    choice = choose("mpi", Surroundings(mpirun=shutil.which("mpirun", path=path) is not None))
+    if options.verbose:
+        options.console.say(choice.line)
+    secret = make_secret()
+    with _open_store(secret, slots, settings) as server, store_user(server):
+        variables = {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": server.address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port),
+            "HOROVOD_SECRET_KEY": secret.hex(),
+        }
+        environ = without_secrets(by_mpi.environment(settings, slots))
+        job = MpiJob(
+            slots=slots,
+            command=settings.command,
+            environ={**environ, **variables},
+            ssh=options.ssh,
+            network_interfaces=settings.network_interfaces,
+            output_filename=options.output_filename or "",
+            mpi_args=mpi_args,
+            as_root=os.geteuid() == 0,
+        )
+        line = by_mpi.line_of(job, Starter.MPIRUN, options.verbose)
+        return _wait(line, job, options)
+
+
+def _open_store(secret: bytes, slots: Sequence[Slot], settings: JobSettings) -> StoreServer:
+    """At loopback, or where other hosts find it: mpirun has no agents that could try addresses."""
+    hostnames = list(dict.fromkeys(slot.hostname for slot in slots))
+    if not this_machine.other_machines(hostnames):
+        return StoreServer(secret, address=_LOOPBACK, port=0)
+    return StoreServer(secret, address=reachable_addresses(settings.network_interfaces)[0])
+
+
+def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:
+    process = subprocess.Popen(
+        line,
+        env=dict(job.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C reaches this process alone, which then ends mpirun
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    tail = Tail()
+    relays = [
+        threading.Thread(
+            target=_relay, daemon=True, args=(process.stdout, "stdout", options.console, None)
+        ),
+        threading.Thread(
+            target=_relay, daemon=True, args=(process.stderr, "stderr", options.console, tail)
+        ),
+    ]
+    for relay in relays:
+        relay.start()
+    try:
+        code = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    finally:
+        for relay in relays:
+            relay.join(PATIENCE_S)
+    if code == 0:
+        return Outcome(0)
+    lines = "".join(f"\n    {text}" for text in tail.lines())
+    message = f"mpirun ended with code {code}{lines and f'; the last lines of its stderr:{lines}'}"
+    return Outcome(code if code > 0 else 128 - code, message)
+
+
+def _relay(pipe: IO[bytes], name: str, console: Console, tail: Tail | None) -> None:
+    """Copies what mpirun prints, until its end; a console that is slow lets mpirun wait."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    with pipe:
+        while data := os.read(pipe.fileno(), _READ_BYTES):
+            if tail is not None:
+                tail.feed(data)
+            console.put(name, decoder.decode(data).encode())
+            console.wait_for_room(_FULL_BYTES)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """mpirun ends its ranks when it is told to; if it does not, it is killed."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

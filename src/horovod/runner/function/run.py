@@ -1,0 +1,329 @@
+"""``horovod.run``: runs a Python function on every rank of a new job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle
+
+from horovod.config import inherited_environment
+from horovod.errors import RankFailedError, UsageError
+from horovod.runner.function.task import FUNCTION_KEY, error_key, pack_function, result_key
+from horovod.runner.output.console import Console
+from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts
+from horovod.runner.placing.plan import JobSettings
+from horovod.runner.settings.flags import variables_of
+from horovod.runner.starting.before_start import check_settings
+from horovod.runner.starting.controller import request_of
+from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch
+from horovod.runner.starting.ssh import SshOptions
+from horovod.runner.supervision.failure import RankExit, first_failure
+from horovod.runner.system.environment import with_horovod_on_path
+from horovod.runner.system.signals import wakeups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from horovod.rendezvous.server import StoreServer
+    from horovod.runner.supervision.supervisor import Outcome
+
+T = TypeVar("T")
+
+# Arguments of features that are still to come.
+_LATER = {
+    "min_num_proc": "elastic training",
+    "max_num_proc": "elastic training",
+    "slots": "elastic training",
+    "reset_limit": "elastic training",
+    "cooldown_range": "elastic training",
+    "host_discovery_script": "elastic training",
+}
+
+_RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
+
+
+def run(
+    func: Callable[..., T],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    config: str | Mapping[str, Any] | None = None,
+) -> list[T]:
+    """Calls ``func(*args, **kwargs)`` on every rank of a new job and returns what they returned.
+
+    May be called from any thread and from a notebook. What the ranks print appears on this
+    process's stdout and stderr, as with ``horovodrun``.
+
+    Example:
+        >>> import horovod
+        >>> horovod.run(pow, args=(2, 5), num_proc=2)
+        [32, 32]
+
+    Args:
+        func: called on each rank; it, its arguments and its result are sent with cloudpickle.
+        args, kwargs: arguments, the same on all ranks.
+        num_proc: how many ranks to start; ``np`` is its deprecated name.
+        hosts: such as ``localhost:4`` or ``worker-0:2,worker-1:2``; other machines are reached
+            through ssh.
+        hostfile: file with one ``host slots=N`` per line, in place of ``hosts``.
+        start_timeout: seconds until all ranks must have found each other.
+        output_filename: folder for the output of each rank, as ``--output-filename``.
+        verbose: 1 or more tells each step on stderr.
+        network_interfaces: names; ``network_interface`` is its deprecated form with commas.
+        executable: the Python that runs the ranks; this one if None.
+        ssh_port: of sshd on all hosts.
+        ssh_identity_file: a private key for ssh.
+        config: path of a config file as ``--config-file`` takes it, or its contents, for example
+            ``{"params": {"fusion_threshold_mb": 32}}``.
+        use_mpi: mpirun starts the ranks, as with ``--mpi``, and marks the lines that they print.
+        mpi_args: further options of mpirun, as ``--mpi-args``.
+        use_gloo: this process starts the ranks, which is the default.
+        disable_cache: accepted for old scripts, without effect.
+        min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script,
+            min_np, max_np: not supported in this version.
+
+    Returns:
+        One result per rank, in the order of ranks.
+
+    Raises:
+        RankFailedError: a rank failed; it holds the traceback of that rank.
+        UsageError: the arguments contradict each other or are not supported.
+        StartError: the job could not be started.
+    """
+    arguments = {name: value for name, value in locals().items() if value is not None}
+    return _run(**_renamed(arguments))
+
+
+def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given: Any) -> list[Any]:
+    """:func:`run` without the arguments that are None or deprecated."""
+    _check(given)
+    _check_call(func, args, given)
+    slots = assign(_hosts(given), num_proc)
+    executable = given.get("executable")
+    environ = inherited_environment()
+    variables, controller = _variables(given)
+    settings = JobSettings(
+        command=(executable or sys.executable, "-m", "horovod.runner.function.task"),
+        cwd=os.getcwd(),
+        environ=environ if executable else with_horovod_on_path(environ),
+        variables=variables,
+        network_interfaces=tuple(given.get("network_interfaces", ())),
+        grace_s=grace_s_of(environ),
+    )
+    check_settings(settings)
+    path = [] if executable else [entry for entry in sys.path if entry]
+    payload = _packed(func, args, dict(given.get("kwargs", {})), path)
+    call = _Call(payload, [slot.hostname for slot in slots])
+    with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
+        options = LaunchOptions(
+            console,
+            wakeups=descriptor,
+            output_filename=given.get("output_filename"),
+            start_timeout_s=given.get("start_timeout"),
+            verbose=bool(given.get("verbose")),
+            ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
+        )
+        if controller == "mpi":
+            # Not for every job: it takes its time to load.
+            from horovod.runner.function.by_mpi import launch_by_mpirun
+
+            mpi_args = given.get("mpi_args", "")
+            outcome = launch_by_mpirun(slots, settings, options, call.using, mpi_args)
+        else:
+            outcome = launch(slots, settings, options, call.using)
+    return call.results(outcome)
+
+
+def _renamed(given: dict[str, Any]) -> dict[str, Any]:
+    """Moves the values of deprecated arguments to the names of today."""
+    renamed = {name: value for name, value in given.items() if name not in _RENAMED}
+    for old, new in _RENAMED.items():
+        if old in given:
+            _warn(f"{old} is deprecated, use {new}")
+            renamed[new] = given[old]
+    if "network_interface" in renamed:
+        _warn("network_interface is deprecated, use network_interfaces")
+        names = [name.strip() for name in renamed.pop("network_interface").split(",")]
+        known = renamed.get("network_interfaces", ())
+        renamed["network_interfaces"] = [*known, *filter(None, names)]
+    return renamed
+
+
+def _warn(text: str) -> None:
+    # The frames are those of this function, _renamed, run and the caller.
+    warnings.warn(f"horovod.run: {text}", DeprecationWarning, stacklevel=4)
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    for one, other in (("hosts", "hostfile"), ("use_gloo", "use_mpi")):
+        if given.get(one) and given.get(other):
+            raise UsageError(f"horovod.run: {one} and {other} exclude each other")
+    for name, feature in _LATER.items():
+        if given.get(name):
+            raise UsageError(f"horovod.run: {name}: {feature} is not supported in this version")
+
+
+def _check_call(func: object, args: object, given: Mapping[str, Any]) -> None:
+    if not callable(func):
+        raise UsageError(f"horovod.run: func is {func!r:.80}, which cannot be called")
+    if not isinstance(args, tuple | list):
+        raise UsageError(
+            f"horovod.run: args is {args!r:.80}; write a tuple, such as ({args!r:.40},)"
+        )
+    if not isinstance(given.get("kwargs", {}), Mapping):
+        raise UsageError(f"horovod.run: kwargs is {given['kwargs']!r:.80}; write a dictionary")
+    if given.get("start_timeout", 1) <= 0:
+        raise UsageError(
+            f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"
+        )
+
+
+def _packed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: list[str]) -> bytes:
+    try:
+        return pack_function(func, args, kwargs, path)
+    except Exception as error:  # whatever the user's __reduce__ may raise
+        raise UsageError(
+            "horovod.run: the function or its arguments cannot be sent to the ranks: "
+            f"{type(error).__name__}: {error}; make such objects inside of the function"
+        ) from error
+
+
+def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """What the config and the arguments set, and who starts the ranks; an argument is stronger."""
+    variables, controller = {}, ""
+    if "config" in given:
+        # Not for every job: pydantic takes its time to load.
+        from horovod.runner.settings.config_file import parse_config, read_config_file
+
+        config = given["config"]
+        found = (
+            parse_config(dict(config), {}, "horovod.run: config")
+            if isinstance(config, Mapping)
+            else read_config_file(config)
+        )
+        variables, controller = variables_of(found.values), found.controller
+    if "start_timeout" in given:
+        variables["HOROVOD_START_TIMEOUT"] = str(given["start_timeout"])
+    flags = {name: bool(given.get(f"use_{name}")) for name in ("gloo", "mpi")}
+    return variables, request_of(flags, controller)
+
+
+def _hosts(given: Mapping[str, Any]) -> list[Host]:
+    if given.get("hosts"):
+        return parse_hosts(given["hosts"])
+    if not given.get("hostfile"):
+        return [Host("localhost", None)]
+    path = given["hostfile"]
+    try:
+        return parse_hostfile(Path(path).read_text(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the hostfile {path}: {error}") from None
+
+
+class _Call:
+    """A function on its way to the ranks, and their results on the way back.
+
+    Args:
+        payload: the packed function.
+        hostnames: of each rank.
+    """
+
+    def __init__(self, payload: bytes, hostnames: Sequence[str]) -> None:
+        self._payload = payload
+        self._hostnames = hostnames
+        self._size = len(hostnames)
+        self._results: dict[int, bytes] = {}
+        self._errors: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def using(self, store: StoreServer) -> Iterator[None]:
+        """Puts the function into the store; after the job takes out what the ranks left there."""
+        store.set(FUNCTION_KEY, self._payload)
+        yield
+        for rank in range(self._size):
+            if (value := store.try_get(result_key(rank))) is not None:
+                self._results[rank] = bytes(value)
+            if (text := store.try_get(error_key(rank))) is not None:
+                self._errors[rank] = bytes(text).decode(errors="replace")
+
+    def results(self, outcome: Outcome) -> list[Any]:
+        """The results in the order of ranks.
+
+        Raises:
+            RankFailedError: the job failed, or a rank ended without a result.
+        """
+        if outcome.exit_code != 0:
+            raise self._error(outcome)
+        missing = [rank for rank in range(self._size) if rank not in self._results]
+        if missing:
+            raise RankFailedError(
+                f"rank {missing[0]} ended with code 0, but before its function returned",
+                rank=missing[0],
+                exit_code=0,
+            )
+        return [self._result(rank) for rank in range(self._size)]
+
+    def _result(self, rank: int) -> Any:
+        try:
+            return cloudpickle.loads(self._results[rank])
+        except Exception as error:  # whatever the class of the result may raise
+            raise RankFailedError(
+                f"the result of rank {rank} cannot be read here: {type(error).__name__}: {error}",
+                rank=rank,
+                exit_code=0,
+            ) from error
+
+    def _error(self, outcome: Outcome) -> RankFailedError:
+        failure = outcome.failure or self._first_failure(outcome.exit_code)
+        if failure is None:
+            return RankFailedError(outcome.report, exit_code=outcome.exit_code)
+        text = self._errors.get(failure.rank, "")
+        message = outcome.report
+        if text:
+            message = f"rank {failure.rank} on {failure.hostname} raised an exception:\n{text}"
+        return RankFailedError(
+            message,
+            rank=failure.rank,
+            host=failure.hostname,
+            exit_code=failure.exit_code,
+            signal=failure.signal_name,
+            traceback=text,
+        )
+
+    def _first_failure(self, exit_code: int) -> RankExit | None:
+        """By what the ranks left in the store, where the launcher knows nothing of single ranks."""
+        return first_failure(
+            [
+                RankExit(rank, self._hostnames[rank], exit_code, 0.0, tuple(text.splitlines()))
+                for rank, text in self._errors.items()
+            ]
+        )

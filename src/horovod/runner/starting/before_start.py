@@ -1,0 +1,56 @@
+"""What can be found wrong before any rank runs, in one line instead of a traceback per rank."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from horovod.errors import UsageError
+from horovod.settings import TABLE
+from horovod.settings.reader import SettingsReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from horovod.runner.placing.plan import JobSettings
+
+TIMELINE = "HOROVOD_TIMELINE"
+
+
+def check_settings(settings: JobSettings) -> None:
+    """Makes sure that the ranks will be able to read the variables that they get.
+
+    Raises:
+        StartError: one makes no sense; the message names it.
+    """
+    reader = SettingsReader(_variables(settings))
+    for setting in TABLE.values():
+        if setting.field or setting.words:
+            reader.value(setting.name)
+
+
+def check_timeline(settings: JobSettings) -> None:
+    """Makes sure that rank 0, if it runs on this machine, can write its timeline.
+
+    Raises:
+        UsageError: it cannot; the message names the folder.
+    """
+    text = SettingsReader(_variables(settings)).text(TIMELINE)
+    if not text or text.upper() == "DYNAMIC":
+        return
+    path = os.path.join(settings.cwd, text)
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        problem = "it is a folder; name a file"
+    elif not os.path.isdir(folder):
+        problem = f"there is no folder {folder}; make it, or name another file"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        problem = "it may not be written; name another file"
+    else:
+        return
+    raise UsageError(f"the timeline (--timeline-filename or {TIMELINE}) is to be {text}: {problem}")
+
+
+def _variables(settings: JobSettings) -> Mapping[str, str]:
+    """What the ranks of this machine get of the user's environment and flags."""
+    return {**settings.environ, **settings.variables}

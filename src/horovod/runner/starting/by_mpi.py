@@ -1,0 +1,112 @@
+"""Hands a job over to mpirun or jsrun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from horovod.cores import computing_cores
+from horovod.errors import UsageError
+from horovod.runner.placing import this_machine
+from horovod.runner.placing.plan import interface_environment
+from horovod.runner.placing.threads import thread_variables
+from horovod.runner.starting.controller import Starter
+from horovod.runner.starting.launch import say
+from horovod.runner.starting.mpirun import identify, jsrun_line, mpirun_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.placing.hosts import Slot
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.mpirun import MpiJob
+
+_VERSION_TIMEOUT_S = 20.0
+
+
+def environment(settings: JobSettings, slots: Sequence[Slot]) -> dict[str, str]:
+    """The variables of mpirun itself: what the ranks shall get, and what it needs to start them.
+
+    The cores of this machine are divided among its ranks. Of other hosts nobody tells how many
+    they have, so their ranks get what the user has set.
+
+    Args:
+        settings: what to run.
+        slots: where each rank runs.
+    """
+    common = {**settings.environ, **settings.variables, "PYTHONUNBUFFERED": "1"}
+    interfaces = settings.network_interfaces
+    hostnames = list(dict.fromkeys(slot.hostname for slot in slots))
+    threads = (
+        {}
+        if this_machine.other_machines(hostnames)
+        else thread_variables(common, computing_cores(), len(slots))
+    )
+    return {
+        **common,
+        **threads,
+        **interface_environment(interfaces, common if not interfaces else {}),
+    }
+
+
+def line_of(job: MpiJob, starter: Starter, verbose: bool) -> list[str]:
+    """The command that starts a job.
+
+    Args:
+        job: what to start.
+        starter: mpirun or jsrun.
+        verbose: print it on stderr.
+
+    Raises:
+        UsageError: there is no such program, or it cannot do what the job asks for.
+    """
+    if starter is Starter.JSRUN:
+        line = jsrun_line(job)
+    else:
+        line = mpirun_line(identify(_version(job.environ)), job)
+    if verbose:
+        say(sys.stderr, shlex.join(line))
+    return line
+
+
+def start(job: MpiJob, starter: Starter, *, dry_run: bool, verbose: bool) -> int:
+    """Makes this process mpirun (or jsrun), which then gets all signals and gives the exit code.
+
+    Args:
+        job: what to start.
+        starter: mpirun or jsrun.
+        dry_run: only print the command.
+        verbose: print it on stderr.
+
+    Returns:
+        0 after a dry run; otherwise this does not return.
+
+    Raises:
+        UsageError: there is no such program, or it cannot do what the job asks for.
+    """
+    line = line_of(job, starter, verbose and not dry_run)
+    if dry_run:
+        print(shlex.join(line))
+        return 0
+    sys.stdout.flush()
+    try:
+        os.execvpe(line[0], line, dict(job.environ))
+    except OSError as error:
+        raise UsageError(f"{line[0]} cannot be started: {error.strerror}") from error
+
+
+def _version(environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            ["mpirun", "--version"],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--mpi: 'mpirun --version' failed: {error}") from error
+    return done.stdout + done.stderr

@@ -1,0 +1,217 @@
+"""Runs a job from its settings: makes the secret, opens the store, supervises the agents."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
+
+from horovod.config import Config
+from horovod.errors import UsageError
+from horovod.rendezvous.interfaces import reachable_addresses
+from horovod.rendezvous.roster import HOSTS_KEY
+from horovod.rendezvous.secret import make_secret
+from horovod.rendezvous.server import StoreServer
+from horovod.runner.output.output import Output
+from horovod.runner.placing import this_machine
+from horovod.runner.placing.plan import AgentJob, JobSettings, StoreAddress, make_plan
+from horovod.runner.protocol.invitation import Invitation
+from horovod.runner.starting import local, ssh
+from horovod.runner.starting.before_start import check_timeline
+from horovod.runner.starting.ssh import SshOptions
+from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
+from horovod.runner.supervision.connect_back import ConnectBack
+from horovod.runner.supervision.early_exit import leave_note
+from horovod.runner.supervision.supervisor import Crossing, Outcome, Supervisor
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
+
+    from horovod.runner.output.console import Console
+    from horovod.runner.placing.hosts import Slot
+    from horovod.runner.supervision.link import AgentLink
+
+AGENT_MODULE = "horovod.runner.agent"
+EXIT_WAIT_S = 1.0  # from the end of an agent's output to its exit code
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the launcher itself behaves.
+
+    Attributes:
+        console: gets the output of the ranks and the messages of the launcher.
+        output_filename: folder for the output of the ranks; None for no files.
+        prefix_timestamp: write the time in front of each line on the console.
+        start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
+        verbose: tell each step on stderr.
+        interrupts, wakeups: see :class:`horovod.runner.supervision.supervisor.Supervisor`.
+        ssh: how to log in on other hosts.
+    """
+
+    console: Console
+    output_filename: str | None = None
+    prefix_timestamp: bool = False
+    start_timeout_s: float | None = None
+    verbose: bool = False
+    interrupts: int | None = None
+    wakeups: int | None = None
+    ssh: SshOptions = field(default_factory=SshOptions)
+
+
+def check_interfaces(names: Sequence[str]) -> None:
+    """Makes sure that the network interfaces exist.
+
+    Raises:
+        UsageError: one does not; the message lists those that do.
+    """
+    known = this_machine.network_interfaces()
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"there is no network interface {name!r} here; there are {', '.join(known)}"
+            )
+
+
+def launch(
+    slots: Sequence[Slot],
+    settings: JobSettings,
+    options: LaunchOptions,
+    store_user: Callable[[StoreServer], AbstractContextManager[None]] | None = None,
+) -> Outcome:
+    """Runs a job on this machine, and others, and waits for its end.
+
+    Args:
+        slots: where each rank runs.
+        settings: what to run.
+        options: how the launcher behaves.
+        store_user: entered before the ranks start and left after their end; may use the store.
+
+    Returns:
+        How the job ended. No process of it is left.
+
+    Raises:
+        UsageError: an interface does not exist, the output or the timeline cannot be written, or
+            the rank that shall have stdin cannot have it.
+        StartError: the store cannot listen.
+    """
+    remote = this_machine.other_machines(list(dict.fromkeys(slot.hostname for slot in slots)))
+    if not remote:
+        check_interfaces(settings.network_interfaces)
+    if slots[0].hostname not in remote:
+        check_timeline(settings)
+    if settings.stdin_rank is not None:
+        check_stdin_rank(settings.stdin_rank, slots, remote)
+
+    def log(line: str) -> None:
+        if options.verbose:
+            options.console.say(line)
+
+    with ExitStack() as stack:
+        output = Output(
+            len(slots),
+            options.console,
+            directory=options.output_filename,
+            timestamps=options.prefix_timestamp,
+            coloured=options.console.coloured(settings.environ),
+            stdin_rank=settings.stdin_rank,
+        )
+        stack.callback(output.close)
+        secret = make_secret()
+        server = stack.enter_context(_open_store(secret, settings, remote))
+        for address, port in server.endpoints:
+            log(f"the store of the job listens at {address} port {port}")
+        server.set(HOSTS_KEY, json.dumps([slot.hostname for slot in slots]).encode())
+        if store_user is not None:
+            stack.enter_context(store_user(server))
+        store = StoreAddress(server.address, server.port, secret)
+        jobs = make_plan(slots, settings, store, os.getpid(), remote)
+        if settings.stdin_rank is not None:
+            own = stack.enter_context(own_stdin())
+            jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
+        supervisor = Supervisor(
+            jobs,
+            lambda job: _start_agent(job, settings, options),
+            output,
+            start_timeout_s=_start_timeout_s(settings, options),
+            log=log,
+            announce=options.console.say,
+            interrupts=options.interrupts,
+            wakeups=options.wakeups,
+            crossing=_crossing(server, settings, secret, jobs) if remote else None,
+            explain=_explain,
+            on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
+            grace_s=settings.grace_s,
+        )
+        return supervisor.run()
+
+
+def _open_store(secret: bytes, settings: JobSettings, remote: Sequence[str]) -> StoreServer:
+    """At loopback, or at all addresses of which some host may know only one."""
+    if not remote:
+        return StoreServer(secret, address=_LOOPBACK, port=0)
+    address, *further = reachable_addresses(settings.network_interfaces)
+    return StoreServer(secret, address=address, further_addresses=further)
+
+
+def _crossing(
+    server: StoreServer, settings: JobSettings, secret: bytes, jobs: Sequence[AgentJob]
+) -> Crossing:
+    return Crossing(
+        Invitation(server.endpoints, secret, settings.network_interfaces),
+        ConnectBack(server.endpoints, [job.hostname for job in jobs]),
+        server.narrow,
+    )
+
+
+def _start_agent(
+    job: AgentJob, settings: JobSettings, options: LaunchOptions
+) -> subprocess.Popen[bytes]:
+    if not job.remote:
+        return local.start_agent(settings.environ, job.stdin)
+    return ssh.start(job.hostname, job.user, options.ssh, AGENT_MODULE, settings.environ)
+
+
+def _explain(link: AgentLink) -> str:
+    """Why an agent is gone, in one line."""
+    code = link.exit_code(EXIT_WAIT_S)
+    lines = link.complaints()
+    if link.job.remote:
+        return ssh.explain(code, lines)
+    return (
+        "it ended; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else "it ended"
+    )
+
+
+def _start_timeout_s(settings: JobSettings, options: LaunchOptions) -> float:
+    if options.start_timeout_s is not None:
+        return options.start_timeout_s
+    return _config("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
+
+
+def grace_s_of(environ: Mapping[str, str]) -> float:
+    """How long ranks may take to end after a signal.
+
+    Raises:
+        StartError: the variable is no number, or below 0.
+    """
+    return _config("HOROVOD_GRACE_SECONDS", environ).grace_s
+
+
+def _config(name: str, environ: Mapping[str, str]) -> Config:
+    # Only this one: the launcher may itself be a rank of another job, with more in its environment.
+    return Config.from_env({key: value for key, value in environ.items() if key == name})
+
+
+def say(stderr: TextIO, line: str) -> None:
+    """Writes a message of the launcher itself before a job; a console that is gone is no error."""
+    try:
+        stderr.write(f"horovodrun: {line}\n")
+        stderr.flush()
+    except OSError:
+        return

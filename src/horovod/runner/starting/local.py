@@ -1,0 +1,34 @@
+"""Starts an agent on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from horovod.runner.system.environment import python_command, with_horovod_on_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def start_agent(environ: Mapping[str, str], stdin: int = -1) -> subprocess.Popen[bytes]:
+    """Starts an agent that talks frames over pipes; it does nothing before it gets its job.
+
+    It runs in a session of its own, so that Ctrl-C reaches the launcher alone.
+
+    Args:
+        environ: the variables of the agent itself.
+        stdin: a descriptor that it inherits for one of its ranks; -1 for none.
+
+    Raises:
+        OSError: the process cannot be created.
+    """
+    return subprocess.Popen(
+        python_command("horovod.runner.agent"),
+        env=with_horovod_on_path(environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=() if stdin < 0 else (stdin,),
+        start_new_session=True,
+    )

@@ -1,0 +1,192 @@
+"""The arguments of horovod.run, row by row: what reaches the launcher."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import warnings
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+
+import horovod
+from horovod.errors import RankFailedError, UsageError
+from horovod.rendezvous import StoreServer, make_secret
+from horovod.runner.function.task import result_key
+from horovod.runner.supervision.supervisor import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Run = dict[str, Any]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What the launcher would get; each rank returns its number."""
+    seen: Run = {}
+
+    def launch(slots: Any, settings: Any, options: Any, using: Any) -> Outcome:
+        seen.update(slots=slots, settings=settings, options=options)
+        with StoreServer(make_secret()) as store, using(store):
+            for slot in slots:
+                store.set(result_key(slot.rank), cloudpickle.dumps(slot.rank))
+        return Outcome(0)
+
+    def launch_by_mpirun(
+        slots: Any, settings: Any, options: Any, using: Any, mpi_args: str
+    ) -> Outcome:
+        seen.update(mpi_args=mpi_args)
+        return launch(slots, settings, options, using)
+
+    monkeypatch.setattr("horovod.runner.function.run.launch", launch)
+    monkeypatch.setattr("horovod.runner.function.by_mpi.launch_by_mpirun", launch_by_mpirun)
+    return seen
+
+
+def names(seen: Run) -> list[str]:
+    return [slot.hostname for slot in seen["slots"]]
+
+
+ROWS: list[tuple[dict[str, Any], Any]] = [
+    ({"num_proc": 3}, lambda seen: names(seen) == ["localhost"] * 3),
+    ({"np": 3}, lambda seen: names(seen) == ["localhost"] * 3),
+    ({"num_proc": 2, "hosts": "a:1,b:1"}, lambda seen: names(seen) == ["a", "b"]),
+    ({"start_timeout": 5}, lambda seen: seen["options"].start_timeout_s == 5),
+    (
+        {"start_timeout": 5},
+        lambda seen: seen["settings"].variables == {"HOROVOD_START_TIMEOUT": "5"},
+    ),
+    ({"ssh_port": 23}, lambda seen: seen["options"].ssh.port == 23),
+    ({"ssh_identity_file": "k"}, lambda seen: seen["options"].ssh.identity_file == "k"),
+    ({"output_filename": "o"}, lambda seen: seen["options"].output_filename == "o"),
+    ({"verbose": 2}, lambda seen: seen["options"].verbose is True),
+    ({"verbose": 0}, lambda seen: seen["options"].verbose is False),
+    ({"disable_cache": True}, lambda seen: names(seen) == ["localhost"]),
+    ({"use_gloo": True}, lambda seen: names(seen) == ["localhost"]),
+    ({"use_gloo": True}, lambda seen: "mpi_args" not in seen),
+    ({"use_mpi": False}, lambda seen: "mpi_args" not in seen),
+    ({"use_mpi": True}, lambda seen: seen["mpi_args"] == ""),
+    ({"use_mpi": True, "mpi_args": "-x A"}, lambda seen: seen["mpi_args"] == "-x A"),
+    ({"config": {"controller": "mpi"}}, lambda seen: seen["mpi_args"] == ""),
+    (
+        {"config": {"controller": "mpi"}, "use_gloo": True},
+        lambda seen: "mpi_args" not in seen,
+    ),
+    (
+        {"network_interfaces": ["a", "b"]},
+        lambda seen: seen["settings"].network_interfaces == ("a", "b"),
+    ),
+    (
+        {"network_interface": "a, b"},
+        lambda seen: seen["settings"].network_interfaces == ("a", "b"),
+    ),
+    ({"executable": "/x/python"}, lambda seen: seen["settings"].command[0] == "/x/python"),
+    ({}, lambda seen: seen["settings"].command[0] == sys.executable),
+    ({}, lambda seen: seen["settings"].variables == {}),
+    (
+        {"config": {"params": {"fusion_threshold_mb": 1}}, "start_timeout": 3},
+        lambda seen: (
+            seen["settings"].variables
+            == {"HOROVOD_FUSION_THRESHOLD": "1048576", "HOROVOD_START_TIMEOUT": "3"}
+        ),
+    ),
+]
+OLD = {"np", "min_np", "max_np", "network_interface"}
+REFUSED = {
+    "min_num_proc": 1,
+    "max_num_proc": 1,
+    "min_np": 1,
+    "max_np": 1,
+    "slots": 1,
+    "reset_limit": 1,
+    "cooldown_range": (1, 2),
+    "host_discovery_script": "s",
+}
+
+
+@pytest.mark.parametrize(("arguments", "holds"), ROWS, ids=[str(row[0])[:60] for row in ROWS])
+def test_an_argument_reaches_the_launcher(
+    arguments: dict[str, Any], holds: Any, launched: Run
+) -> None:
+    expected = (
+        pytest.warns(DeprecationWarning, match="is deprecated, use")
+        if OLD & arguments.keys()
+        else warnings.catch_warnings()
+    )
+    with expected:
+        results = horovod.run(print, **arguments)
+    assert results == list(range(len(launched["slots"])))
+    assert holds(launched)
+
+
+def test_a_hostfile_and_a_config_file(launched: Run, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("a slots=1  # first\nb slots=1\n")
+    (tmp_path / "config").write_text("logging: {level: info}")
+    horovod.run(
+        print, num_proc=2, hostfile=str(tmp_path / "hosts"), config=str(tmp_path / "config")
+    )
+    assert names(launched) == ["a", "b"]
+    assert launched["settings"].variables == {"HOROVOD_LOG_LEVEL": "INFO"}
+
+
+def test_every_argument_has_a_row() -> None:
+    known = set(inspect.signature(horovod.run).parameters) - {"func", "args", "kwargs", "hostfile"}
+    assert {name for arguments, _ in ROWS for name in arguments} | REFUSED.keys() == known
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED.items())
+def test_what_is_to_come_is_refused(name: str, value: Any) -> None:
+    expected = (
+        pytest.warns(DeprecationWarning, match="is deprecated, use")
+        if name in OLD
+        else nullcontext()
+    )
+    with expected, pytest.raises(UsageError, match="is not supported in this version"):
+        horovod.run(print, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"func": 3}, "func is 3, which cannot be called"),
+        ({"args": 3}, r"args is 3; write a tuple, such as \(3,\)"),
+        ({"kwargs": [3]}, r"kwargs is \[3\]; write a dictionary"),
+        ({"start_timeout": 0}, "start_timeout is 0; it must exceed 0"),
+        ({"num_proc": 0}, "0 ranks"),
+        ({"config": {"param": {}}}, "horovod.run: config: unknown key param; did you mean params"),
+        ({"config": {"params": {"cycle_time_ms": -1}}}, "cycle_time_ms is -1, but must be"),
+        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
+        ({"config": "/nowhere/c"}, "cannot read the config file /nowhere/c"),
+        ({"args": (threading.Lock(),)}, "cannot be sent to the ranks: TypeError: cannot pickle"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        horovod.run(**{"func": print, **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def fail() -> None:
+    raise ValueError("cannot be made again")
+
+
+class Fragile:
+    """A result that can be sent, but not read."""
+
+    def __reduce__(self) -> Any:
+        return fail, ()
+
+
+def test_a_result_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(slots: Any, settings: Any, options: Any, using: Any) -> Outcome:
+        with StoreServer(make_secret()) as store, using(store):
+            store.set(result_key(0), cloudpickle.dumps(Fragile()))
+        return Outcome(0)
+
+    monkeypatch.setattr("horovod.runner.function.run.launch", launch)
+    with pytest.raises(RankFailedError, match="the result of rank 0 cannot be read here: ValueErr"):
+        horovod.run(print)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.runner.protocol.frames import Decoder, Frame, FrameError, Kind, Stop, encode
+
+FRAMES = st.builds(Frame, st.sampled_from(Kind), st.integers(-1, 9999), st.binary(max_size=50))
+
+
+@given(st.lists(FRAMES, max_size=8), st.integers(1, 30))
+def test_frames_survive_any_cut(frames: list[Frame], step: int) -> None:
+    data = b"".join(encode(frame.kind, frame.rank, frame.payload) for frame in frames)
+    decoder = Decoder()
+    received = []
+    for start in range(0, len(data), step):
+        received += decoder.feed(data[start : start + step])
+    assert received == frames
+
+
+@pytest.mark.parametrize("data", [b"Welcome to this host!", encode(Kind.STDOUT)[:5] + b"\xff" * 4])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        list(Decoder().feed(data))
+
+
+def test_how_to_stop_survives_the_way() -> None:
+    for how in (Stop(), Stop(2, 0.1), Stop(15, 1e6)):
+        assert Stop.from_bytes(how.to_bytes()) == how
+
+
+@pytest.mark.parametrize("payload", [b"", b"2", b"x 1", b"2 x", b"999 1"])
+def test_what_is_no_way_to_stop(payload: bytes) -> None:
+    with pytest.raises(FrameError, match="not how to stop"):
+        Stop.from_bytes(payload)

@@ -1,0 +1,81 @@
+"""What nodes without a common launcher agree on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from horovod.errors import StartError, UsageError
+from horovod.runner.cli.command import main
+from horovod.runner.starting.nodes import NodeOptions, node_names, place_ranks
+
+
+def infos(*nodes: tuple[str, int], **more: Any) -> list[dict[str, Any]]:
+    total = sum(slots for _, slots in nodes)
+    return [
+        {"host": host, "slots": slots, "num_proc": total, "version": "1", **more}
+        for host, slots in nodes
+    ]
+
+
+def test_all_nodes_compute_the_same_places() -> None:
+    slots = place_ranks(infos(("a", 1), ("b", 2)))
+    assert [(s.rank, s.size, s.hostname, s.local_rank, s.cross_rank) for s in slots] == [
+        (0, 3, "a", 0, 0),
+        (1, 3, "b", 0, 1),
+        (2, 3, "b", 1, 0),
+    ]
+
+
+def test_hosts_of_the_same_name_are_told_apart() -> None:
+    assert node_names(infos(("a", 1), ("b", 1), ("a", 1))) == ["a#0", "b", "a#2"]
+    assert len(place_ranks(infos(("a", 2), ("a", 2)))) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_proc": 9}, r"disagree on -np: node 0 \(a\) has 2, node 1 \(b\) has 9"),
+        ({"version": "2"}, r"disagree on Horovod's version: .* has 1, node 1 \(b\) has 2"),
+        ({"slots": 3}, r"-np is 2, but the nodes take 4 ranks: a:1, b:3"),
+    ],
+)
+def test_nodes_that_do_not_fit_together(changed: dict[str, Any], message: str) -> None:
+    told = infos(("a", 1), ("b", 1))
+    told[1].update(changed)
+    with pytest.raises(StartError, match=message):
+        place_ranks(told)
+
+
+def test_a_node_takes_its_share() -> None:
+    assert NodeOptions(1, 2, "a:1", 4).share == 2
+    assert NodeOptions(1, 2, "a:1", 5, slots=3).share == 3
+    with pytest.raises(UsageError, match="-np 5 cannot be shared equally by 2 nodes"):
+        NodeOptions(0, 2, "a:1", 5)
+    for node_rank, num_nodes in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(UsageError, match="is not below --num-nodes"):
+            NodeOptions(node_rank, num_nodes, "a:1", 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--node-rank 0 -np 2 x", "go together: give all three"),
+        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 x", "-np is missing"),
+        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 x", "needs a secret that all nodes"),
+        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 -H a:1,b:1 x", "this host only"),
+        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --dry-run x", "goes together with"),
+    ],
+)
+def test_lines_that_lack_something(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split(), {}) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_rendezvous_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "--num-nodes 2 --node-rank 0 --rendezvous nowhere -np 2 x"
+    assert main(line.split(), {"HOROVOD_SECRET_KEY": "0f" * 32}) == 1
+    assert "'nowhere' is not host:port" in capsys.readouterr().err
