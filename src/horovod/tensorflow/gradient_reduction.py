@@ -24,7 +24,7 @@ from horovod.tensorflow.gradient_groups import (
     variable_key,
 )
 from horovod.tensorflow.xla import refuse_xla
-from horovod.train.numbering import NameNumbers
+from horovod.train.numbering import JobNumber, NameNumbers
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
 
@@ -119,7 +119,8 @@ class GradientReducer:
     def __init__(self, settings: ReductionSettings, *, numbered: bool = False) -> None:
         self.settings = settings
         self._numbered = numbered
-        self._prefix: str | None = None
+        self._operation = f"{settings.name}_Allreduce"
+        self._number = JobNumber(_numbers, [self._operation])
         self._local: set[Hashable] = set()
         self._local_layers: list[Any] = []
 
@@ -219,12 +220,8 @@ class GradientReducer:
         return _reduce(self.settings, plan, mine)
 
     def _numbered_prefix(self) -> str:
-        # Numbered when it is used first: ranks may make other optimizers that they never use.
-        if self._prefix is None:
-            name = f"{self.settings.name}_Allreduce"
-            number = _numbers.number_for([name], group_of(self.settings.process_set))
-            self._prefix = name if number == 1 else f"{name}_{number}"
-        return self._prefix
+        number = self._number.within(group_of(self.settings.process_set))
+        return self._operation if number == 1 else f"{self._operation}_{number}"
 
 
 class _Plan(NamedTuple):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from horovod.errors import UsageError
 from horovod.tensorflow.ops import allgather, allreduce
-from horovod.train.numbering import LayerNames
+from horovod.train.numbering import LayerName, LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Sum
 
@@ -20,7 +20,7 @@ class _Moments:
     """What the layers of both generations of Keras do in training."""
 
     process_set: ProcessSet
-    _layer_name: str
+    _layer_name: LayerName
     _calls: WeakKeyDictionary[Any, int]
 
     def _over_ranks(self, inputs: Any, mask: Any, axes: list[int]) -> tuple[Any, Any] | None:
@@ -33,11 +33,12 @@ class _Moments:
 
     def _next_name(self) -> str:
         """Of this call; a layer may be called several times in one graph."""
+        name = _names.use(self._layer_name, self.process_set)
         if tf.executing_eagerly():
-            return self._layer_name
+            return name
         graph = tf.compat.v1.get_default_graph()
         call = self._calls[graph] = self._calls.get(graph, 0) + 1
-        return f"{self._layer_name}.call.{call}"
+        return f"{name}.call.{call}"
 
 
 class _MomentsOfKeras3(_Moments):
@@ -115,7 +116,7 @@ class SyncBatchNormalization(_MomentsOfKeras, tf.keras.layers.BatchNormalization
         self.process_set = process_set
         # XLA cannot hold operations of other ranks; Keras asks for this before it compiles.
         self.supports_jit = False
-        self._layer_name = _names.next_name(process_set)
+        self._layer_name = _names.new(process_set)
         self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 

@@ -10,7 +10,7 @@ from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.calls import AllreduceCall
 from horovod.torch.devices import hand_over
-from horovod.torch.parameter_groups import name_suffix
+from horovod.torch.parameter_groups import NameSuffix
 from horovod.torch.tensors import dense
 from horovod.train.process_set import group_of
 from horovod.train.waiting import wait_for_all
@@ -46,7 +46,8 @@ class DeltaReducer:
         self.passes = passes
         self._settings = settings
         self._ever_trained: set[torch.Tensor] = set()
-        self._suffix = name_suffix(names.values(), group_of(settings.process_set))
+        self._suffix = NameSuffix(names.values())
+        group_of(settings.process_set)  # which says what is wrong with it
         self._first_name = min(names.values())
 
     def reduce(self, params: Iterable[torch.Tensor]) -> None:
@@ -65,7 +66,7 @@ class DeltaReducer:
         gradients = [param.grad for param in params if param.grad is not None]
         overflow = not all(bool(_values(g).isfinite().all()) for g in gradients)
         call = AllreduceCall(
-            group, f"{self._first_name}.overflow{self._suffix}", "allreduce",
+            group, f"{self._first_name}.overflow{self._suffix.within(group)}", "allreduce",
             self._settings.call_site, ReduceOp.MAX,
         )  # fmt: skip
         (anywhere,) = call.run((torch.tensor([overflow], dtype=torch.uint8, device="cpu"),))
@@ -109,7 +110,7 @@ class DeltaReducer:
         compressed, context = settings.compression.compress(param.detach() - old)
         wires: Sequence[torch.Tensor] = (dense(compressed),)
         group = group_of(settings.process_set)
-        name = self.names[param] + self._suffix
+        name = self.names[param] + self._suffix.within(group)
         call = AllreduceCall(group, name, "allreduce", settings.call_site, settings.op)
         return call.submit(wires, wires), wires[0], context
 

@@ -74,13 +74,13 @@ class LayoutAgreement:
 
     Args:
         group: the ranks that take part.
-        name: what the ranks agree on.
         may_travel_sparse: False if all gradients travel dense.
         call_site: where the optimizer was made, for messages.
     """
 
-    def __init__(self, group: Group, name: str, may_travel_sparse: bool, call_site: str) -> None:
-        self._call = AllgatherCall(group, name, "allgather", call_site)
+    def __init__(self, group: Group, may_travel_sparse: bool, call_site: str) -> None:
+        self._group = group
+        self._call_site = call_site
         self._may_travel_sparse = may_travel_sparse
         self._layouts: dict[torch.Tensor, GradientLayout] = {}
         self._provisional: list[torch.Tensor] = []
@@ -128,6 +128,7 @@ class LayoutAgreement:
 
     def ask(
         self,
+        name: str,
         names: Mapping[torch.Tensor, str],
         left_dense: Container[torch.Tensor],
         places: Mapping[torch.Tensor, int],
@@ -135,6 +136,7 @@ class LayoutAgreement:
         """Starts a round about those that are not agreed; all ranks must call, none waits.
 
         Args:
+            name: what the ranks agree on.
             names: of all parameters, the same on all ranks.
             left_dense: those that are on their way already.
             places: in the order of gradients, of the parameters that could live in a bucket.
@@ -150,7 +152,9 @@ class LayoutAgreement:
             for param in self._asked
         ]
         sent = torch.tensor([reports], dtype=torch.int64, device="cpu")
-        self._handle = self._call.submit((sent,))
+        self._handle = AllgatherCall(self._group, name, "allgather", self._call_site).submit(
+            (sent,)
+        )
 
     def settle(self) -> None:
         """Waits for the round that was started last.
@@ -171,7 +175,7 @@ class LayoutAgreement:
                 self._layouts[param] = layout
             if layout == DENSE and reports[:, 3].min() > _NO_PLACE:
                 places[param] = int(reports[0, 3])
-        if len(gathered) < self._call.group.size:
+        if len(gathered) < self._group.size:
             self._provisional = self._asked
         else:
             self._ready_order = sorted(places, key=places.__getitem__)

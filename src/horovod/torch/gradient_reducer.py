@@ -34,7 +34,7 @@ from horovod.torch.gradients_in_flight import (
     SentDense,
     SparseGradientInFlight,
 )
-from horovod.torch.parameter_groups import name_suffix
+from horovod.torch.parameter_groups import NameSuffix
 from horovod.torch.sparse import SPARSE_OPS, SparseExchange, empty_like
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
 from horovod.train.gradients import GradientSchedule
@@ -125,8 +125,7 @@ class GradientReducer:
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, _remove, self._hooks).atexit = False
         # Optimizers over parameters of equal names may be in flight at the same time.
-        group = group_of(settings.process_set)
-        self._suffix = name_suffix(names.values(), group)
+        self._suffix = NameSuffix(names.values())
         self._first_name = min(names.values())
         self._bind()
         for members in groups:
@@ -244,10 +243,7 @@ class GradientReducer:
             self._check = None
             self._arrivals.clear()
             self._schedule.regroup(self._groups)
-            name = f"{self._first_name}.layouts{self._suffix}"
-            self._layouts = LayoutAgreement(
-                group, name, settings.may_travel_sparse, settings.call_site
-            )
+            self._layouts = LayoutAgreement(group, settings.may_travel_sparse, settings.call_site)
             self._begin_step()
         return group
 
@@ -271,7 +267,8 @@ class GradientReducer:
         if self._may_make_buckets:
             self._make_buckets()
         self._begin_check(group)
-        self._layouts.ask(self._watched, self._left_dense, self._places(group))
+        name = self._name_of("layouts", group)
+        self._layouts.ask(name, self._watched, self._left_dense, self._places(group))
         unknown = []
         for members in (*self._held, *self._schedule.take_missing()):
             if all(map(self._layouts.is_known, members)):
@@ -292,8 +289,7 @@ class GradientReducer:
         With the first gradient, so that ranks may step several optimizers in different orders.
         """
         if self._may_differ and self._check is None:
-            name = f"{self._first_name}.parameters{self._suffix}"
-            site = self._settings.call_site
+            name, site = self._name_of("parameters", group), self._settings.call_site
             self._check = PendingParameterCheck(group, self._described, name, site)
 
     def _finish_check(self) -> None:
@@ -329,12 +325,15 @@ class GradientReducer:
         if not order or self._buckets is not None:
             return
         plan = plan_gradient_buckets(order, [group for group in self._groups if len(group) > 1])
-        name = f"{self._first_name}.buckets{self._suffix}"
-        self._buckets = GradientBuckets(
-            self._bind(), plan, self.names, name, self._settings.call_site
-        )
+        group = self._bind()
+        name = self._name_of("buckets", group)
+        self._buckets = GradientBuckets(group, plan, self.names, name, self._settings.call_site)
         rest = [group for group in self._groups if self._buckets.of(group[0]) is None]
         self._schedule.regroup([*self._buckets.groups, *rest])
+
+    def _name_of(self, what: str, group: Group) -> str:
+        """The name of an operation about all parameters together."""
+        return f"{self._first_name}.{what}{self._suffix.within(group)}"
 
     def _bucket_of(self, param: torch.Tensor) -> GradientBucket | None:
         return None if self._buckets is None else self._buckets.of(param)
@@ -394,7 +393,7 @@ class GradientReducer:
             prescale=1.0 / settings.predivide_factor,
             postscale=settings.predivide_factor,
             weight=weight,
-            name=name + self._suffix,
+            name=name + self._suffix.within(group),
             prefix=prefix,
             call_site=settings.call_site,
             keep=keep,
@@ -424,7 +423,7 @@ class GradientReducer:
         exchange = SparseExchange(
             group, settings.op, settings.call_site, weight, settings.compression
         )
-        in_flight = exchange.start(source, self.names[param] + self._suffix)
+        in_flight = exchange.start(source, self.names[param] + self._suffix.within(group))
         self._in_flight.append(SparseGradientInFlight(param, gradient, in_flight))
 
     def _gradient(self, param: torch.Tensor) -> torch.Tensor | None:

@@ -10,28 +10,34 @@ import torch
 from horovod.errors import UsageError
 from horovod.train import objects
 from horovod.train.gradients import split_list
-from horovod.train.numbering import NameNumbers
+from horovod.train.numbering import JobNumber, NameNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from horovod.group import Group
 
 _numbers = NameNumbers()
 
 
-def name_suffix(names: Iterable[str], group: Group) -> str:
-    """Tells the names of an optimizer from those of earlier ones that may be in flight too.
+class NameSuffix:
+    """Tells the names of an optimizer from those of others that may be in flight too.
 
     Args:
         names: of the optimizer's parameters.
-        group: the ranks that reduce.
-
-    Returns:
-        What to append to each name; empty for the first optimizer that uses them.
     """
-    number = _numbers.number_for(names, group)
-    return "" if number == 1 else f".optimizer{number}"
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._number = JobNumber(_numbers, names)
+
+    def within(self, group: Group) -> str:
+        """What to append to each name; empty for the first optimizer that uses them in this job.
+
+        Args:
+            group: the ranks that reduce; they are about to.
+        """
+        number = self._number.within(group)
+        return "" if number == 1 else f".optimizer{number}"
 
 
 def name_parameters(

@@ -78,7 +78,7 @@ class SyncBatchNorm(_BatchNorm):
         self._enroll()
 
     def _enroll(self) -> None:
-        self._layer_name = _names.next_name(self.process_set)
+        self._layer_name = _names.new(self.process_set)
 
     @classmethod
     def convert_sync_batchnorm(
@@ -186,7 +186,8 @@ def _process_set_of(ranks: list[int] | None) -> ProcessSet:
 
 @outside_of_graphs
 def _forward_over_ranks(module: SyncBatchNorm, group: Group, batch: torch.Tensor) -> torch.Tensor:
-    layer = _Layer(group, module._layer_name, module._made_at)
+    name = _names.use(module._layer_name, module.process_set)
+    layer = _Layer(group, name, module._made_at)
     statistics = layer.gather_statistics(batch.detach())
     if module.training and module.track_running_stats:
         module._update_running_statistics(statistics)

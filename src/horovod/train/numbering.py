@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horovod import context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from horovod.group import Group
     from horovod.train.process_set import ProcessSet
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class NameNumbers:
     """Numbers the users of names in the order in which the script makes them, from 1.
 
-    All ranks run the same script, so they agree on the numbers. Counting begins anew with each job:
-    after an elastic restart the survivors make the same things as the newcomers, and what they have
-    kept keeps its number.
+    All ranks run the same script, so they agree on the numbers. Counting begins anew with each job.
     """
 
     def __init__(self) -> None:
@@ -44,12 +42,56 @@ class NameNumbers:
             highest.update(dict.fromkeys(own, number))
             return number
 
+    def keep(self, name: str, number: int, group: Group) -> None:
+        """Lets later users of a name count from a number that an earlier job has given out.
+
+        Args:
+            name: what a user that survived has in its names.
+            number: of that user.
+            group: where it runs now.
+        """
+        with self._lock:
+            highest = self._highest.setdefault(group, {})
+            highest[name] = max(number, highest.get(name, 0))
+
+
+class JobNumber:
+    """The number of one user of names, drawn anew in each job when the user first runs there.
+
+    Not when it is made: a rank that has survived a restart uses what it kept from the job before, a
+    newcomer has just made it, and either may hold others that it no longer uses. Both run the same
+    script, so they come to use the same things in the same order.
+
+    Args:
+        numbers: among whose users it counts.
+        names: what it calls its operations; read when a number is drawn.
+    """
+
+    def __init__(self, numbers: NameNumbers, names: Collection[str]) -> None:
+        self._numbers = numbers
+        self._names = names
+        self._lock = threading.Lock()
+        self._group: weakref.ref[Group] | None = None
+        self._number = 0
+
+    def within(self, group: Group) -> int:
+        """The number in the job of a group; to be asked for when something is about to be sent."""
+        with self._lock:
+            if self._group is None or self._group() is not group:
+                self._number = self._numbers.number_for(self._names, group)
+                self._group = weakref.ref(group)
+            return self._number
+
 
 class LayerNames:
     """Names layers in the order in which the script makes them, alike on all ranks.
 
     Ranks that are not in a process set do not make its layers, so each set counts for itself.
     Layers made before ``hvd.init()`` belong to no job yet and have names of their own.
+
+    A layer keeps its name in later jobs, as traced graphs hold it, and layers may run in several
+    threads, so that the order of their first runs differs between ranks. Layers that are made after
+    it has run in a job count from its number.
 
     Args:
         kind: what all the names begin with.
@@ -61,11 +103,31 @@ class LayerNames:
         self._before_init: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def next_name(self, process_set: ProcessSet) -> str:
-        """The name of a new layer."""
+    def new(self, process_set: ProcessSet) -> LayerName:
+        """Names a new layer."""
         key = str(process_set.ranks)
         if context.is_initialized():
-            return f"{self._kind}.{self._in_jobs.number_for((key,), context.global_group())}"
+            number = self._in_jobs.number_for((key,), context.global_group())
+            return LayerName(f"{self._kind}.{number}", number)
         with self._lock:
             self._before_init[key] += 1
-            return f"{self._kind}.before_init.{self._before_init[key]}"
+            return LayerName(f"{self._kind}.before_init.{self._before_init[key]}", 0)
+
+    def use(self, name: LayerName, process_set: ProcessSet) -> str:
+        """The text of a name, which layers that are made later in this job do not get."""
+        if name.number:
+            key = str(process_set.ranks)
+            self._in_jobs.keep(key, name.number, context.global_group())
+        return name.text
+
+
+class LayerName(NamedTuple):
+    """The name of a layer.
+
+    Attributes:
+        text: the name.
+        number: in it, among the layers of a job; 0 if the layer was made before ``hvd.init()``.
+    """
+
+    text: str
+    number: int

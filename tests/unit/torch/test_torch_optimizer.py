@@ -549,3 +549,38 @@ def test_copies_and_pickles_are_plain() -> None:
         torch.save({"model": model, "optimizer": optimizer.state_dict()}, io.BytesIO())
 
     run_ranks(1, body)
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_survivors_and_newcomers_of_a_new_job_agree_on_names(op: int) -> None:
+    """A rank keeps its second optimizer from the job before; the other one makes its first."""
+    kept: list[Any] = []
+
+    def wrapped() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=0.5)
+        return model, hvd.DistributedOptimizer(plain, model.named_parameters(), op=op)
+
+    def step(rank: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+        optimizer.zero_grad()
+        model(torch.full((1, 2), 1.0 + rank)).sum().backward()
+        optimizer.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+    def before(rank: int) -> None:
+        used, last = wrapped(), wrapped()
+        step(rank, *used)
+        step(rank, *last)
+        if rank == 0:
+            kept.append(last)
+
+    def after(rank: int) -> list[list[float]]:
+        first = kept[0] if rank == 0 else wrapped()
+        hvd.broadcast_parameters(first[0].state_dict(), root_rank=0)
+        second = wrapped()
+        return [step(rank, *first), step(rank, *second), step(rank, *first)]
+
+    run_ranks(2, before)
+    one, other = run_ranks(2, after)
+    assert one == other

@@ -258,7 +258,9 @@ def test_copies_and_files() -> None:
         file.seek(0)
         layers = [layer, copy.deepcopy(layer), torch.load(file, weights_only=False)]
         # Each is a layer of its own.
-        assert [each._layer_name for each in layers] == [f"sync_batch_norm.{i}" for i in (1, 2, 3)]
+        assert [each._layer_name.text for each in layers] == [
+            f"sync_batch_norm.{i}" for i in (1, 2, 3)
+        ]
         batch = torch.full((1, 3), float(rank), dtype=F64)
         for each in layers:
             assert torch.equal(each(batch), layer(batch))
@@ -273,7 +275,7 @@ def test_layers_made_before_init_have_names_of_their_own() -> None:
         late = hvd.SyncBatchNorm(3)
         names = {layer._layer_name for layer in (*early, late)}
         assert len(names) == 3
-        assert late._layer_name == "sync_batch_norm.1"
+        assert late._layer_name.text == "sync_batch_norm.1"
 
     run_ranks(2, body)
 

@@ -10,8 +10,9 @@ from thread_ranks import ThreadRanks, run_ranks
 
 from horovod import context
 from horovod.errors import HorovodInternalError
-from horovod.train.numbering import NameNumbers
+from horovod.train.numbering import JobNumber, LayerName, LayerNames, NameNumbers
 from horovod.train.objects import agree, allgather_object, broadcast_object
+from horovod.train.process_set import global_process_set
 from horovod.train.waiting import wait_for_all
 
 
@@ -107,3 +108,29 @@ def test_users_of_the_same_names_are_numbered() -> None:
             assert numbers.number_for([], group) == 1
     with ThreadRanks(1) as ranks:
         assert numbers.number_for(["a"], ranks.groups[0]) == 1
+
+
+def test_a_number_is_drawn_anew_in_each_job_in_the_order_of_use() -> None:
+    numbers = NameNumbers()
+    unused, kept = JobNumber(numbers, ["a"]), JobNumber(numbers, ["a"])
+    with ThreadRanks(1) as first:
+        assert [unused.within(first.groups[0]), kept.within(first.groups[0])] == [1, 2]
+        assert kept.within(first.groups[0]) == 2
+    with ThreadRanks(1) as second:
+        assert kept.within(second.groups[0]) == 1
+        assert JobNumber(numbers, ["a"]).within(second.groups[0]) == 2
+        assert unused.within(second.groups[0]) == 3
+
+
+def test_a_layer_of_an_earlier_job_keeps_its_name_to_itself() -> None:
+    names = LayerNames("layer")
+
+    def make(_: int) -> LayerName:
+        return names.new(global_process_set)
+
+    with ThreadRanks(1) as ranks:
+        ((first, second),) = ranks.run(lambda rank: (make(rank), make(rank)))
+    assert (first.text, second.text) == ("layer.1", "layer.2")
+    with ThreadRanks(1) as ranks:
+        assert ranks.run(lambda _: names.use(second, global_process_set)) == ["layer.2"]
+        assert ranks.run(make)[0].text == "layer.3"
