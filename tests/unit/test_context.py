@@ -75,7 +75,7 @@ def test_init_refuses_what_makes_no_sense(comm: object, process_sets: object, wo
 def test_a_running_job_looks_process_sets_up(monkeypatch: pytest.MonkeyPatch) -> None:
     context.init()
     # A job of one rank has no set but the global one.
-    monkeypatch.setattr(context._context.job(), "config", Config(size=2))
+    monkeypatch.setattr(context.current().job(), "config", Config(size=2))
     with pytest.raises(KeyError, match=r"ranks \[1\]"):
         context.init(process_sets=[ProcessSet([1])])
     assert context.is_initialized()

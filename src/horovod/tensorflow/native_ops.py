@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,16 +127,41 @@ def tell_of_gpus() -> None:
 
 
 class _CurrentJob:
-    """Tells the library of jobs and of their process sets."""
+    """Tells the library of the job of this process and of its process sets.
+
+    The library knows one job at a time. While the process takes part in several, it knows none, and
+    its operations fail as before ``hvd.init()``: any other answer would be that of another rank.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._world: Group | None = None
+        self._jobs: dict[Group, Config] = {}
+        os.register_at_fork(after_in_child=self._forget)
 
     def begun(self, config: Config, group: Group) -> None:
-        self._world = group
+        self._jobs[group] = config
         if config.rank == 0 and config.size > 1:
             tell_of_gpus()
+        self._follow()
+
+    def ended(self, group: Group) -> None:
+        self._jobs.pop(group, None)
+        self._follow()
+
+    def _forget(self) -> None:
+        """In the child of a fork: the jobs are the parent's."""
+        self._world = None
+        self._jobs.clear()
+
+    def _follow(self) -> None:
+        if self._world is not None:
+            self._world = None
+            self._library.horovod_tensorflow_end_job()
+        if len(self._jobs) != 1:
+            return
+        ((group, config),) = self._jobs.items()
+        self._world = group
         self._library.horovod_tensorflow_begin_job(
             _native.c_interface(),
             group.engine.c_reference(),
@@ -145,10 +171,6 @@ class _CurrentJob:
         )
         self.added(group, 0, group)
         process_set_table.table_of(group).tell(self, group)
-
-    def ended(self) -> None:
-        self._world = None
-        self._library.horovod_tensorflow_end_job()
 
     def added(self, world: Group, number: int, group: Group) -> None:
         if world is not self._world:

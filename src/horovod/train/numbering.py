@@ -100,7 +100,7 @@ class LayerNames:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._in_jobs = NameNumbers()
-        self._before_init: Counter[str] = Counter()
+        self._before_init: context.PerContext[Counter[str]] = context.PerContext(Counter)
         self._lock = threading.Lock()
 
     def new(self, process_set: ProcessSet) -> LayerName:
@@ -110,8 +110,9 @@ class LayerNames:
             number = self._in_jobs.number_for((key,), context.global_group())
             return LayerName(f"{self._kind}.{number}", number)
         with self._lock:
-            self._before_init[key] += 1
-            return LayerName(f"{self._kind}.before_init.{self._before_init[key]}", 0)
+            counts = self._before_init.get()
+            counts[key] += 1
+            return LayerName(f"{self._kind}.before_init.{counts[key]}", 0)
 
     def use(self, name: LayerName, process_set: ProcessSet) -> str:
         """The text of a name, which layers that are made later in this job do not get."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -35,15 +36,16 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = _sorted_ranks(ranks)
-        self._table: ProcessSetTable | None = None
-        self._group: Group | None = None
+        # By job: ranks that are threads share an object that their script made once.
+        self._groups: weakref.WeakKeyDictionary[ProcessSetTable, Group] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def process_set_id(self) -> int | None:
         """The number of the set, the same on all ranks; None while it is not registered."""
-        if self._table is None or self._group is None or self._table is not _current_table():
-            return None
-        return self._table.number_of(self._group)
+        table, group = self._registered()
+        return None if table is None or group is None else table.number_of(group)
 
     @property
     def ranks(self) -> list[int] | None:
@@ -82,12 +84,13 @@ class ProcessSet:
         Raises:
             UsageError: the set is not registered.
         """
-        if self._group is None or self.process_set_id is None:
+        table, group = self._registered()
+        if table is None or group is None or table.number_of(group) is None:
             raise UsageError(
                 f"{self} is not registered; process sets are registered by "
                 "hvd.init(process_sets=[...]) or hvd.add_process_set, on all ranks"
             )
-        return self._group
+        return group
 
     def register(self, call_site: str = "") -> None:
         """Makes the set on all ranks of the job; all of them must call it.
@@ -101,8 +104,7 @@ class ProcessSet:
         """
         world = context.global_group()
         table = table_of(world)
-        self._group = table.add(world, self._ranks, call_site)
-        self._table = table
+        self._groups[table] = table.add(world, self._ranks, call_site)
 
     def unregister(self, call_site: str = "") -> bool:
         """Removes the set on all ranks of the job; all of them must call it.
@@ -116,8 +118,8 @@ class ProcessSet:
         Raises:
             HorovodInternalError: the ranks named different sets, or the job failed.
         """
-        table, group = self._table, self._group
-        if table is None or group is None or table is not _current_table():
+        table, group = self._registered()
+        if table is None or group is None:
             return False
         return table.remove(context.global_group(), group, call_site)
 
@@ -131,7 +133,14 @@ class ProcessSet:
         group = table.find(self._ranks)
         if group is None:
             raise KeyError(f"no process set of ranks {self._ranks} was registered by hvd.init()")
-        self._table, self._group = table, group
+        self._groups[table] = group
+
+    def _registered(self) -> tuple[ProcessSetTable | None, Group | None]:
+        """The table of the current job, and this set's group in it."""
+        if not context.is_initialized():
+            return None, None
+        table = table_of(context.global_group())
+        return table, self._groups.get(table)
 
     def __str__(self) -> str:
         return (
@@ -180,8 +189,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         The set, now registered.
 
     Raises:
-        UsageError: the ranks make no set, or one of the same ranks is registered; ``hvd.init`` was
-            not told that process sets are dynamic.
+        UsageError: the ranks make no set, or one of the same ranks is registered.
         NotImplementedError: it is an MPI communicator.
         HorovodInternalError: the ranks named different sets, or the job failed.
 
@@ -227,10 +235,6 @@ def _checked(process_set: object) -> ProcessSet:
     if not isinstance(process_set, ProcessSet):
         raise UsageError(f"process_set={process_set!r} is not a hvd.ProcessSet")
     return process_set
-
-
-def _current_table() -> ProcessSetTable | None:
-    return table_of(context.global_group()) if context.is_initialized() else None
 
 
 def _sorted_ranks(ranks: Iterable[int]) -> list[int]:

@@ -8,8 +8,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from horovod import context
 from horovod.errors import MismatchError, UsageError
+from horovod.init_arguments import check_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ class ProcessSetTable:
             HorovodInternalError: the ranks named different sets, or the job failed.
         """
         with self._changes:
-            context.check_ranks(ranks, world.size)
+            check_ranks(ranks, world.size)
             if tuple(ranks) == world.ranks:
                 raise UsageError(f"the ranks {list(ranks)} are those of the global process set")
             known = self.find(ranks)

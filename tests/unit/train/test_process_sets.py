@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from thread_ranks import run_ranks
 
-from horovod import _native, context
+from horovod import _native, context, job_context
 from horovod.config import Config
 from horovod.errors import MismatchError, NotInitializedError, UsageError
 from horovod.group import Group
+from horovod.job_context import Context
 from horovod.train import process_set_table
 from horovod.train.process_set import (
     ProcessSet,
@@ -266,20 +267,20 @@ class _Running:
     def close(self, reason: str) -> None:
         self.engine.close(reason)
 
+    def abandon(self) -> None:
+        raise AssertionError("nobody forks here")
+
 
 @pytest.fixture(name="starting")
 def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
     """The engine that hvd.init() will find."""
     engine = LoneEngine(1)
-    monkeypatch.setattr(
-        context, "start_engine", lambda config, epoch, mpi: _Running(engine, config)
-    )
     # Adapters that other tests of this process have loaded look for a real engine.
-    monkeypatch.setattr(context._context, "_listeners", [])
+    monkeypatch.setattr(job_context.process, "_listeners", [])
     config = Config(rank=1, size=4, rendezvous_addr="127.0.0.1", rendezvous_port=1)
-    monkeypatch.setattr(Config, "from_env", staticmethod(lambda: config))
-    yield engine
-    context.shutdown()
+    with Context(config, lambda config, epoch: _Running(engine, config)).use():
+        yield engine
+        context.shutdown()
 
 
 def test_init_registers_what_it_is_given(starting: LoneEngine) -> None:

@@ -1,0 +1,360 @@
+"""The jobs that this process takes part in, and which of them a thread works for.
+
+A job is held by a :class:`Context`. A process has one by default, and that is all that a training
+script needs. A program that takes part in several jobs, or that runs ranks as threads, makes more
+and says with :meth:`Context.use` for which of them its code works. All of Horovod's interface means
+the :func:`current` one:
+
+1. the context that this thread uses. A :class:`contextvars.ContextVar` holds it, so tasks of
+   asyncio inherit it; a thread does if it is started with :func:`inherited`;
+2. otherwise the only one with a job in this process, if there is exactly one, so that threads of
+   libraries, such as those of autograd, find the job of their process;
+3. otherwise the default one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import os
+import sys
+import threading
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
+
+from horovod.config import Config
+from horovod.errors import NotInitializedError
+from horovod.group import Group
+from horovod.init_arguments import check_comm, declared_sets
+from horovod.mpi import ProcessMpi, was_initialized
+from horovod.shared_report import to_print
+from horovod.start import start_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from horovod import _native
+    from horovod.rendezvous.meeting import Meeting
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class JobListener(Protocol):
+    """Somebody who has to know what jobs this process takes part in."""
+
+    def begun(self, config: Config, group: Group) -> None:
+        """A job runs from now on; ``group`` is that of all its ranks."""
+
+    def ended(self, group: Group) -> None:
+        """The job of this group is about to end."""
+
+
+class Running(Protocol):
+    """An engine that takes part in a job; see :class:`horovod.start.RunningEngine`."""
+
+    @property
+    def engine(self) -> _native.Engine:
+        """For submitting operations."""
+
+    @property
+    def config(self) -> Config:
+        """The settings of this rank, with its place among the hosts."""
+
+    def close(self, reason: str) -> None:
+        """Leaves the job and tells the peers why."""
+
+    def abandon(self) -> None:
+        """In the child of a fork: the engine is the parent's."""
+
+
+@dataclass
+class _Job:
+    """A job that a context has joined."""
+
+    config: Config
+    running: Running
+    group: Group
+
+
+class Context:
+    """Holds a job of this process; every method may be called from any thread.
+
+    Args:
+        config: what :meth:`init` joins; None for the job that the environment describes.
+        start: starts the engine, from the settings and how many engines this context has started,
+            this one included; None to meet the other ranks and connect to them.
+
+    Example:
+        >>> second = Context(config)
+        >>> with second.use():
+        ...     train()   # calls hvd.init(), hvd.rank(), hvd.allreduce()
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        start: Callable[[Config, int], Running] | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._config = config
+        self._start = start
+        self._job: _Job | None = None
+        self._epoch = 0
+        self._meeting: Meeting | None = None
+
+    @contextmanager
+    def use(self) -> Iterator[Context]:
+        """Inside the block, this is the :func:`current` context of the calling thread."""
+        token = _own.set(self)
+        try:
+            yield self
+        finally:
+            _own.reset(token)
+
+    def init(
+        self, comm: object = None, process_sets: object = None, config: Config | None = None
+    ) -> None:
+        """As :func:`init`.
+
+        Args:
+            comm, process_sets: as of :func:`init`.
+            config: the settings of this rank; None for those of this context.
+        """
+        with self._lock:
+            if self._job is not None:
+                config = self._job.config
+            else:
+                config = config or self._config or Config.from_env()
+            check_comm(comm, config.size)
+            declared = declared_sets(process_sets, config.size)
+            if self._job is not None:
+                with self.use():
+                    for process_set in declared:
+                        process_set.resolve()
+                return
+            process.watch_exit(self)
+            # Also after a failure: a retry must not meet what the failed try left in the store.
+            self._epoch += 1
+            running = (self._start or self._connect)(config, self._epoch)
+            group = Group(running.engine, 0, range(config.size))
+            self._job = _Job(running.config, running, group)
+            process.joined(self, self._job)
+        try:
+            with self.use():
+                for process_set in declared:
+                    process_set.register()
+        except BaseException as error:
+            self.shutdown(f"its process sets could not be made: {error}")
+            raise
+
+    def shutdown(self, reason: str = "") -> None:
+        """Leaves the job, if there is one.
+
+        Args:
+            reason: what the peers are told.
+        """
+        with self._lock:
+            job, self._job = self._job, None
+            if job is not None:
+                process.left(self, job)
+        if job is not None:
+            job.running.close(reason or "it called hvd.shutdown()")
+
+    def job(self) -> _Job:
+        """The job.
+
+        Raises:
+            NotInitializedError: this context has joined none.
+        """
+        job = self._job
+        if job is None:
+            raise NotInitializedError(process.why_no_job())
+        return job
+
+    @property
+    def has_job(self) -> bool:
+        """Whether it has joined a job and not left it."""
+        return self._job is not None
+
+    @property
+    def has_met(self) -> bool:
+        """Whether its ranks have met, so that they can meet again."""
+        return self._meeting is not None
+
+    def forget_in_child(self) -> None:
+        """In the child of a fork: the job is the parent's, whose end the peers must notice."""
+        self._lock = threading.Lock()
+        job, self._job = self._job, None
+        self._meeting = None
+        if job is not None:
+            job.running.abandon()
+
+    def part(self) -> None:
+        """At the end of the process: takes leave of who started it."""
+        if self._meeting is not None:
+            self._meeting.part(mpi_was_initialized=was_initialized())
+
+    def _connect(self, config: Config, epoch: int) -> Running:
+        return start_engine(self._meet(config), epoch, process.mpi)
+
+    def _meet(self, config: Config) -> Config:
+        """Finds the other ranks, if no launcher of ours told where they are; once in a context."""
+        if config.size == 1 or config.rendezvous_addr:
+            return config
+        if self._meeting is None:
+            # Here, because a job of our launcher does not need it.
+            from horovod.rendezvous.meeting import Meeting
+
+            self._meeting = Meeting(config)
+        return self._meeting.attend(config)
+
+
+class _Process:
+    """What all contexts of this process share: MPI, the listeners, and the end of the process."""
+
+    def __init__(self) -> None:
+        self.default = Context()
+        self.of_other_threads = self.default
+        self.mpi = ProcessMpi()
+        self._lock = threading.Lock()
+        self._watches_exit = False
+        self._exit_reason = ""
+        # Those that have something to give back, although nobody else may hold them.
+        self._known: dict[Context, _Job | None] = {}
+        self._listeners: list[JobListener] = []
+
+    def listen(self, listener: JobListener) -> None:
+        with self._lock:
+            self._listeners.append(listener)
+            for job in self._jobs():
+                listener.begun(job.config, job.group)
+
+    def joined(self, context: Context, job: _Job) -> None:
+        with self._lock:
+            self._know(context, job)
+            for listener in self._listeners:
+                listener.begun(job.config, job.group)
+
+    def left(self, context: Context, job: _Job) -> None:
+        with self._lock:
+            self._know(context, None)
+            for listener in self._listeners:
+                listener.ended(job.group)
+
+    def why_no_job(self) -> str:
+        """What to tell who asks for a job in a thread that has none."""
+        count = len(self._jobs())
+        if count > 1:
+            return (
+                f"this process takes part in {count} jobs, and the thread "
+                f"{threading.current_thread().name!r} belongs to none of them: start it with "
+                "threading.Thread(target=horovod.context.inherited(function)) in the code of a "
+                "rank, or call hvd.init() in it"
+            )
+        return "Horovod has not been initialized; call hvd.init() first"
+
+    def watch_exit(self, context: Context) -> None:
+        """Lets a context tell its peers why this process ends: its exception, or that it ended."""
+        with self._lock:
+            self._known.setdefault(context, None)
+            if self._watches_exit:
+                return
+            self._watches_exit = True
+        os.register_at_fork(after_in_child=self._forget_in_child)
+        previous_hook = sys.excepthook
+
+        def note_exception(
+            kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+        ) -> None:
+            self._exit_reason = f"it raised {kind.__name__}{_place(traceback)}: {value}"[:500]
+            if previous_hook is sys.__excepthook__ and current().has_job:
+                value = to_print(value, current().job().config)  # others may want the whole error
+            previous_hook(kind, value, traceback)
+
+        sys.excepthook = note_exception
+        atexit.register(self._leave)
+
+    def _jobs(self) -> list[_Job]:
+        return [job for job in list(self._known.values()) if job is not None]
+
+    def _know(self, context: Context, job: _Job | None) -> None:
+        if job is None and not context.has_met:
+            self._known.pop(context, None)
+        else:
+            self._known[context] = job
+        with_job = [known for known, job in self._known.items() if job is not None]
+        self.of_other_threads = with_job[0] if len(with_job) == 1 else self.default
+
+    def _forget_in_child(self) -> None:
+        self._lock = threading.Lock()
+        known, self._known = self._known, {}
+        self.of_other_threads = self.default
+        for context in known:
+            context.forget_in_child()
+        self.mpi.abandon()
+
+    def _leave(self) -> None:
+        known = list(self._known)
+        for context in known:
+            context.shutdown(self._exit_reason or "its process ended")
+        for context in known:
+            context.part()
+        self.mpi.finish(failed=bool(self._exit_reason))
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The line that raised, " at file:line"; empty if there is none."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return ""
+    return f" at {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+
+
+process = _Process()
+_own: contextvars.ContextVar[Context | None] = contextvars.ContextVar("horovod", default=None)
+
+
+def current() -> Context:
+    """The context that this thread works in; see the beginning of this module."""
+    return _own.get() or process.of_other_threads
+
+
+def inherited(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function, which works in the caller's context wherever it is called.
+
+    Example:
+        >>> threading.Thread(target=inherited(load)).start()
+    """
+    context = current()
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with context.use():
+            return function(*args, **kwargs)
+
+    return call
+
+
+class PerContext(Generic[T]):
+    """A value of each context, for modules that would have a global one.
+
+    Args:
+        make: makes the value of a context when it is asked for first.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._values: weakref.WeakKeyDictionary[Context, T] = weakref.WeakKeyDictionary()
+
+    def get(self) -> T:
+        """The value of the current context."""
+        context = current()
+        with self._lock:
+            if context not in self._values:
+                self._values[context] = self._make()
+            return self._values[context]
