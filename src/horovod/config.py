@@ -78,6 +78,7 @@ class Config:
         rank, size: this process among all processes of the job.
         local_rank, local_size: among the processes of this host.
         cross_rank, cross_size: among the processes that hold the same local rank.
+        generation: of the job's membership, from 0; it changes with the places of the ranks.
         hostname: the name of this host as the launcher knows it.
         is_placed: whether the launcher told all of these.
         starter: who started this process, if it was not our launcher.
@@ -89,7 +90,6 @@ class Config:
             that leads to the store.
         secret_file: a file of mode 0600 that holds the job's secret.
         secret_key: the secret itself as hexadecimal digits; empty if it is in the file.
-        elastic: whether the job may change its size while it runs.
         start_timeout_s: seconds to wait for all ranks to appear and connect.
         grace_s: seconds that ranks have to end after Ctrl-C or SIGTERM, for the launcher.
         thread_affinity: the core of the engine's thread by local rank; empty to bind none.
@@ -131,6 +131,7 @@ class Config:
     local_size: int = 1
     cross_rank: int = 0
     cross_size: int = 1
+    generation: int = 0
     hostname: str = "localhost"
     is_placed: bool = False
     starter: Starter | None = None
@@ -140,7 +141,6 @@ class Config:
     network_interface: str = ""
     secret_file: str = ""
     secret_key: str = field(default="", repr=False)
-    elastic: bool = False
     start_timeout_s: float = 30.0
     grace_s: float = 30.0
     thread_affinity: tuple[int, ...] = ()

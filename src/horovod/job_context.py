@@ -29,6 +29,7 @@ from horovod.errors import NotInitializedError
 from horovod.group import Group
 from horovod.init_arguments import check_comm, declared_sets
 from horovod.mpi import ProcessMpi, was_initialized
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.shared_report import to_print
 from horovod.start import start_engine
 
@@ -85,8 +86,8 @@ class Context:
 
     Args:
         config: what :meth:`init` joins; None for the job that the environment describes.
-        start: starts the engine, from the settings and how many engines this context has started,
-            this one included; None to meet the other ranks and connect to them.
+        start: starts the engine of an incarnation; None to meet the other ranks and connect to
+            them.
 
     Example:
         >>> second = Context(config)
@@ -97,13 +98,13 @@ class Context:
     def __init__(
         self,
         config: Config | None = None,
-        start: Callable[[Config, int], Running] | None = None,
+        start: Callable[[Config, Incarnation], Running] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._config = config
         self._start = start
         self._job: _Job | None = None
-        self._epoch = 0
+        self._incarnation = Incarnation()
         self._meeting: Meeting | None = None
 
     @contextmanager
@@ -137,9 +138,11 @@ class Context:
                         process_set.resolve()
                 return
             process.watch_exit(self)
+            if self._incarnation.generation != config.generation:
+                self._incarnation = Incarnation(config.generation)
             # Also after a failure: a retry must not meet what the failed try left in the store.
-            self._epoch += 1
-            running = (self._start or self._connect)(config, self._epoch)
+            self._incarnation = self._incarnation.next
+            running = (self._start or self._connect)(config, self._incarnation)
             group = Group(running.engine, 0, range(config.size))
             self._job = _Job(running.config, running, group)
             process.joined(self, self._job)
@@ -198,8 +201,8 @@ class Context:
         if self._meeting is not None:
             self._meeting.part(mpi_was_initialized=was_initialized())
 
-    def _connect(self, config: Config, epoch: int) -> Running:
-        return start_engine(self._meet(config), epoch, process.mpi)
+    def _connect(self, config: Config, incarnation: Incarnation) -> Running:
+        return start_engine(self._meet(config), incarnation, process.mpi)
 
     def _meet(self, config: Config) -> Config:
         """Finds the other ranks, if no launcher of ours told where they are; once in a context."""

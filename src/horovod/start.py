@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from horovod.config import Config
     from horovod.mpi import ProcessMpi
+    from horovod.rendezvous.incarnation import Incarnation
 
 _logger = logging.getLogger(__name__)
 
@@ -56,12 +57,12 @@ class RunningEngine:
         self.engine.abandon()
 
 
-def start_engine(config: Config, epoch: int, mpi: ProcessMpi) -> RunningEngine:
+def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> RunningEngine:
     """Connects to the other ranks and starts the engine of this one.
 
     Args:
         config: the settings of this rank.
-        epoch: how many engines this process has started, this one included; the same on all ranks.
+        incarnation: of the engines of the job; the same on all ranks.
         mpi: of this process; used if the settings say that it moves the data.
 
     Raises:
@@ -76,7 +77,7 @@ def start_engine(config: Config, epoch: int, mpi: ProcessMpi) -> RunningEngine:
             options = _options(config, [label], dump, LinkSpeeds(), mpi)
             engine = _native.Engine(0, 1, options, None, (), ())
         else:
-            engine, config = _connect(config, epoch, dump, mpi)
+            engine, config = _connect(config, incarnation, dump, mpi)
     except BaseException:
         dump.close()
         raise
@@ -93,7 +94,7 @@ def start_engine(config: Config, epoch: int, mpi: ProcessMpi) -> RunningEngine:
 
 
 def _connect(
-    config: Config, epoch: int, dump: StackDump, mpi: ProcessMpi
+    config: Config, incarnation: Incarnation, dump: StackDump, mpi: ProcessMpi
 ) -> tuple[_native.Engine, Config]:
     secret = secret_of(config)
     where = config.rendezvous_addr, config.rendezvous_port
@@ -102,12 +103,12 @@ def _connect(
         config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
     )
     try:
-        if epoch == 1:
+        if incarnation.is_start_of_job:
             store.set(called_key(config.rank), b"%.3f" % process_age_s())
         began_s = time.monotonic()
-        peers = connect_peers(config, secret, store, _native.LocalPort, epoch)
+        peers = connect_peers(config, secret, store, _native.LocalPort, incarnation)
         _logger.debug("the connections to the other ranks took %.3f s", time.monotonic() - began_s)
-        if epoch == 1:
+        if incarnation.is_start_of_job:
             store.set(connected_key(config.rank), b"%.3f" % (time.monotonic() - began_s))
     finally:
         store.close()

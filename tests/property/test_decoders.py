@@ -29,6 +29,7 @@ from horovod.rendezvous.handshake import (
     pack_hello,
     unpack_hello,
 )
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.roster import RankInfo
 from horovod.runner.placing.hosts import parse_hostfile, parse_hosts
@@ -86,9 +87,14 @@ hellos = st.builds(
     Hello,
     st.sampled_from(PURPOSES),
     *(st.integers(0, 2**32 - 1) for _ in range(2)),
-    st.integers(0, 2**64 - 1),
+    st.builds(Incarnation, *(st.integers(0, 2**32 - 1) for _ in range(2))),
     st.integers(0, 2**32 - 1),
 )
+
+
+@given(st.builds(Incarnation, *(st.integers(0, 2**32 - 1) for _ in range(2))))
+def test_incarnations_come_back_as_they_were(incarnation: Incarnation) -> None:
+    assert Incarnation.parse(str(incarnation).encode()) == incarnation
 
 
 @given(hellos, st.binary(min_size=32, max_size=32))

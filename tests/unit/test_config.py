@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import socket
+from pathlib import Path
 
 import pytest
 from told import told
 
+import horovod
 from horovod.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
 from horovod.errors import StartError
 from horovod.settings import TABLE
@@ -42,7 +45,7 @@ def test_everything_the_launcher_sets_is_read() -> None:
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9",
             "HOROVOD_LOG_LEVEL": "DEBUG",
             "HOROVOD_ALLREDUCE_ALGORITHM": "Ring",
-            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_GENERATION": "3",
         }
     )
     assert config == Config(
@@ -65,7 +68,7 @@ def test_everything_the_launcher_sets_is_read() -> None:
         stall_shutdown_time_s=9.0,
         log_level="debug",
         allreduce_algorithm="ring",
-        elastic=True,
+        generation=3,
     )
 
 
@@ -203,8 +206,9 @@ def test_a_rank_without_a_store_is_told_to_use_the_launcher() -> None:
         ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "soon"),
         ("HOROVOD_LOG_LEVEL", "loud"),
         ("HOROVOD_ALLREDUCE_ALGORITHM", "rings"),
-        ("HOROVOD_ELASTIC", "maybe"),
-        ("HOROVOD_ELASTIC", "²"),
+        ("HOROVOD_DETERMINISTIC", "maybe"),
+        ("HOROVOD_DETERMINISTIC", "²"),
+        ("HOROVOD_GENERATION", "-1"),
         ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0"),
         ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "0"),
         ("HOROVOD_CHECK_IN_SYNC_STEPS", "-1"),
@@ -221,6 +225,13 @@ def test_a_value_without_sense_is_named(name: str, value: str) -> None:
         Config.from_env({name: value})
 
 
+def test_no_field_is_dead() -> None:
+    package = Path(horovod.__file__).parent
+    sources = "\n".join(path.read_text() for path in package.rglob("*.py"))
+    names = [each.name for each in dataclasses.fields(Config)]
+    assert [name for name in names if not re.search(rf"\.{name}\b", sources)] == []
+
+
 @pytest.mark.parametrize("port", ["", "0", "-1", "65536"])
 def test_a_store_needs_a_port(port: str) -> None:
     with pytest.raises(StartError, match="HOROVOD_GLOO_RENDEZVOUS_PORT"):
@@ -229,12 +240,12 @@ def test_a_store_needs_a_port(port: str) -> None:
 
 @pytest.mark.parametrize("value", ["1", "2", "-1", "true", "YES", "On"])
 def test_flags_that_are_on(value: str) -> None:
-    assert Config.from_env({"HOROVOD_ELASTIC": value}).elastic
+    assert Config.from_env({"HOROVOD_DETERMINISTIC": value}).deterministic
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "No", "off"])
 def test_flags_that_are_off(value: str) -> None:
-    assert not Config.from_env({"HOROVOD_ELASTIC": value}).elastic
+    assert not Config.from_env({"HOROVOD_DETERMINISTIC": value}).deterministic
 
 
 def test_the_stall_check_can_be_turned_off() -> None:

@@ -42,7 +42,8 @@ def world_of(size: int) -> list[Context]:
     engines = _native.make_world(size, _native.EngineOptions())
     return [
         Context(
-            Config(rank=rank, size=size), lambda config, epoch: _Rank(engines[config.rank], config)
+            Config(rank=rank, size=size),
+            lambda config, incarnation: _Rank(engines[config.rank], config),
         )
         for rank in range(size)
     ]

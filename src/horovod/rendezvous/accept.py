@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import socket
 
     from horovod.rendezvous.handshake import Hello
+    from horovod.rendezvous.incarnation import Incarnation
 
 
 class Acceptor:
@@ -29,17 +30,19 @@ class Acceptor:
     Args:
         address: of this host, where the ranks of other hosts connect.
         rank, size: of this process in the job; only higher ranks are let in.
-        epoch: of this round of connecting.
+        incarnation: of the engines that connect.
         secret: of the job.
 
     Raises:
         StartError: it cannot listen.
     """
 
-    def __init__(self, address: str, rank: int, size: int, epoch: int, secret: bytes) -> None:
+    def __init__(
+        self, address: str, rank: int, size: int, incarnation: Incarnation, secret: bytes
+    ) -> None:
         self._rank = rank
         self._size = size
-        self._epoch = epoch
+        self._incarnation = incarnation
         self._admitted: queue.SimpleQueue[Admitted | BaseException] = queue.SimpleQueue()
         self.unix_name = make_unix_name()
         tcp = listen_tcp(address)
@@ -99,7 +102,7 @@ class Acceptor:
         return hello.purpose in ("control", "data", "speed") and self._is_for_us(hello)
 
     def _is_for_us(self, hello: Hello) -> bool:
-        expected = hello.to_rank == self._rank and hello.epoch == self._epoch
+        expected = hello.to_rank == self._rank and hello.incarnation == self._incarnation
         return expected and self._rank < hello.rank < self._size
 
 

@@ -2,7 +2,7 @@
 
 Four messages of fixed size; the client speaks first, so that a listener never answers a stranger::
 
-    client -> server   hello: magic, purpose, ranks, epoch, nonce_c, MAC("hello", ...)
+    client -> server   hello: magic, purpose, ranks, incarnation, nonce_c, MAC("hello", ...)
     server -> client   nonce_s, MAC("server", hello, nonce_s)
     client -> server   MAC("client", hello, nonce_s)
     server -> client   MAC("welcome", hello, nonce_s)
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.sockets import receive_some, send_parts
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ PURPOSES = ("store", "launcher", "control", "data", "local", "speed")
 NONCE_BYTES = 32
 MAC_BYTES = 32
 
-_HELLO = struct.Struct(">8s8sIIIQ32s")  # magic, purpose, stream, rank, to_rank, epoch, nonce_c
+# magic, purpose, stream, rank, to_rank, generation, count, nonce_c
+_HELLO = struct.Struct(">8s8sIIIII32s")
 HELLO_BYTES = _HELLO.size + MAC_BYTES
 
 
@@ -54,14 +56,14 @@ class Hello:
         purpose: one of ``PURPOSES``.
         rank: of the client (0 for the store's clients, which need not be ranks).
         to_rank: the rank that the client believes to reach.
-        epoch: the round of connecting in this job.
+        incarnation: of the engines that connect.
         stream: number of a data connection among those of the two ranks.
     """
 
     purpose: str
     rank: int = 0
     to_rank: int = 0
-    epoch: int = 0
+    incarnation: Incarnation = field(default_factory=Incarnation)
     stream: int = 0
 
 
@@ -229,8 +231,9 @@ class ServerHandshake:
 def pack_hello(secret: bytes, hello: Hello, nonce: bytes) -> bytes:
     """The first message, of ``HELLO_BYTES``."""
     purpose = hello.purpose.encode("ascii")
+    ranks, incarnation = (hello.rank, hello.to_rank), hello.incarnation
     opening = _HELLO.pack(
-        MAGIC, purpose, hello.stream, hello.rank, hello.to_rank, hello.epoch, nonce
+        MAGIC, purpose, hello.stream, *ranks, incarnation.generation, incarnation.count, nonce
     )
     return opening + _mac(secret, b"hello", opening)
 
@@ -244,11 +247,11 @@ def unpack_hello(secret: bytes, message: bytes) -> tuple[Hello, bytes]:
     """
     if not _is_by(secret, b"hello", message[: _HELLO.size], message[_HELLO.size :]):
         raise WrongSecretError("it has another secret than this job")
-    magic, purpose, stream, rank, to_rank, epoch, nonce = _HELLO.unpack_from(message)
+    magic, purpose, stream, rank, to_rank, generation, count, nonce = _HELLO.unpack_from(message)
     name = purpose.rstrip(b"\0").decode("ascii", "replace")
     if magic != MAGIC or name not in PURPOSES:
         raise HandshakeError("unknown purpose or version")
-    return Hello(name, rank, to_rank, epoch, stream), nonce
+    return Hello(name, rank, to_rank, Incarnation(generation, count), stream), nonce
 
 
 def _mac(secret: bytes, label: bytes, message: bytes) -> bytes:

@@ -176,7 +176,7 @@ def agree_on_speeds(
 
     Args:
         store: where the ranks of the job meet.
-        prefix: of the keys of this epoch.
+        prefix: of the keys of this round of connecting.
         rank: of this process.
         hosts: of each rank.
         links: connections for this purpose, by peer; they stay open.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horovod.config import Config
+    from horovod.rendezvous.incarnation import Incarnation
     from horovod.rendezvous.store import StoreClient
 
 __all__ = ["Connections", "Port", "connect_peers"]
@@ -86,7 +87,7 @@ def connect_peers(
     secret: bytes,
     store: StoreClient | None,
     make_port: Callable[[int, int], PortT],
-    epoch: int = 0,
+    incarnation: Incarnation,
     version: str | None = None,
 ) -> Connections[PortT]:
     """Meets all ranks of the job and connects with each of them.
@@ -96,8 +97,8 @@ def connect_peers(
         secret: of the job, 32 bytes.
         store: a connection to the job's store; not used (may be None) in a job of one rank.
         make_port: called as ``make_port(num_local, local_index)`` if another rank is on this host.
-        epoch: number of this round of connecting; each call in a job needs another one, the same
-            on all ranks, counting up from 0.
+        incarnation: of the engines that connect; each call in a job needs another one, the same on
+            all ranks.
         version: of Horovod, which must be equal on all ranks; the installed one if None.
 
     Raises:
@@ -113,7 +114,7 @@ def connect_peers(
     deadline = time.monotonic() + config.start_timeout_s
     with ExitStack() as cleanup:
         acceptor = cleanup.enter_context(
-            Acceptor(_own_address(config, store), config.rank, config.size, epoch, secret)
+            Acceptor(_own_address(config, store), config.rank, config.size, incarnation, secret)
         )
         info = RankInfo(
             rank=config.rank,
@@ -127,16 +128,16 @@ def connect_peers(
             unix_name=acceptor.unix_name,
             num_streams=config.num_streams,
         )
-        roster = Roster(store, epoch, info, config.start_timeout_s)
+        roster = Roster(store, incarnation, info, config.start_timeout_s)
         wiring = cleanup.enter_context(
-            _Wiring(info, secret, epoch, deadline, acceptor, make_port, roster.first_failure)
+            _Wiring(info, secret, incarnation, deadline, acceptor, make_port, roster.first_failure)
         )
         try:
             roster.announce()
             infos = roster.wait_all()
             wiring.connect(infos)
             speeds = agree_on_speeds(
-                store, f"peers/{epoch}/", info.rank, wiring.hosts, wiring.speed_links(), deadline
+                store, incarnation.prefix, info.rank, wiring.hosts, wiring.speed_links(), deadline
             )
             return wiring.detach(infos, speeds)
         except TimeoutError as error:
@@ -184,7 +185,7 @@ class _Wiring(Generic[PortT]):
         self,
         me: RankInfo,
         secret: bytes,
-        epoch: int,
+        incarnation: Incarnation,
         deadline: float,
         acceptor: Acceptor,
         make_port: Callable[[int, int], PortT],
@@ -192,7 +193,7 @@ class _Wiring(Generic[PortT]):
     ) -> None:
         self._me = me
         self._secret = secret
-        self._epoch = epoch
+        self._incarnation = incarnation
         self._deadline = deadline
         self._acceptor = acceptor
         self._make_port = make_port
@@ -257,7 +258,7 @@ class _Wiring(Generic[PortT]):
         else:
             open_socket = partial(connect_tcp, info.tcp_address, info.tcp_port)
             address = f"{info.tcp_address} port {info.tcp_port}"
-        hello = Hello(purpose, self._me.rank, info.rank, self._epoch, stream)
+        hello = Hello(purpose, self._me.rank, info.rank, self._incarnation, stream)
         what = f"rank {info.rank} ({info.name}) at {address}"
         return dial(open_socket, self._secret, hello, self._deadline, what)[0]
 

@@ -1,6 +1,6 @@
 """Who takes part: each rank tells the store about itself and learns about all others.
 
-Keys of one round of connecting (an epoch) are ``peers/<epoch>/job`` (size and version, by the
+Keys of one round of connecting are ``peers/<generation>.<count>/job`` (size and version, by the
 rank that came first), ``…/rank/<rank>`` and ``…/failed`` (the first cause that made a rank give
 up; all others stop waiting when it appears).
 """
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import StartError
+from horovod.rendezvous.incarnation import Incarnation, latest_key
 from horovod.rendezvous.sockets import remaining_s
 
 if TYPE_CHECKING:
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
 HOSTS_KEY = "job/hosts"
 
 _MAX_NAMED_RANKS = 16
-
-
-def epoch_key(rank: int) -> str:
-    """Where a rank leaves the number of the round of connecting that it is in, or was last."""
-    return f"peers/epoch/{rank}"
-
-
-def failed_key(epoch: int) -> str:
-    """Where the first cause stands that made a round of connecting fail."""
-    return f"peers/{epoch}/failed"
 
 
 @dataclass(frozen=True)
@@ -90,22 +81,24 @@ class RankInfo:
 
 
 class Roster:
-    """One rank's view of one epoch.
+    """One rank's view of one round of connecting.
 
     Args:
         store: where the ranks of the job meet.
-        epoch: of this round of connecting; the same on all ranks.
+        incarnation: of the engines that connect; the same on all ranks.
         info: about this rank.
         timeout_s: how long to wait for the other ranks, from now on.
     """
 
-    def __init__(self, store: StoreClient, epoch: int, info: RankInfo, timeout_s: float) -> None:
+    def __init__(
+        self, store: StoreClient, incarnation: Incarnation, info: RankInfo, timeout_s: float
+    ) -> None:
         self._store = store
-        self._epoch = epoch
+        self._incarnation = incarnation
         self._info = info
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._prefix = f"peers/{epoch}/"
+        self._prefix = incarnation.prefix
 
     def announce(self) -> None:
         """Publishes this rank.
@@ -113,10 +106,11 @@ class Roster:
         Raises:
             StartError: the ranks disagree on the size or the version, or this rank is there twice.
         """
-        if self._info.rank == 0 and self._epoch > 0:
-            self._store.delete_prefix(f"peers/{self._epoch - 1}/")
-        # Not under the prefix: it tells which epoch a missing rank is in.
-        self._store.set(epoch_key(self._info.rank), str(self._epoch).encode())
+        previous = self._incarnation.previous
+        if self._info.rank == 0 and previous is not None:
+            self._store.delete_prefix(previous.prefix)
+        # Not under the prefix: it tells where a missing rank is.
+        self._store.set(latest_key(self._info.rank), str(self._incarnation).encode())
         text = self._info.to_json()
         first = self._store.add(self._prefix + "job", text)
         if first is not None:
@@ -135,7 +129,7 @@ class Roster:
             StartError: some did not appear in time, or another rank gave up.
         """
         keys = [self._rank_key(rank) for rank in range(self._info.size)]
-        failed = failed_key(self._epoch)
+        failed = self._incarnation.failed_key
         found = self._store.wait_all(keys, remaining_s(self._deadline), failed)
         if failed in found:
             raise StartError(found[failed].decode("utf-8", "replace"))
@@ -148,13 +142,13 @@ class Roster:
         """Tells the other ranks that this one gives up; only the first cause of all is kept."""
         with suppress(StartError):
             text = f"rank {self._info.rank} ({self._info.name}) could not start: {cause}"
-            self._store.add(failed_key(self._epoch), text.encode())
+            self._store.add(self._incarnation.failed_key, text.encode())
 
     def first_failure(self) -> str:
         """Why another rank gave up, or an empty text."""
         cause = None
         with suppress(StartError):
-            cause = self._store.try_get(failed_key(self._epoch))
+            cause = self._store.try_get(self._incarnation.failed_key)
         return (cause or b"").decode("utf-8", "replace")
 
     def _rank_key(self, rank: int) -> str:
@@ -185,7 +179,7 @@ class Roster:
         places = []
         for rank in missing[:_MAX_NAMED_RANKS]:
             host = f" ({hosts[rank]})" if rank < len(hosts) else ""
-            places.append(f"{rank}{host}{self._other_epoch(rank)}")
+            places.append(f"{rank}{host}{self._elsewhere(rank)}")
         raise StartError(
             f"{_count(missing)} of {self._info.size} never appeared within {self._timeout_s:g} s: "
             f"{_shorten(places, missing)}; look for their errors, or give them more time with "
@@ -200,12 +194,20 @@ class Roster:
                 return [str(host) for host in hosts]
         return []
 
-    def _other_epoch(self, rank: int) -> str:
-        epoch = self._store.try_get(epoch_key(rank))
-        if epoch is None or epoch == str(self._epoch).encode():
+    def _elsewhere(self, rank: int) -> str:
+        latest = None
+        with suppress(ValueError):
+            latest = Incarnation.parse(self._store.try_get(latest_key(rank)) or b"")
+        mine = self._incarnation
+        if latest is None or latest == mine:
             return ""
+        if latest.generation != mine.generation:
+            return (
+                f" [it was last seen in generation {latest.generation} of the job, this rank is "
+                f"in {mine.generation}]"
+            )
         return (
-            f" [it is in epoch {epoch.decode('ascii', 'replace')}, this rank in {self._epoch}: "
+            f" [it has called init() {_times(latest.count)}, this rank {_times(mine.count)}: "
             "init() and shutdown() must be called equally often on all ranks]"
         )
 
@@ -237,6 +239,10 @@ def _parse_object(text: bytes) -> dict[str, Any]:
         if isinstance(fields, dict):
             return fields
     return {}
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _count(ranks: Sequence[int]) -> str:

@@ -337,12 +337,12 @@ _PLACES = (
         "the file of mode 0600 that holds the job's secret; see [security](security.md)",
         field="secret_file",
     ),
-    _place(
-        "HOROVOD_ELASTIC",
-        "1 if the job may change its size while it runs",
-        kind=Kind.FLAG,
-        default=False,
-        field="elastic",
+    _place_count(
+        "HOROVOD_GENERATION",
+        "of the job's membership; it changes when ranks come or go",
+        default=0,
+        field="generation",
+        minimum=0,
     ),
 )
 

@@ -28,13 +28,14 @@ from horovod.rendezvous.handshake import (
     greet,
     pack_hello,
 )
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.sockets import receive_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SECRET = bytes(range(32))
-HELLO = Hello("control", rank=3, to_rank=1, epoch=7)
+HELLO = Hello("control", rank=3, to_rank=1, incarnation=Incarnation(7, 2))
 NONCE = b"n" * NONCE_BYTES
 
 

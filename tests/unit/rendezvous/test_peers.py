@@ -19,6 +19,7 @@ from horovod.config import Config
 from horovod.errors import StartError
 from horovod.rendezvous import HOSTS_KEY, StoreClient, StoreServer, make_secret
 from horovod.rendezvous.handshake import Hello, pack_hello
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.local import connect_unix, receive_inbox
 from horovod.rendezvous.peers import Connections, connect_peers
@@ -59,20 +60,21 @@ class Job:
         )
 
     def join(
-        self, rank: int, epoch: int = 0, version: str = "1", **changes: int
+        self, rank: int, count: int = 0, version: str = "1", **changes: int
     ) -> Connections[FakePort]:
         config = self.config(rank)
         for name, value in changes.items():
             object.__setattr__(config, name, value)
         with StoreClient(self.server.address, self.server.port, self.secret) as store:
-            return connect_peers(config, self.secret, store, FakePort, epoch, version)
+            incarnation = Incarnation(0, count)
+            return connect_peers(config, self.secret, store, FakePort, incarnation, version)
 
 
 @contextmanager
-def joined(job: Job, epoch: int = 0) -> Iterator[list[Connections[FakePort]]]:
+def joined(job: Job, count: int = 0) -> Iterator[list[Connections[FakePort]]]:
     """All ranks, connected; closed afterwards."""
     with ThreadPoolExecutor(len(job.hosts)) as threads, ExitStack() as cleanup:
-        futures = [threads.submit(job.join, rank, epoch) for rank in range(len(job.hosts))]
+        futures = [threads.submit(job.join, rank, count) for rank in range(len(job.hosts))]
         ranks = []
         for future in futures:
             ranks.append(future.result())
@@ -196,35 +198,35 @@ def test_a_mixed_job_counts_local_ranks_in_the_order_of_ranks(
 
 def test_every_order_of_arrival_works(server: StoreServer, secret: bytes) -> None:
     job = Job(server, secret, ["a", "a", "b"])
-    for epoch, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 2, 0])):
+    for count, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 2, 0])):
         with ThreadPoolExecutor(3) as threads:
             futures = []
             for rank in order:
-                futures.append(threads.submit(job.join, rank, epoch))
+                futures.append(threads.submit(job.join, rank, count))
                 # Wait until this rank has announced itself (the last one cannot be waited for).
                 if rank != order[-1]:
-                    server.get(f"peers/{epoch}/rank/{rank}", 10.0)
+                    server.get(f"peers/0.{count}/rank/{rank}", 10.0)
         for future in futures:
             future.result().close()
 
 
 def test_rounds_of_one_job_leave_nothing_behind(server: StoreServer, secret: bytes) -> None:
     job = Job(server, secret, ["a", "a", "b"])
-    for epoch in range(3):
-        with joined(job, epoch):
+    for count in range(3):
+        with joined(job, count):
             pass
-    assert server.try_get("peers/1/rank/0") is None
-    assert server.try_get("peers/2/rank/0") is not None
+    assert server.try_get("peers/0.1/rank/0") is None
+    assert server.try_get("peers/0.2/rank/0") is not None
 
 
 def test_a_job_of_one_rank_needs_no_store(secret: bytes) -> None:
-    alone = connect_peers(Config(hostname="a"), secret, None, FakePort)
+    alone = connect_peers(Config(hostname="a"), secret, None, FakePort, Incarnation())
     assert alone == Connections(None, (), (), (f"a:{os.getpid()}",), (0,), LinkSpeeds())
 
 
 def test_a_job_of_two_needs_a_store(secret: bytes) -> None:
     with pytest.raises(StartError, match="no connection to a store"):
-        connect_peers(Config(size=2), secret, None, FakePort)
+        connect_peers(Config(size=2), secret, None, FakePort, Incarnation())
 
 
 def test_a_rank_that_never_appears_is_named_on_all_ranks(
@@ -257,21 +259,21 @@ def test_a_rank_that_dies_after_it_announced_itself_is_named(
     job = Job(server, secret, ["a", "b"], timeout_s=0.3)
     info = {"rank": 1, "size": 2, "host": "b", "pid": 77, "host_key": "b", "version": "1"}
     info.update({"tcp_address": "127.0.0.1", "tcp_port": 1, "unix_name": "x", "num_streams": 1})
-    server.set("peers/0/rank/1", json.dumps(info).encode())
+    server.set("peers/0.0/rank/1", json.dumps(info).encode())
     with pytest.raises(StartError, match=r"no connection came in time from 1 \(b:77\)"):
         job.join(0)
     info["rank"] = 0
-    server.set("peers/1/rank/0", json.dumps(info).encode())
+    server.set("peers/0.1/rank/0", json.dumps(info).encode())
     with pytest.raises(StartError, match=r"cannot connect to rank 0 \(b:77\) at 127.0.0.1 port 1"):
-        job.join(1, epoch=1)
+        job.join(1, count=1)
 
 
 def test_nonsense_in_the_store_is_a_start_error(server: StoreServer, secret: bytes) -> None:
     job = Job(server, secret, ["a", "b"])
-    for epoch, text in enumerate((b"", b"[]", b"\xff", b'{"rank": 1}', b"[" * 100_000)):
-        server.set(f"peers/{epoch}/rank/1", text)
+    for count, text in enumerate((b"", b"[]", b"\xff", b'{"rank": 1}', b"[" * 100_000)):
+        server.set(f"peers/0.{count}/rank/1", text)
         with pytest.raises(StartError, match="makes no sense"):
-            job.join(0, epoch)
+            job.join(0, count)
 
 
 def test_a_rank_that_is_there_twice(server: StoreServer, secret: bytes) -> None:
@@ -295,11 +297,18 @@ def test_ranks_with_different_versions(server: StoreServer, secret: bytes) -> No
         assert "different versions of Horovod" in message
 
 
-def test_a_rank_in_another_epoch_is_explained(server: StoreServer, secret: bytes) -> None:
+def test_a_rank_that_began_more_often_is_explained(server: StoreServer, secret: bytes) -> None:
     job = Job(server, secret, ["a"] * 2, timeout_s=0.3)
     ahead = Job(server, secret, ["a"] * 2, timeout_s=0.6)
-    message, _ = errors_of([lambda: job.join(0, epoch=1), lambda: ahead.join(1, epoch=2)])
-    assert "1 [it is in epoch 2, this rank in 1" in message
+    message, _ = errors_of([lambda: job.join(0, count=1), lambda: ahead.join(1, count=2)])
+    assert "1 [it has called init() 2 times, this rank once: " in message
+
+
+def test_a_rank_of_another_generation_is_explained(server: StoreServer, secret: bytes) -> None:
+    job = Job(server, secret, ["a"] * 2, timeout_s=0.3)
+    server.set("peers/latest/1", b"3.1")
+    (message,) = errors_of([lambda: job.join(0, count=1)])
+    assert "1 [it was last seen in generation 3 of the job, this rank is in 0]" in message
 
 
 def test_a_port_that_cannot_be_made_ends_all_ranks(server: StoreServer, secret: bytes) -> None:
@@ -311,7 +320,7 @@ def test_a_port_that_cannot_be_made_ends_all_ranks(server: StoreServer, secret: 
 
     def broken() -> Connections[FakePort]:
         with StoreClient(server.address, server.port, secret) as store:
-            return connect_peers(job.config(1), secret, store, fail, 0, "1")
+            return connect_peers(job.config(1), secret, store, fail, Incarnation(), "1")
 
     with ThreadPoolExecutor(2) as threads:
         healthy_rank, broken_rank = threads.submit(job.join, 0), threads.submit(broken)
@@ -325,7 +334,7 @@ def test_another_secret_never_gets_in(server: StoreServer, secret: bytes) -> Non
 
     def intruder() -> Connections[FakePort]:
         with StoreClient(server.address, server.port, secret) as store:
-            return connect_peers(job.config(1), make_secret(), store, FakePort, 0, "1")
+            return connect_peers(job.config(1), make_secret(), store, FakePort, Incarnation(), "1")
 
     victim, message = errors_of([lambda: job.join(0), intruder])
     assert "its secret differs" in message
@@ -336,14 +345,15 @@ def test_strangers_at_the_listeners_do_not_stop_the_job(server: StoreServer, sec
     job = Job(server, secret, ["a", "a", "b"])
     with ThreadPoolExecutor(3) as threads, ExitStack() as cleanup:
         futures = [threads.submit(job.join, rank) for rank in (0, 1)]
-        info = json.loads(server.get("peers/0/rank/0", 10.0))
+        info = json.loads(server.get("peers/0.0/rank/0", 10.0))
         for garbage in GARBAGE.values():
             stranger = cleanup.enter_context(knock(info["tcp_address"], info["tcp_port"]))
             send_all(stranger, garbage)
             assert was_thrown_out(stranger)
         for hello in (
             Hello("store"),
-            Hello("data", 1, 0, epoch=1),  # another epoch
+            Hello("data", 1, 0, Incarnation(1)),  # of another generation
+            Hello("data", 1, 0, Incarnation(0, 1)),  # of another life of this one
             Hello("data", 2, 1),  # meant for another rank
             Hello("data", 0, 0),  # from a rank that does not connect to us
             Hello("control", 3, 0),  # from a rank that does not exist
@@ -368,7 +378,7 @@ def test_listeners_are_gone_when_all_ranks_are_connected(
     server: StoreServer, secret: bytes
 ) -> None:
     with joined(Job(server, secret, ["a", "b"])):
-        info = json.loads(server.get("peers/0/rank/0", 1.0))
+        info = json.loads(server.get("peers/0.0/rank/0", 1.0))
         with pytest.raises(ConnectionRefusedError):
             knock(info["tcp_address"], info["tcp_port"])
         with pytest.raises(ConnectionRefusedError):

@@ -220,7 +220,7 @@ def test_a_recorded_handshake_is_refused(server: StoreServer, secret: bytes) -> 
 
 def test_a_hello_for_another_purpose_is_refused(server: StoreServer, secret: bytes) -> None:
     with knock(server.address, server.port) as peer:
-        peer.sendall(pack_hello(secret, Hello("data", 1, 0, 0), b"n" * 32))
+        peer.sendall(pack_hello(secret, Hello("data", 1, 0), b"n" * 32))
         assert was_thrown_out(peer)
 
 

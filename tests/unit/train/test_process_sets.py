@@ -278,7 +278,7 @@ def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
     # Adapters that other tests of this process have loaded look for a real engine.
     monkeypatch.setattr(job_context.process, "_listeners", [])
     config = Config(rank=1, size=4, rendezvous_addr="127.0.0.1", rendezvous_port=1)
-    with Context(config, lambda config, epoch: _Running(engine, config)).use():
+    with Context(config, lambda config, incarnation: _Running(engine, config)).use():
         yield engine
         context.shutdown()
 

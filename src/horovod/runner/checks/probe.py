@@ -19,6 +19,7 @@ from horovod.errors import StartError
 from horovod.rendezvous.accept import Acceptor
 from horovod.rendezvous.dial import dial, retrying
 from horovod.rendezvous.handshake import Hello
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.link_speed import answer, measure
 from horovod.rendezvous.reach import reach
 from horovod.rendezvous.sockets import connect_tcp
@@ -62,7 +63,7 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
     with _connect(question["endpoints"], secret) as store:
         report["address"] = store.local_address
         store.set(f"clock/{index}", repr(time.time()).encode())
-        with Acceptor(store.local_address, index, num_hosts, 0, secret) as acceptor:
+        with Acceptor(store.local_address, index, num_hosts, Incarnation(), secret) as acceptor:
             place = [acceptor.tcp_address, acceptor.tcp_port]
             store.set(f"place/{index}", json.dumps(place).encode())
             deadline = time.monotonic() + min(_LINKS_S, question["timeout_s"])

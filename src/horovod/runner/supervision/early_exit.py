@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horovod.rendezvous.roster import epoch_key, failed_key
+from horovod.rendezvous.incarnation import Incarnation, latest_key
 from horovod.runner.supervision.failure import RankExit, headline
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def leave_note(
         look_up, add: of the job's store.
     """
     if ended.returncode == 0:
-        num_inits = int(look_up(epoch_key(ended.rank)) or b"0")
-        add(failed_key(num_inits + 1), note(ended, num_inits).encode())
+        latest = Incarnation.parse(look_up(latest_key(ended.rank)) or b"0.0")
+        add(latest.next.failed_key, note(ended, latest.count).encode())
 
 
 def blame(exits: Sequence[RankExit]) -> str:

@@ -22,15 +22,16 @@ def left_by(returncode: int, **values: bytes) -> dict[str, bytes]:
         return found.get(key)
 
     leave_note(ended(1, returncode), look_up, table.add)
-    keys = [f"peers/{epoch}/failed" for epoch in range(4)]
+    keys = [f"peers/{g}.{count}/failed" for g in range(3) for count in range(4)]
     return {key: text for key in keys if (text := look_up(key)) and key not in before}
 
 
 def test_a_note_for_the_round_that_the_rank_never_began() -> None:
     text = b"rank 1 on a exited with code 0 before hvd.init()"
-    assert left_by(0) == {"peers/1/failed": text}
+    assert left_by(0) == {"peers/0.1/failed": text}
     text = b"rank 1 on a exited with code 0 before another hvd.init()"
-    assert left_by(0, peers_epoch_1=b"2") == {"peers/3/failed": text}
+    assert left_by(0, peers_latest_1=b"0.2") == {"peers/0.3/failed": text}
+    assert left_by(0, peers_latest_1=b"2.1") == {"peers/2.2/failed": text}
 
 
 def test_no_note_about_a_failure() -> None:
