@@ -1,0 +1,7 @@
+"""A job: its store, its secret, and who takes part in which generation, without any launcher.
+
+A *worker* is a process with an identity of its own. In each *generation* of the job it has a
+*place* (:class:`Place`: rank, size, …); the next generation may give it another one, without a new
+process. Whoever starts processes, say a launcher, Ray or Spark, opens a :class:`Job`, gives each
+process what :class:`Assignment` holds, and publishes generations.
+"""
