@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -62,12 +61,19 @@ def _multiplied(tensor: Any) -> Any:
     return tensor * REDUCED
 
 
+class _Pair:
+    """What gradients need to know of a group."""
+
+    size = 2
+
+
 def pretend_two_ranks(monkeypatch: pytest.MonkeyPatch, included: bool = True) -> RecordingOps:
     """Makes gradients travel through the returned recorder."""
     recorder = RecordingOps()
-    group = SimpleNamespace(size=2)
+    group = _Pair()
     monkeypatch.setattr(gradient_reduction, "ops", recorder)
     monkeypatch.setattr(gradient_reduction, "group_of", lambda _: group)
+    monkeypatch.setattr(gradient_reduction, "num_members_op", lambda _: tf.constant(group.size))
     monkeypatch.setattr(
         gradient_reduction._numbers, "number_for", lambda names, _: _next_number(recorder, names)
     )

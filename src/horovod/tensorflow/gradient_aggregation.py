@@ -9,8 +9,9 @@ import tensorflow as tf
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_groups import variable_key
 from horovod.tensorflow.gradient_reduction import as_dense
+from horovod.tensorflow.rank_ops import num_members_op
 from horovod.train.gradients import check_passes
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,17 +207,14 @@ class LocalGradientAggregationHelper:
         )
         for index, grad in zip(shared, reduced, strict=True):
             results[index] = grad
-        divisors = [
-            float(self.backward_passes_per_step if self.average_aggregated_gradients else 1)
-        ]
-        divisors *= len(results)
-        if self.scale_local_gradients and group_of(self.process_set).is_member:
-            for index in set(range(len(results))).difference(shared):
-                divisors[index] *= group_of(self.process_set).size
-        return [
-            tf.identity(grad) if divisor == 1.0 else grad / tf.cast(divisor, grad.dtype)
-            for grad, divisor in zip(results, divisors, strict=True)
-        ]
+        own = set(range(len(results))).difference(shared)
+        if self.scale_local_gradients and own:
+            size = num_members_op(self.process_set)
+            for index in own:
+                results[index] = results[index] / tf.cast(size, results[index].dtype)
+        if not self.average_aggregated_gradients:
+            return list(map(tf.identity, results))
+        return [grad / tf.cast(self.backward_passes_per_step, grad.dtype) for grad in results]
 
 
 def _count_pass(optimizer: Any, global_step: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from horovod.tensorflow.gradient_groups import (
     members_of,
     variable_key,
 )
+from horovod.tensorflow.rank_ops import is_member_op, num_members_op
 from horovod.tensorflow.xla import refuse_xla
 from horovod.train.numbering import JobNumber, NameNumbers
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -157,8 +158,9 @@ class GradientReducer:
                 variables have different names.
 
         Returns:
-            As many gradients. They are the given ones if this rank does not belong to the set, or
-            is alone in it.
+            As many gradients. They are the given ones if this rank does not belong to the set, or,
+            in eager mode, is alone in it. A graph finds out when it runs, so it stays right in a
+            later job of other ranks.
 
         Raises:
             UsageError: the process set is not registered, or XLA would have to compile this.
@@ -168,15 +170,16 @@ class GradientReducer:
         refuse_xla()
         process_set = self.settings.process_set
         size = group_of(process_set).size
-        if not process_set.included() or size <= 1:
+        if tf.executing_eagerly() and (size <= 1 or not process_set.included()):
             return gradients
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
         local = self._local_keys()
         shared = [i for i in places if variable_key(variables[i]) not in local]
-        reduced = self._reduce_shared(gradients, variables, shared, size, generic_names)
-        if self.settings.scale_local_gradients:
-            for index in set(places).difference(shared):
-                gradients[index] = _divided(gradients[index], size)
+        reduced = self._reduce_shared(gradients, variables, shared, generic_names)
+        own = set(places).difference(shared) if self.settings.scale_local_gradients else ()
+        divisor = size if tf.executing_eagerly() or not own else num_members_op(process_set)
+        for index in own:
+            gradients[index] = _divided(gradients[index], divisor)
         for index, gradient in zip(shared, reduced, strict=True):
             gradients[index] = gradient
         return gradients
@@ -190,7 +193,6 @@ class GradientReducer:
         gradients: Sequence[Any],
         variables: Sequence[Any],
         places: Sequence[int],
-        size: int,
         generic_names: bool,
     ) -> list[Any]:
         if not places:
@@ -214,10 +216,12 @@ class GradientReducer:
         )
         if tf.executing_eagerly():
             # As one function, so that all are in flight at once.
-            number = self.settings.process_set.process_set_id
-            function = _function(self.settings, plan, size, number)
-            return list(function(mine))
-        return _reduce(self.settings, plan, mine)
+            process_set = self.settings.process_set
+            size, number = group_of(process_set).size, process_set.process_set_id
+            return list(_function(self.settings, plan, size, number)(mine))
+        if self.settings.process_set is global_process_set:
+            return _reduce(self.settings, plan, mine)
+        return _reduce_on_members(self.settings, plan, mine)
 
     def _numbered_prefix(self) -> str:
         number = self._number.within(group_of(self.settings.process_set))
@@ -248,10 +252,36 @@ def _function(settings: ReductionSettings, plan: _Plan, size: int, number: int |
     )
 
 
+def _reduce_on_members(
+    settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]
+) -> list[Any]:
+    """In a graph: reduces if this rank belongs to the set when the graph runs."""
+
+    def keep() -> list[Any]:
+        kept: list[Any] = tf.nest.map_structure(
+            tf.identity, _as_they_travel(settings, plan, gradients), expand_composites=True
+        )
+        return kept
+
+    # Entered here, where it is told from others of the same name, which branches do not see.
+    with tf.name_scope(plan.scope) if plan.scope else contextlib.nullcontext("") as scope:
+        inner = plan._replace(scope=scope)
+        reduced = tf.cond(
+            is_member_op(settings.process_set), lambda: _reduce(settings, inner, gradients), keep
+        )
+    return list(reduced) if isinstance(reduced, list | tuple) else [reduced]
+
+
+def _as_they_travel(
+    settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]
+) -> list[Any]:
+    if not settings.sparse_as_dense:
+        return list(gradients)
+    return [as_dense(g, shape) for g, shape in zip(gradients, plan.shapes, strict=True)]
+
+
 def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) -> list[Any]:
-    reduced = list(gradients)
-    if settings.sparse_as_dense:
-        reduced = [as_dense(g, shape) for g, shape in zip(reduced, plan.shapes, strict=True)]
+    reduced = _as_they_travel(settings, plan, gradients)
     # Slices are several operations, of which the second must not wait for the first.
     alone = len(plan.members) == 1 and not any(isinstance(g, tf.IndexedSlices) for g in reduced)
     with tf.name_scope(plan.scope) if plan.scope else contextlib.nullcontext():
@@ -295,7 +325,7 @@ def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, num_rows)
 
 
-def _divided(gradient: Any, divisor: int) -> Any:
+def _divided(gradient: Any, divisor: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(divisor, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

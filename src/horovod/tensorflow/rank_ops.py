@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
+from horovod.tensorflow.calls import number_of
 from horovod.tensorflow.native_ops import ops
+
+if TYPE_CHECKING:
+    from horovod.train.process_set import ProcessSet
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
@@ -47,6 +53,17 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
 def set_rank_op(process_set_id: int) -> tf.Tensor:
     """This process's place in a process set, int32; InvalidArgumentError if it is not in it."""
     return ops.horovod_rank(process_set_id=process_set_id)
+
+
+def is_member_op(process_set: ProcessSet) -> tf.Tensor:
+    """Whether this rank belongs to a process set, bool; UsageError if it is not registered."""
+    return tf.equal(process_set_included_op(number_of(process_set)), 1)
+
+
+def num_members_op(process_set: ProcessSet) -> tf.Tensor:
+    """The number of ranks with which this one shares values, int32: 1 outside of the set."""
+    size = size_op(number_of(process_set))
+    return tf.where(is_member_op(process_set), size, tf.ones_like(size))
 
 
 for _name in ("Size", "ProcessSetIncluded", "LocalSize", "Rank", "LocalRank"):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from horovod.errors import UsageError
 from horovod.tensorflow.ops import allgather, allreduce
+from horovod.tensorflow.rank_ops import is_member_op
 from horovod.train.numbering import LayerName, LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Sum
@@ -24,12 +25,23 @@ class _Moments:
     _calls: WeakKeyDictionary[Any, int]
 
     def _over_ranks(self, inputs: Any, mask: Any, axes: list[int]) -> tuple[Any, Any] | None:
-        """Mean and variance of each channel over all ranks; None if there are no others."""
+        """Mean and variance of each channel over all ranks; None in eager mode without others.
+
+        A graph finds out when it runs, so it stays right in a later job of other ranks.
+        """
         group = group_of(self.process_set)
-        if group.size == 1 or not group.is_member:
+        if tf.executing_eagerly() and (group.size == 1 or not group.is_member):
             return None
-        own = _local_moments(tf.convert_to_tensor(inputs), mask, axes)
-        return _merge_over_ranks(*own, self._next_name(), self.process_set)
+        count, mean, var = _local_moments(tf.convert_to_tensor(inputs), mask, axes)
+        name = self._next_name()
+
+        def merged() -> tuple[tf.Tensor, tf.Tensor]:
+            return _merge_over_ranks(count, mean, var, name, self.process_set)
+
+        if tf.executing_eagerly() or self.process_set is global_process_set:
+            return merged()
+        own = (tf.identity(mean), tf.identity(var))
+        return tuple(tf.cond(is_member_op(self.process_set), merged, lambda: own))
 
     def _next_name(self) -> str:
         """Of this call; a layer may be called several times in one graph."""
