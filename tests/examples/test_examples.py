@@ -179,15 +179,6 @@ def test_allreduce_benchmark_in_a_job_that_runs() -> None:
     assert output.count("Horovod vs gloo") == 1, "one rank speaks for all"
 
 
-def test_latency_benchmark() -> None:
-    build = BENCHMARKS.parent / "build" / "native"
-    if not (build / "build.ninja").exists():
-        pytest.skip("the native tests have not been built: make test-native")
-    options = ("--bytes", 4, "--rounds", 1, "--seconds-per-turn", 0.01)
-    output = run(BENCHMARKS / "latency.py", *options)
-    assert re.search(r"\|  4 B \| +[\d.]+ / [\d.]+ µs", output)
-
-
 def test_allreduce_benchmark_against_mpich() -> None:
     mpich = Path(sys.prefix) / "mpich" / "bin" / "mpiexec"
     if not mpich.exists():
