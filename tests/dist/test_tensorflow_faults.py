@@ -26,11 +26,10 @@ DEADLINE_S = 120.0
         ("function", "raise"),
     ],
 )
-def test_a_rank_that_dies_is_named(mode: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.DEADLINE_S", DEADLINE_S)
+def test_a_rank_that_dies_is_named(mode: str, fault: str) -> None:
     words = [sys.executable, FAULTY_RANK, mode, fault]
     with launched("-np", "2", *words, TF_CPP_MIN_LOG_LEVEL="2") as launcher:
-        launcher.wait()
+        launcher.wait(DEADLINE_S)
     output = "\n".join(launcher.lines["stdout"])
     planted = re.search(r"\[1\]<stdout>:fault ([\d.]+)", output)
     error = re.search(r"\[0\]<stdout>:error ([\d.]+) (.*)", output)
