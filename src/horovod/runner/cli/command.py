@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horovod.runner.placing.hosts import Slot
-    from horovod.runner.supervision.supervisor import Outcome
+    from horovod.runner.supervision.outcome import Outcome
 
 DEFAULT_CHECK_TIMEOUT_S = 30.0
 MAX_GRACE_S = 1e6

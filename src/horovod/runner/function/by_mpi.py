@@ -19,7 +19,7 @@ from horovod.runner.protocol.frames import GRACE_S
 from horovod.runner.starting import by_mpi
 from horovod.runner.starting.controller import Starter, Surroundings, choose
 from horovod.runner.starting.mpirun import MpiJob
-from horovod.runner.supervision.supervisor import Outcome
+from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.system.environment import without_secrets
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horovod.rendezvous.server import StoreServer
-    from horovod.runner.supervision.supervisor import Outcome
+    from horovod.runner.supervision.outcome import Outcome
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
 from horovod.runner.supervision.connect_back import ConnectBack
 from horovod.runner.supervision.early_exit import leave_note
-from horovod.runner.supervision.supervisor import Crossing, Outcome, Supervisor
+from horovod.runner.supervision.supervisor import Crossing, Supervisor
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.supervision.link import AgentLink
+    from horovod.runner.supervision.outcome import Outcome
 
 AGENT_MODULE = "horovod.runner.agent"
 EXIT_WAIT_S = 1.0  # from the end of an agent's output to its exit code

@@ -29,7 +29,9 @@ from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import StoreAddress, interface_environment, make_plan
 from horovod.runner.starting import local
 from horovod.runner.supervision.early_exit import leave_note
-from horovod.runner.supervision.supervisor import SETTLE_S, Alarm, Outcome, Supervisor, stopped_by
+from horovod.runner.supervision.fixed import SETTLE_S
+from horovod.runner.supervision.outcome import Outcome, stopped_by
+from horovod.runner.supervision.supervisor import Alarm, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,9 @@
 """Watches over a job from its start to its exit code.
 
-supervisor    the launcher's loop: relays, decides, stops
+supervisor    the launcher's loop: relays, and does what a policy decides
+events        pure: what can happen to a job, what can be done, what a policy is
+fixed         pure: the policy of a job that fails with its first rank
+outcome       how a job ended
 link          the launcher's end of one agent
 connect_back  pure: which address of the launcher all hosts reach
 gathering     pure: which hosts are ready or failed, and whether to go on

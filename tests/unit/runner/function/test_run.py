@@ -16,7 +16,7 @@ import horovod
 from horovod.errors import RankFailedError, UsageError
 from horovod.rendezvous import StoreServer, make_secret
 from horovod.runner.function.task import result_key
-from horovod.runner.supervision.supervisor import Outcome
+from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path

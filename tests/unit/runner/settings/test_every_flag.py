@@ -16,7 +16,7 @@ from horovod.runner.cli.command import main
 from horovod.runner.cli.options import _make_options
 from horovod.runner.settings.flags import FLAGS
 from horovod.runner.starting import launch as launching
-from horovod.runner.supervision.supervisor import Outcome
+from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
     import argparse

@@ -10,7 +10,8 @@ from horovod.runner.output.console import Console
 from horovod.runner.output.output import Output
 from horovod.runner.placing.plan import AgentJob, RankJob
 from horovod.runner.protocol.frames import Kind, encode
-from horovod.runner.supervision.supervisor import Outcome, Supervisor
+from horovod.runner.supervision.outcome import Outcome
+from horovod.runner.supervision.supervisor import Supervisor
 
 JOB = AgentJob("somewhere", ("x",), "/", {}, (RankJob(0, {}), RankJob(1, {})), b"s" * 32)
 

@@ -1,0 +1,51 @@
+"""How a job ended."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from horovod.runner.supervision.failure import RankExit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        exit_code: for the launcher: 0, that of the first failure, or 128 + signal.
+        message: what to tell the user; empty if all went well.
+        details: the last lines of the rank that failed first, to follow the message.
+        details_are_above: whether the console shows them a few lines further up.
+        failure: the rank that failed first, if it was a rank.
+        summary: one line on what became of all ranks; empty if all went well.
+        stop_signal: what the ranks got from the user or the system, who let them have their time;
+            0 if it was not one of these that ended the job.
+    """
+
+    exit_code: int
+    message: str = ""
+    failure: RankExit | None = None
+    summary: str = ""
+    stop_signal: int = 0
+    details: str = ""
+    details_are_above: bool = False
+
+    @property
+    def report(self) -> str:
+        """The message and its details."""
+        return self.message + self.details
+
+    @property
+    def is_follow_up(self) -> bool:
+        """Whether a rank failed that complains of another one."""
+        return self.failure is not None and self.failure.is_follow_up
+
+
+def stopped_by(signum: int) -> Outcome:
+    """How a job ends whose launcher gets a signal. A terminal that closes is no Ctrl-C."""
+    passed_on = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
+    name = signal.Signals(signum).name
+    return Outcome(128 + signum, f"stopped by {name}", stop_signal=passed_on)
