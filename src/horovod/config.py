@@ -175,19 +175,23 @@ class Config:
     log_hide_time: bool = False
 
     @staticmethod
-    def from_env(environ: Mapping[str, str] | None = None) -> Config:
+    def from_env(
+        environ: Mapping[str, str] | None = None, told: Mapping[str, str] | None = None
+    ) -> Config:
         """Reads the settings that the launcher left in the environment.
 
         Rank 0 warns about variables that are unknown, deprecated or ignored.
 
         Args:
             environ: the variables; those of this process if None.
+            told: variables that an executor told without an environment; they are stronger.
 
         Raises:
             StartError: a variable has a value that makes no sense, or asks for what is not there;
                 the message names it.
         """
-        reader = SettingsReader(os.environ if environ is None else environ)
+        variables = os.environ if environ is None else environ
+        reader = SettingsReader({**variables, **told} if told else variables)
         reader.check_words()
         values: dict[str, Any] = {
             setting.field: reader.value(setting.name) for setting in TABLE.values() if setting.field

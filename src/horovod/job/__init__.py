@@ -5,3 +5,17 @@ A *worker* is a process with an identity of its own. In each *generation* of the
 process. Whoever starts processes, say a launcher, Ray or Spark, opens a :class:`Job`, gives each
 process what :class:`Assignment` holds, and publishes generations.
 """
+
+from horovod.job.environment import Assignment, StoreAddress
+from horovod.job.membership import Member, Membership, Worker, assign_places
+from horovod.job.place import Place
+
+__all__ = [
+    "Assignment",
+    "Member",
+    "Membership",
+    "Place",
+    "StoreAddress",
+    "Worker",
+    "assign_places",
+]

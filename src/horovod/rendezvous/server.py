@@ -88,6 +88,7 @@ class StoreServer:
         self._table = Table()
         self._connections: set[_Connection] = set()
         self._futures: set[Future[Any]] = set()
+        self._unused: list[Future[None]] = []
         try:
             self._loop = EventLoop("horovod-store", self._end)
         except OSError:
@@ -124,20 +125,29 @@ class StoreServer:
 
         return self._call(add)
 
+    def append(self, prefix: str, value: bytes) -> int:
+        """Stores a value at the end of a list; as :meth:`StoreClient.append`, from this process."""
+        messages.check_key(prefix)
+
+        def append(future: Future[int]) -> None:
+            future.set_result(self._table.append(prefix, value))
+
+        return self._call(append)
+
     def get(self, key: str, timeout_s: float) -> bytes:
         """Waits for a value; as :meth:`StoreClient.get`, from this process.
 
         Raises:
             StartError: the key did not appear in time, or the store was closed.
         """
-        found = self._wait(key, timeout_s)
+        found = self.wait_all([key], timeout_s)
         if key not in found:
             raise StartError(f"{key!r} did not appear in the store within {timeout_s:g} s")
         return found[key]
 
     def try_get(self, key: str) -> bytes | None:
         """Returns the value, or None if the key does not exist."""
-        return self._wait(key, 0.0).get(key)
+        return self.wait_all([key], 0.0).get(key)
 
     def delete_prefix(self, prefix: str) -> int:
         """Deletes all keys that start with ``prefix`` and returns how many these were."""
@@ -172,6 +182,19 @@ class StoreServer:
         self.endpoints = (endpoint,)
         self.address, self.port = endpoint
 
+    def wait_unused(self, timeout_s: float = messages.MAX_TIMEOUT_S) -> None:
+        """Waits until no client is connected.
+
+        Raises:
+            StartError: some still are when the time is over, or the store was closed.
+        """
+
+        def wait(future: Future[None]) -> None:
+            self._unused.append(future)
+            self._tell_if_unused()
+
+        self._call(wait, timeout_s)
+
     def close(self) -> None:
         """Closes every connection and joins the thread. Idempotent."""
         self._loop.close()
@@ -182,13 +205,14 @@ class StoreServer:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _wait(self, key: str, timeout_s: float) -> Found:
-        messages.check_key(key)
+    def wait_all(self, keys: Sequence[str], timeout_s: float, stop_key: str = "") -> Found:
+        """Waits for several values; as :meth:`StoreClient.wait_all`, from this process."""
+        messages.check_keys(list(keys))
         timeout_s = messages.check_timeout(timeout_s)
 
         def wait(future: Future[Found]) -> None:
             now = time.monotonic()
-            self._table.wait([key], "", now + timeout_s, now, future.set_result)
+            self._table.wait(keys, stop_key, now + timeout_s, now, future.set_result)
 
         return self._call(wait, timeout_s)
 
@@ -206,12 +230,24 @@ class StoreServer:
 
     def _welcome(self, admitted: Admitted) -> None:
         connection = _Connection(
-            admitted, self._loop, self._table, self._max_message_bytes, self._connections.discard
+            admitted, self._loop, self._table, self._max_message_bytes, self._dropped
         )
         self._connections.add(connection)
         if admitted.hello.purpose == "launcher":
             with suppress(OSError):  # a connection that is broken already says so itself
                 watch_closely(admitted.sock)
+
+    def _dropped(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        self._tell_if_unused()
+
+    def _tell_if_unused(self) -> None:
+        unused, self._unused = self._unused, []
+        for future in unused:
+            if self._connections:
+                self._unused.append(future)
+            elif not future.done():
+                future.set_result(None)
 
     def _end(self, failure: BaseException | None) -> None:
         self._gate.close()
@@ -241,7 +277,7 @@ class _Connection:
         self._writer = FrameWriter(admitted.session.send_key)
         self._unsent: deque[memoryview] = deque()
         self._waiter: Waiter | None = None
-        self._will: tuple[str, bytes] | None = None
+        self._will: Callable[[], object] | None = None
         loop.register(self._sock, READ, self._ready)
 
     def drop(self) -> None:
@@ -253,7 +289,7 @@ class _Connection:
         self._on_drop(self)
         will, self._will = self._will, None
         if will is not None:
-            self._table.add(*will)
+            will()
 
     def _ready(self, events: int) -> None:
         try:
@@ -285,9 +321,15 @@ class _Connection:
         elif operation == "add" and len(values) == 1:
             existing = self._table.add(messages.key_of(header), values[0])
             self._send({}, () if existing is None else (existing,))
+        elif operation == "append" and len(values) == 1:
+            number = self._table.append(messages.key_of(header, "prefix"), values[0])
+            self._send({"number": number}, ())
         elif operation == "will" and len(values) <= 1:
-            key = messages.key_of(header)
-            self._will = (key, values[0]) if values else None
+            key, is_list = messages.key_of(header), header.get("append") is True
+            leave: Callable[[str, bytes], object] = (
+                self._table.append if is_list else self._table.add
+            )
+            self._will = partial(leave, key, values[0]) if values else None
             self._send({}, ())
         elif operation == "wait" and not values:
             self._wait(header)

@@ -82,6 +82,21 @@ class StoreClient:
         _, values = self._request({"op": "add", "key": messages.check_key(key)}, (value,))
         return values[0] if values else None
 
+    def append(self, prefix: str, value: bytes) -> int:
+        """Stores a value at the end of a list: its key is the prefix and the next number, from 0.
+
+        Returns:
+            The number.
+
+        Raises:
+            StartError: the value is too large, or the store was lost.
+        """
+        request = {"op": "append", "prefix": messages.check_key(prefix)}
+        number = self._request(request, (value,))[0].get("number")
+        if not isinstance(number, int):
+            raise StartError(f"{self._name} gave an answer that makes no sense")
+        return number
+
     def get(self, key: str, timeout_s: float) -> bytes:
         """Waits until the key exists and returns its value.
 
@@ -131,17 +146,18 @@ class StoreClient:
             raise StartError(f"{self._name} gave an answer that makes no sense")
         return dict(zip(found, values, strict=True))
 
-    def leave_will(self, key: str, value: bytes | None) -> None:
+    def leave_will(self, key: str, value: bytes | None, *, append: bool = False) -> None:
         """Has the store add a value when this connection ends, however that happens.
 
         Args:
             key: of the value; one that is there already is kept.
             value: replaces an earlier will; None for no will any more.
+            append: the key is the prefix of a list, as for :meth:`append`.
 
         Raises:
             StartError: the value is too large, or the store was lost.
         """
-        header = {"op": "will", "key": messages.check_key(key)}
+        header = {"op": "will", "key": messages.check_key(key), "append": append}
         self._request(header, () if value is None else (value,))
 
     def delete_prefix(self, prefix: str) -> None:
@@ -156,6 +172,11 @@ class StoreClient:
         """Closes the connection. Idempotent."""
         with self._lock:
             self._disconnect()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the connection is the parent's, whose end must show."""
+        self._lock = threading.Lock()
+        self._disconnect()
 
     def __enter__(self) -> StoreClient:
         return self

@@ -46,6 +46,7 @@ class Table:
 
     def __init__(self) -> None:
         self._values: Found = {}
+        self._lengths: dict[str, int] = {}
         self._waiting: dict[str, dict[Waiter, None]] = {}
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._numbers = itertools.count()
@@ -62,6 +63,13 @@ class Table:
         if existing is None:
             self.set(key, value)
         return existing
+
+    def append(self, prefix: str, value: bytes) -> int:
+        """Stores a value at the prefix and the next number, from 0, and returns the number."""
+        number = self._lengths.get(prefix, 0)
+        self._lengths[prefix] = number + 1
+        self.set(f"{prefix}{number}", value)
+        return number
 
     def wait(
         self,

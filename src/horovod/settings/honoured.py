@@ -319,6 +319,7 @@ _PLACES = (
     _place_count(
         "HOROVOD_CROSS_SIZE", "the number of hosts with a process of its local rank", default=1
     ),
+    _place("HOROVOD_WORKER_ID", "the identity of this process in its job; no later one has it"),
     _place("HOROVOD_HOSTNAME", "the name of this host as the user wrote it", field="hostname"),
     _place(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR",

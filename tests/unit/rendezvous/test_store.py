@@ -81,6 +81,31 @@ def test_a_will_is_carried_out_when_the_connection_ends(
     assert client.try_get("gone too") is None
 
 
+def test_a_list_grows_at_its_end(server: StoreServer, secret: bytes, client: StoreClient) -> None:
+    assert [client.append("log/", b"a"), server.append("log/", b"b")] == [0, 1]
+    assert client.append("other/", b"x") == 0
+    with StoreClient(server.address, server.port, secret) as mortal:
+        mortal.leave_will("log/", b"gone", append=True)
+    assert client.get("log/2", 10.0) == b"gone"
+    assert server.wait_all(["log/0", "log/1"], 1.0) == {"log/0": b"a", "log/1": b"b"}
+    assert server.wait_all(["never"], 10.0, "log/0") == {"log/0": b"a"}
+
+
+def test_a_store_knows_when_nobody_uses_it(server: StoreServer, secret: bytes) -> None:
+    server.wait_unused(10.0)
+    first = StoreClient(server.address, server.port, secret)
+    with (
+        StoreClient(server.address, server.port, secret) as second,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        unused = threads.submit(server.wait_unused, 10.0)
+        first.close()
+        second.set("still", b"here")
+        assert not unused.done()
+        second.close()
+        unused.result(10.0)
+
+
 def test_delete_prefix(server: StoreServer, client: StoreClient) -> None:
     for key in ("x/1", "x/2", "y"):
         client.set(key, b"")

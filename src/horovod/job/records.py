@@ -1,0 +1,134 @@
+"""What a job and its workers leave for each other in the store: keys and texts. Pure.
+
+Workers append to the list ``job/events/``; whoever coordinates the job reads it from the front. A
+generation is ``job/generation/<number>``, the places of all its members by identity, and the key
+``job/newest`` holds the highest number. All of it is awaited in the store, never polled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from horovod.errors import StartError, UsageError
+from horovod.job.membership import Worker
+from horovod.job.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EVENTS = "job/events/"
+NEWEST_KEY = "job/newest"
+
+
+class Store(Protocol):
+    """What a server and a client of the store have in common."""
+
+    def set(self, key: str, value: bytes, /) -> None:
+        """Stores a value."""
+
+    def add(self, key: str, value: bytes, /) -> bytes | None:
+        """Stores a value if the key is new; otherwise returns the value that is there."""
+
+    def append(self, prefix: str, value: bytes, /) -> int:
+        """Stores a value at the end of a list."""
+
+    def try_get(self, key: str, /) -> bytes | None:
+        """Returns the value, or None."""
+
+    def wait_all(
+        self, keys: Sequence[str], timeout_s: float, stop_key: str = ""
+    ) -> dict[str, bytes]:
+        """Waits for values."""
+
+    def delete_prefix(self, prefix: str, /) -> object:
+        """Deletes all keys that start with ``prefix``."""
+
+
+class EventKind(Enum):
+    """What became of a worker."""
+
+    READY = "ready"
+    LEFT = "left"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A worker came, left, or is gone: its process has ended, or its host cannot be reached."""
+
+    kind: EventKind
+    worker: Worker
+    text: str = ""
+
+    def to_json(self) -> bytes:
+        """As it is in the store."""
+        record = {"kind": self.kind.value, "worker": asdict(self.worker), "text": self.text}
+        return json.dumps(record).encode()
+
+    @staticmethod
+    def from_json(text: bytes) -> Event:
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            StartError: it is something else.
+        """
+        record = _object(text)
+        try:
+            worker = Worker(**record["worker"])
+            return Event(EventKind(record["kind"]), worker, str(record["text"]))
+        except (KeyError, TypeError, ValueError, UsageError):
+            raise StartError(f"malformed event of a worker: {text[:200]!r}") from None
+
+
+def generation_key(generation: int) -> str:
+    """Where the places of a generation are."""
+    return f"job/generation/{generation}"
+
+
+def left_key(identity: str) -> str:
+    """Exists when a worker has left; ends its own waits."""
+    return f"job/left/{identity}"
+
+
+def identity_key(identity: str) -> str:
+    """Exists as soon as somebody has this identity."""
+    return f"job/identity/{identity}"
+
+
+def places_to_json(places: Mapping[str, Place]) -> bytes:
+    """The places of a generation as they are in the store."""
+    return json.dumps({identity: asdict(place) for identity, place in places.items()}).encode()
+
+
+def place_of(identity: str, text: bytes) -> Place | None:
+    """The place of a worker in what :func:`places_to_json` wrote; None if it has none.
+
+    Raises:
+        StartError: it is something else.
+    """
+    record = _object(text).get(identity)
+    try:
+        return None if record is None else Place(**record)
+    except (TypeError, UsageError):
+        raise StartError(f"malformed place of {identity}: {record!r}") from None
+
+
+def claim_identity(store: Store, host: str) -> str:
+    """Makes a new identity for a process of a host: its name and a number that none had before."""
+    number = store.append(f"job/started/{host}/", b"")
+    while store.add(identity_key(f"{host}-{number}"), b"") is not None:
+        number = store.append(f"job/started/{host}/", b"")
+    return f"{host}-{number}"
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise StartError(f"the store holds something else than a record: {text[:200]!r}")
+    return record

@@ -1,0 +1,246 @@
+"""How a worker takes part: it joins, awaits its place, hears of changes, and leaves."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from horovod.errors import StartError, UsageError
+from horovod.job.environment import Assignment, StoreAddress
+from horovod.job.membership import Worker
+from horovod.job.records import (
+    EVENTS,
+    NEWEST_KEY,
+    Event,
+    EventKind,
+    claim_identity,
+    generation_key,
+    left_key,
+    place_of,
+)
+from horovod.rendezvous.messages import MAX_TIMEOUT_S
+from horovod.rendezvous.store import StoreClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horovod.job.place import Place
+
+
+def join(
+    store: StoreAddress, host: str, slot: int = 0, identity: str = "", timeout_s: float = 30.0
+) -> JoinedWorker:
+    """Tells the job that this process is ready to take part.
+
+    Args:
+        store: of the job.
+        host: the name of this host; ranks with the same name become neighbors.
+        slot: which of the places for a worker this one uses on its host, from 0.
+        identity: of this process, if whoever started it chose one; a new one if it is empty.
+        timeout_s: seconds for reaching the store.
+
+    Returns:
+        The worker; its end, or that of this process, tells the job that it is gone.
+
+    Raises:
+        StartError: the store cannot be reached, or another process has this identity.
+    """
+    return JoinedWorker(store, host, slot, identity, timeout_s)
+
+
+def join_as(assignment: Assignment, slot: int = 0) -> JoinedWorker:
+    """As :func:`join`, for a process that was told its store, and maybe its identity.
+
+    Raises:
+        UsageError: it was not told where the store is.
+        StartError: see :func:`join`.
+    """
+    if assignment.store is None or not assignment.hostname:
+        raise UsageError("a worker joins a job at its store, from a host: tell it both")
+    timeout_s = 30.0 if assignment.start_timeout_s is None else assignment.start_timeout_s
+    return join(assignment.store, assignment.hostname, slot, assignment.identity, timeout_s)
+
+
+class JoinedWorker:
+    """A worker that is ready; see :func:`join`. Leaving the context leaves the job.
+
+    Attributes:
+        worker: its identity, host and slot.
+    """
+
+    def __init__(
+        self, store: StoreAddress, host: str, slot: int, identity: str, timeout_s: float
+    ) -> None:
+        self._address = store
+        self._timeout_s = timeout_s
+        # As long as this connection lasts, the worker lives.
+        self._presence = self._connect()
+        try:
+            self.worker = Worker(identity or claim_identity(self._presence, host), host, slot)
+            self._awaiting = self._connect()
+        except BaseException:
+            self._presence.close()
+            raise
+        self._watch: threading.Thread | None = None
+        self._watching: StoreClient | None = None
+        self._has_left = False
+        try:
+            self._announce()
+        except BaseException:
+            self._close()
+            raise
+        _joined.add(self)
+
+    @property
+    def identity(self) -> str:
+        """Names this process and no other of the job, ever; it is not the rank."""
+        return self.worker.identity
+
+    def await_place(self, after: int = -1, timeout_s: float = MAX_TIMEOUT_S) -> Assignment:
+        """Waits for a generation in which this worker has a place.
+
+        Args:
+            after: the last generation that it knows; -1 for none. Generations in between that were
+                replaced meanwhile are passed over.
+            timeout_s: seconds to wait.
+
+        Returns:
+            What ``hvd.init(job=…)`` takes.
+
+        Raises:
+            StartError: there was none in time, this worker has left, or the store was lost.
+        """
+        deadline = time.monotonic() + timeout_s
+        newest = b"" if self._has_left else self._awaiting.try_get(NEWEST_KEY)
+        generation = max(after + 1, int(newest or b"0"))
+        while True:
+            text = self._wait_for(generation, max(0.0, deadline - time.monotonic()))
+            if text is None:
+                raise StartError(
+                    f"worker {self.identity} got no place after generation {after} within "
+                    f"{timeout_s:g} s"
+                )
+            place = place_of(self.identity, text)
+            if place is not None:
+                return self.assignment(place)
+            generation += 1
+
+    def assignment(self, place: Place) -> Assignment:
+        """What ``hvd.init(job=…)`` takes for a place of this worker."""
+        return Assignment(
+            self._address, place, self.identity, self.worker.host, start_timeout_s=self._timeout_s
+        )
+
+    def await_change(self, generation: int, timeout_s: float = MAX_TIMEOUT_S) -> bool:
+        """Waits until a generation is over, because the next one was published.
+
+        Returns:
+            Whether it is over; False if the time was.
+
+        Raises:
+            StartError: this worker has left, or the store was lost.
+        """
+        return self._wait_for(generation + 1, timeout_s) is not None
+
+    def on_change(self, generation: int, notify: Callable[[int], None]) -> None:
+        """Calls a function on a thread for every generation that comes, until this worker leaves.
+
+        Args:
+            generation: those above it are told.
+            notify: called with the number of each. It also ends when the store is lost.
+        """
+        if self._watch is not None:
+            raise UsageError(f"somebody listens for changes at worker {self.identity} already")
+        self._watching = self._connect()
+        self._watch = threading.Thread(
+            target=self._tell_changes,
+            args=(self._watching, generation + 1, notify),
+            name=f"horovod-job-{self.identity}",
+            daemon=True,
+        )
+        self._watch.start()
+
+    def leave(self, text: str = "") -> None:
+        """Takes leave of the job: the process goes on, without a place from now on. Idempotent.
+
+        Args:
+            text: why, for the job's messages.
+        """
+        if self._has_left:
+            return
+        self._has_left = True
+        with suppress(StartError):  # a store that is gone needs no leave
+            self._presence.set(left_key(self.identity), b"")
+            self._presence.leave_will(EVENTS, None)
+            self._presence.append(EVENTS, Event(EventKind.LEFT, self.worker, text).to_json())
+        self._close()
+
+    def __enter__(self) -> JoinedWorker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
+
+    def _connect(self) -> StoreClient:
+        where = self._address
+        return StoreClient(where.address, where.port, where.secret, self._timeout_s)
+
+    def _announce(self) -> None:
+        key = f"job/worker/{self.identity}"
+        if self._presence.add(key, str(os.getpid()).encode()) is not None:
+            raise StartError(
+                f"a process took part as worker {self.identity} before: an identity names one "
+                "process, for ever"
+            )
+        gone = Event(EventKind.GONE, self.worker, "its connection to the job's store ended")
+        self._presence.leave_will(EVENTS, gone.to_json(), append=True)
+        self._presence.append(EVENTS, Event(EventKind.READY, self.worker).to_json())
+
+    def _wait_for(self, generation: int, timeout_s: float) -> bytes | None:
+        """The places of a generation; None if it did not come in time."""
+        return self._ask(self._awaiting, generation, timeout_s)
+
+    def _ask(self, client: StoreClient, generation: int, timeout_s: float) -> bytes | None:
+        key, left = generation_key(generation), left_key(self.identity)
+        found = {left: b""} if self._has_left else client.wait_all([key], timeout_s, left)
+        if left in found:
+            raise StartError(f"worker {self.identity} has left the job")
+        return found.get(key)
+
+    def _tell_changes(
+        self, client: StoreClient, generation: int, notify: Callable[[int], None]
+    ) -> None:
+        with suppress(StartError):  # it has left, or the job is over
+            while True:
+                if self._ask(client, generation, MAX_TIMEOUT_S) is not None:
+                    notify(generation)
+                    generation += 1
+
+    def _close(self) -> None:
+        if self._watch is not None and self._watch is not threading.current_thread():
+            self._watch.join()
+        for client in (self._presence, self._awaiting, self._watching):
+            if client is not None:
+                client.close()
+
+    def _abandon(self) -> None:
+        """In the child of a fork: the worker is the parent, whose end must show."""
+        self._has_left = True
+        for client in (self._presence, self._awaiting, self._watching):
+            if client is not None:
+                client.abandon()
+
+
+_joined: weakref.WeakSet[JoinedWorker] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for worker in list(_joined):
+        worker._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

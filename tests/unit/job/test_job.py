@@ -1,0 +1,180 @@
+"""A job and its workers over a real store: joining, places, changes, leaving, dying."""
+
+from __future__ import annotations
+
+import os
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod.errors import StartError, UsageError
+from horovod.job import Assignment, Place, StoreAddress, Worker
+from horovod.job.job import Job, open_job, open_job_process
+from horovod.job.records import EventKind
+from horovod.job.store_process import start_store_process
+from horovod.job.worker import JoinedWorker, join, join_as
+from horovod.rendezvous import StoreClient, make_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(params=[open_job, open_job_process])
+def job(request: pytest.FixtureRequest) -> Iterator[Job]:
+    with request.param() as job:
+        yield job
+
+
+def joined(job: Job, *hosts: str) -> list[JoinedWorker]:
+    """Workers that are ready, and of which the job has heard."""
+    workers = [join(job.where, host, slot) for slot, host in enumerate(hosts)]
+    job.wait_until(lambda job: {w.identity for w in workers} <= set(job.available), PATIENCE_S)
+    return workers
+
+
+def test_generations_of_a_job(job: Job) -> None:
+    a, b = joined(job, "a", "a")
+    assert (a.identity, b.identity) == ("a-0", "a-1")
+    job.begin_generation()
+    assert a.await_place(timeout_s=PATIENCE_S) == Assignment(
+        job.where, Place(0, 2, 0, 2, 0, 1, 0), "a-0", "a", start_timeout_s=30.0
+    )
+    assert not a.await_change(0, timeout_s=0.05)
+    with ThreadPoolExecutor(1) as threads:
+        newcomer = join(job.where, "b")
+        waiting = threads.submit(newcomer.await_place, -1, PATIENCE_S)
+        job.wait_until(lambda job: len(job.available) == 3, PATIENCE_S)
+        a.leave("it has had enough")
+        event = job.next_event(PATIENCE_S)
+        assert event is not None
+        assert (event.kind, event.worker, event.text) == (
+            EventKind.LEFT, a.worker, "it has had enough"
+        )  # fmt: skip
+        assert [m.reason for m in job.begin_generation().members] == [
+            "comes from rank 1 to rank 0: nobody has been in the job for longer (generation 0)",
+            "is new: takes rank 1, which was a-1's",
+        ]
+        assert waiting.result().place == Place(1, 2, 0, 1, 1, 2, 1)
+        assert b.await_change(0, PATIENCE_S)
+        assert b.await_place(0, PATIENCE_S).place == Place(0, 2, 0, 1, 0, 2, 1)
+    with pytest.raises(StartError, match="a-0 has left the job"):
+        a.await_place()
+    for worker in (b, newcomer):
+        worker.leave()
+
+
+def test_a_worker_that_comes_late_gets_the_newest_place(job: Job) -> None:
+    first, late = joined(job, "a", "a")
+    for number in (1, 2, 2):
+        job.begin_generation([first.worker, late.worker][:number])
+    place = late.await_place(-1, PATIENCE_S).place
+    assert place is not None
+    assert place.generation == 2
+    job.begin_generation([first.worker])
+    with pytest.raises(StartError, match=r"a-1 got no place after generation 2 within 0\.05 s"):
+        late.await_place(2, 0.05)
+    first.leave()
+    late.leave()
+
+
+def test_changes_are_told(job: Job) -> None:
+    (worker,) = joined(job, "a")
+    heard: queue.Queue[int] = queue.Queue()
+    job.begin_generation()
+    worker.on_change(0, heard.put)
+    for generation in (1, 2):
+        job.begin_generation()
+        assert heard.get(timeout=PATIENCE_S) == generation
+    worker.leave()  # ends the thread
+    assert heard.empty()
+
+
+def test_an_identity_is_never_used_again(job: Job) -> None:
+    first = join(job.where, "a", identity=job.new_identity("a"))
+    with pytest.raises(StartError, match="took part as worker a-0 before"):
+        join(job.where, "a", identity="a-0")
+    first.leave()
+    with pytest.raises(StartError, match="took part as worker a-0 before"):
+        join(job.where, "a", identity="a-0")
+    with join(job.where, "a") as second:
+        assert second.identity == "a-1"
+
+
+def test_the_end_of_a_process_is_told(job: Job) -> None:
+    pid = os.fork()
+    if pid == 0:  # the child is the worker: it dies without a word
+        join(job.where, "a", identity="mortal")
+        os._exit(7)
+    os.waitpid(pid, 0)
+    events = [job.next_event(PATIENCE_S) for _ in range(2)]
+    assert [event and event.kind for event in events] == [EventKind.READY, EventKind.GONE]
+    assert job.available == {}
+    with pytest.raises(StartError, match="the workers of the job are none after 0 s"):
+        job.wait_until(lambda job: len(job.available) == 1, 0.0)
+
+
+def test_a_child_of_a_worker_does_not_keep_it_alive(job: Job) -> None:
+    (worker,) = joined(job, "a")
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:  # lives on while its parent's connections end
+        os.close(write_end)
+        os.read(read_end, 1)
+        os._exit(0)
+    worker._presence.close()  # as the kernel does at the parent's end
+    event = job.next_event(PATIENCE_S)
+    assert event is not None
+    assert event.kind is EventKind.GONE
+    os.close(write_end)
+    os.close(read_end)
+    os.waitpid(pid, 0)
+    worker._close()
+
+
+def test_a_store_of_its_own_outlives_who_opened_it() -> None:
+    secret = make_secret()
+    started = start_store_process("127.0.0.1", 0, secret)
+    assert started.process.stdin is not None
+    with join(StoreAddress(*started.endpoint, secret), "a") as worker:
+        started.process.stdin.close()  # as at the end of the starter
+        with StoreClient(*started.endpoint, secret) as client:
+            job = Job(client, StoreAddress(*started.endpoint, secret))
+            job.wait_until(lambda job: list(job.available) == [worker.identity], PATIENCE_S)
+    assert started.process.wait(PATIENCE_S) == 0  # when nobody needs it any more
+    assert started.process.stdout is not None
+    started.process.stdout.close()
+
+
+def test_a_store_that_cannot_listen_says_so() -> None:
+    with pytest.raises(StartError, match=r"the store cannot be started: .*192\.0\.2\.1"):
+        open_job_process("192.0.2.1")
+
+
+def test_what_a_worker_is_told_fits_into_an_environment() -> None:
+    told = Assignment(
+        StoreAddress("10.0.0.1", 4711, bytes(range(32))),
+        Place(5, 8, 1, 4, 1, 2, 3),
+        "node1-7",
+        "node1",
+        start_timeout_s=7.5,
+        network_interface="eth0",
+    )
+    assert Assignment.from_variables(told.variables()) == told
+    assert bytes(range(32)).hex() not in repr(told)
+    assert Assignment().variables() == {}
+    assert "HOROVOD_GENERATION" not in Assignment(place=Place()).variables()
+    with pytest.raises(UsageError, match="tell it both"):
+        join_as(Assignment())
+
+
+def test_a_worker_asks_for_its_place_if_it_was_told_none(job: Job) -> None:
+    identity = job.new_identity("a")
+    variables = job.assignment(Worker(identity, "a")).variables()
+    with join_as(Assignment.from_variables(variables)) as worker:
+        job.wait_until(lambda job: list(job.available) == [identity], PATIENCE_S)
+        job.begin_generation()
+        assert worker.await_place(-1, PATIENCE_S).place == Place()
