@@ -119,8 +119,9 @@ test-all: test-sanitizers test-jobs test-oldest test-libraries test ## all tests
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. A few of these tests belong to the core.
-STARTS_JOBS = $(wildcard tests/dist/test_*.py tests/examples/test_*.py)
-CORE_JOBS = $(addprefix tests/dist/test_,horovodrun.py faults.py torch_training.py) tests/examples/test_latency.py
+STARTS_JOBS = $(wildcard $(addsuffix /test_*.py,tests/dist tests/examples))
+CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/test_torch_training.py \
+            tests/examples/test_latency.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
 BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
