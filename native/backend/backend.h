@@ -1,4 +1,5 @@
-// What moves the data. A backend offers every collective or is not offered at all.
+// What moves the data. A backend offers every collective or is not offered at all: each of them has a switch over
+// Collective without a default, so that the compiler names the places where a new one is missing.
 #pragma once
 
 #include <memory>
@@ -7,23 +8,9 @@
 
 #include "base/buffer.h"
 #include "device/gpu.h"
+#include "plan/collective.h"
 
 namespace hvd {
-
-enum class OpKind : uint8_t {
-  kAllreduce,
-  kAllgather,
-  kBroadcast,
-  kAlltoall,
-  kReducescatter,
-  kBarrier,
-  kJoin,              // this rank takes part with neutral values until all ranks have joined
-  kAddProcessSet,     // an agreement of all ranks; nothing is moved
-  kRemoveProcessSet,  // likewise
-  kShareMemory,       // likewise: an array of each rank that all ranks of the host see
-};
-
-[[nodiscard]] const char* name_of(OpKind kind);
 
 // A run of elements in memory.
 struct Extent {
@@ -47,6 +34,10 @@ struct Batch {
   bool prescaled = false;        // whether any member may have another prescale than 1; the same on all members
   std::vector<Extent> inputs;
   std::vector<Extent> outputs;
+  int root = 0;  // of a broadcast, by set rank
+  // By set rank: the elements that it ends with (reduce and scatter) or gives (allgather).
+  std::vector<int64_t> counts;
+  std::vector<std::vector<int64_t>> splits;  // of an alltoall: splits[s][d] elements from set rank s to set rank d
   // Of an allreduce in place, if every member's inputs lie in memory that all members see: where each set rank's are.
   std::vector<std::vector<Extent>> reachable;
 
@@ -101,16 +92,8 @@ class Backend {
   // Whether it makes use of Batch::reachable.
   [[nodiscard]] virtual bool reduces_in_shared_memory() const { return false; }
 
-  virtual std::unique_ptr<Execution> allreduce(Batch batch) = 0;
-  // Each extent is a tensor that is combined by itself; the dtype is floating point. `op` means nothing here.
-  virtual std::unique_ptr<Execution> adasum(Batch batch) = 0;
-  // counts[r]: elements that set rank r ends with.
-  virtual std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) = 0;
-  // counts[r]: elements that set rank r gives.
-  virtual std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) = 0;
-  virtual std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) = 0;
-  // counts[s][d]: elements from set rank s to set rank d.
-  virtual std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) = 0;
+  // Begins to execute what all members of the set execute. Throws Error (kInternal) for what the batch does not allow.
+  virtual std::unique_ptr<Execution> execute(Collective collective, Batch batch) = 0;
 };
 
 }  // namespace hvd

@@ -273,17 +273,15 @@ bool interrupted() {
   return raised;
 }
 
+// ALLREDUCE, ADD_PROCESS_SET, ...: the numbers of what can be submitted.
 void bind_constants(nb::module_& module) {
-  module.attr("ALLREDUCE") = static_cast<int>(OpKind::kAllreduce);
-  module.attr("ALLGATHER") = static_cast<int>(OpKind::kAllgather);
-  module.attr("BROADCAST") = static_cast<int>(OpKind::kBroadcast);
-  module.attr("ALLTOALL") = static_cast<int>(OpKind::kAlltoall);
-  module.attr("REDUCESCATTER") = static_cast<int>(OpKind::kReducescatter);
-  module.attr("BARRIER") = static_cast<int>(OpKind::kBarrier);
-  module.attr("JOIN") = static_cast<int>(OpKind::kJoin);
-  module.attr("ADD_PROCESS_SET") = static_cast<int>(OpKind::kAddProcessSet);
-  module.attr("REMOVE_PROCESS_SET") = static_cast<int>(OpKind::kRemoveProcessSet);
-  module.attr("SHARE_MEMORY") = static_cast<int>(OpKind::kShareMemory);
+  for (int number = 0; number < kNumOpKinds; ++number) {
+    std::string name = name_of(static_cast<OpKind>(number));
+    for (char& letter : name) {
+      if (letter != '_') letter = static_cast<char>(letter - 'a' + 'A');
+    }
+    module.attr(name.c_str()) = number;
+  }
 }
 
 void bind_port(nb::module_& module) {

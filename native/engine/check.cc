@@ -13,12 +13,6 @@ namespace {
 // What one tensor, or one result, can have: more than any machine, and far from where arithmetic wraps.
 constexpr int64_t kMostBytes = int64_t{1} << 46;
 
-bool moves_data(OpKind kind) { return kind <= OpKind::kReducescatter; }
-
-bool goes_by_rows(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
-}
-
 // Bytes of a tensor, or nothing if its shape is none.
 std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
   auto bytes = static_cast<int64_t>(size_of(tensor.dtype));
@@ -40,7 +34,7 @@ std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
 }
 
 void check_outputs(const Operation& operation, const std::vector<int>& members, int set_rank) {
-  const bool scattered = operation.spec.kind == OpKind::kReducescatter;
+  const bool scattered = traits_of(operation.spec.kind).scatters;
   if (operation.outputs.size() != operation.inputs.size()) refuse(operation, "needs one output for each input");
   for (size_t i = 0; i < operation.inputs.size(); ++i) {
     Shape expected = operation.inputs[i].shape;
@@ -82,9 +76,10 @@ void check_reduce_op(const Operation& operation) {
   const ReduceOp op = operation.spec.reduce_op;
   const bool all_floating = std::all_of(operation.inputs.begin(), operation.inputs.end(),
                                         [](const Buffer& input) { return is_floating(input.dtype); });
-  const bool scatters = operation.spec.kind == OpKind::kReducescatter;
-  if (scatters && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
-    refuse_unsupported(operation, "reducescatter supports Sum and Average only, not " + std::string(name_of(op)));
+  const OpTraits traits = traits_of(operation.spec.kind);
+  if (traits.sums_only && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
+    refuse_unsupported(operation,
+                       std::string(traits.name) + " supports Sum and Average only, not " + std::string(name_of(op)));
   }
   if (op == ReduceOp::kAdasum && !all_floating) {
     refuse_unsupported(operation, "Adasum needs tensors of a floating type");
@@ -105,22 +100,22 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   if ((operation.spec.name == kJoinName) != (kind == OpKind::kJoin)) {
     refuse(operation, std::string("the name ") + kJoinName + " belongs to join, which has no other");
   }
-  if (!moves_data(kind)) return;
+  const OpTraits traits = traits_of(kind);
+  if (!traits.moves_data) return;
   if (operation.inputs.empty()) refuse(operation, "needs at least one tensor");
   operation.spec.on_gpu = operation.device != kCpuDevice;
   for (const Buffer& input : operation.inputs) {
     operation.spec.tensors.push_back({input.dtype, input.shape});
-    if (goes_by_rows(kind) && input.shape.empty()) {
+    if (traits.by_rows && input.shape.empty()) {
       refuse(operation, std::string(name_of(kind)) + " works along the first dimension, but the tensor is a scalar");
     }
   }
-  if (kind == OpKind::kAllreduce || kind == OpKind::kReducescatter) check_reduce_op(operation);
+  if (traits.reduces) check_reduce_op(operation);
   if (kind == OpKind::kAlltoall) check_splits(operation, members.size());
   if (kind == OpKind::kBroadcast && std::find(members.begin(), members.end(), operation.spec.root) == members.end()) {
     refuse(operation, "root rank " + std::to_string(operation.spec.root) + " is not a member of the process set");
   }
-  const bool has_outputs = kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
-  if (has_outputs) check_outputs(operation, members, operation.set_rank);
+  if (traits.fills_outputs) check_outputs(operation, members, operation.set_rank);
 }
 
 int common_device(const Operation& operation) {
@@ -145,7 +140,8 @@ void check_received(const RequestSpec& spec, const std::string& from) {
                                           ". It runs another version, or its memory is damaged");
   };
   if ((spec.name == kJoinName) != (spec.kind == OpKind::kJoin)) refuse("takes the name of join");
-  if (!moves_data(spec.kind)) {
+  const OpTraits traits = traits_of(spec.kind);
+  if (!traits.moves_data) {
     if (!spec.tensors.empty() || spec.on_gpu) refuse("has tensors, but moves no data");
     return;
   }
@@ -154,7 +150,7 @@ void check_received(const RequestSpec& spec, const std::string& from) {
   const bool needs_floats = spec.weighted || spec.reduce_op == ReduceOp::kAdasum;
   int64_t total = 0;
   for (const TensorSpec& tensor : spec.tensors) {
-    if (goes_by_rows(spec.kind) && tensor.shape.empty()) refuse("is a scalar without rows");
+    if (traits.by_rows && tensor.shape.empty()) refuse("is a scalar without rows");
     const std::optional<int64_t> bytes = bytes_of(tensor);
     total += bytes.value_or(0);
     if (!bytes || total > kMostBytes) refuse("has the impossible shape " + to_string(tensor.shape));

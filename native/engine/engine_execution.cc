@@ -51,8 +51,7 @@ Batch Engine::batch_of(ProcessSet& set, const std::vector<std::shared_ptr<Operat
   batch.set_rank = set.set_rank;
   batch.dtype = dtype;
   place_on_gpu(operations, response, batch);
-  const bool reduces = spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
-  if (!reduces) return batch;
+  if (!traits_of(spec.kind).reduces) return batch;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
   batch.prescale = operation.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
@@ -94,26 +93,21 @@ void Engine::execute(ProcessSet& set, const Response& response) {
     counters_.fused_operations.fetch_add(operations.size(), std::memory_order_relaxed);
   }
   const std::shared_ptr<Operation>& first = operations.front();
-  switch (first->spec.kind) {
-    case OpKind::kAllreduce:
-    case OpKind::kBroadcast:
+  switch (collective_of(first->spec.kind, first->spec.reduce_op)) {
+    case Collective::kAllreduce:
+    case Collective::kAdasum:
+    case Collective::kBroadcast:
       start_fused(set, operations, response);
       break;
-    case OpKind::kAllgather:
+    case Collective::kAllgather:
       start_allgather(set, first, response);
       break;
-    case OpKind::kAlltoall:
+    case Collective::kAlltoall:
       start_alltoall(set, first, response);
       break;
-    case OpKind::kReducescatter:
+    case Collective::kReducescatter:
       start_reducescatter(set, first, response);
       break;
-    case OpKind::kBarrier:
-    case OpKind::kJoin:
-    case OpKind::kAddProcessSet:
-    case OpKind::kRemoveProcessSet:
-    case OpKind::kShareMemory:
-      throw Error(ErrorKind::kInternal, std::string(name_of(first->spec.kind)) + " has nothing to execute");
   }
 }
 
@@ -157,14 +151,9 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
   const std::optional<int> root = set.set_rank_of(spec.root);
   if (is_broadcast && !root) throw Error(ErrorKind::kInternal, spec.name + " has a root that is not a member");
   for (auto& [dtype, batch] : batches) {
-    Backend& backend = backend_for(*operations.front());
-    if (is_broadcast) {
-      start(set, backend.broadcast(std::move(batch), *root), operations);
-    } else if (spec.reduce_op == ReduceOp::kAdasum) {
-      start(set, backend.adasum(std::move(batch)), operations);
-    } else {
-      start(set, backend.allreduce(std::move(batch)), operations);
-    }
+    if (root) batch.root = *root;
+    const Collective collective = collective_of(spec.kind, spec.reduce_op);
+    start(set, backend_for(*operations.front()).execute(collective, std::move(batch)), operations);
   }
 }
 
@@ -183,7 +172,8 @@ void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& 
     Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
     batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
     batch.outputs = {{operation->results.back().data.get(), num_rows * bytes_per_row(input)}};
-    start(set, backend_for(*operation).allgather(std::move(batch), counts), {operation});
+    batch.counts = std::move(counts);
+    start(set, backend_for(*operation).execute(Collective::kAllgather, std::move(batch)), {operation});
   }
 }
 
@@ -210,21 +200,21 @@ void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& o
   Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
   batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
   batch.outputs = {{operation->results.back().data.get(), num_rows * row_bytes}};
-  start(set, backend_for(*operation).alltoall(std::move(batch), counts), {operation});
+  batch.splits = std::move(counts);
+  start(set, backend_for(*operation).execute(Collective::kAlltoall, std::move(batch)), {operation});
 }
 
 void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation,
                                  const Response& response) {
   for (size_t i = 0; i < operation->inputs.size(); ++i) {
     const Buffer& input = operation->inputs[i];
-    std::vector<int64_t> counts;
-    for (int member = 0; member < set.size(); ++member) {
-      counts.push_back(share_of(input.shape.front(), member, set.size()).size() * row_elements(input.shape));
-    }
     Batch batch = batch_of(set, {operation}, input.dtype, response);
+    for (int member = 0; member < set.size(); ++member) {
+      batch.counts.push_back(share_of(input.shape.front(), member, set.size()).size() * row_elements(input.shape));
+    }
     batch.inputs = {{input.data, input.count()}};
     batch.outputs = {{operation->outputs[i].data, operation->outputs[i].count()}};
-    start(set, backend_for(*operation).reducescatter(std::move(batch), counts), {operation});
+    start(set, backend_for(*operation).execute(Collective::kReducescatter, std::move(batch)), {operation});
   }
 }
 

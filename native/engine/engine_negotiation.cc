@@ -186,7 +186,7 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
   }
   const std::shared_ptr<Operation> operation = take(set, response.names.at(0));
   const OpKind kind = operation->spec.kind;
-  if (kind != OpKind::kAllreduce && kind <= OpKind::kReducescatter) {
+  if (kind != OpKind::kAllreduce && traits_of(kind).moves_data) {
     throw Error(ErrorKind::kInternal,
                 "the coordinator sent a result of " + operation->spec.name + ", which the members have to execute");
   }

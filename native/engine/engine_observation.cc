@@ -1,42 +1,26 @@
 // What the engine notes of its own work: events for the timeline, costs of batches for tuning.
 #include <algorithm>
-#include <array>
+#include <string>
 
 #include "engine/engine.h"
 
 namespace hvd {
 namespace {
 
-// The words of an operation's phases in the timeline.
-struct Phases {
-  const char* negotiation;
-  const char* operation;
-  const char* execution;
-};
-
-const Phases& phases_of(const RequestSpec& spec) {
-  static constexpr Phases kAdasum{"NEGOTIATE_ADASUM", "ADASUM", "NATIVE_ADASUM"};
-  static constexpr std::array<Phases, 10> kByKind{{
-      {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "NATIVE_ALLREDUCE"},
-      {"NEGOTIATE_ALLGATHER", "ALLGATHER", "NATIVE_ALLGATHER"},
-      {"NEGOTIATE_BROADCAST", "BROADCAST", "NATIVE_BROADCAST"},
-      {"NEGOTIATE_ALLTOALL", "ALLTOALL", "NATIVE_ALLTOALL"},
-      {"NEGOTIATE_REDUCESCATTER", "REDUCESCATTER", "NATIVE_REDUCESCATTER"},
-      {"NEGOTIATE_BARRIER", "BARRIER", ""},
-      {"NEGOTIATE_JOIN", "JOIN", ""},
-      {"NEGOTIATE_ADD_PROCESS_SET", "ADD_PROCESS_SET", ""},
-      {"NEGOTIATE_REMOVE_PROCESS_SET", "REMOVE_PROCESS_SET", ""},
-      {"NEGOTIATE_SHARE_MEMORY", "SHARE_MEMORY", ""},
-  }};
-  if (spec.kind == OpKind::kAllreduce && spec.reduce_op == ReduceOp::kAdasum) return kAdasum;
-  return kByKind.at(static_cast<size_t>(spec.kind));
+// The words of an operation's phases in the timeline: NEGOTIATE_ALLREDUCE, ALLREDUCE, NATIVE_ALLREDUCE.
+std::string word_of(const RequestSpec& spec) {
+  const bool adasum = spec.kind == OpKind::kAllreduce && spec.reduce_op == ReduceOp::kAdasum;
+  std::string word = adasum ? "adasum" : name_of(spec.kind);
+  for (char& letter : word) {
+    if (letter != '_') letter = static_cast<char>(letter - 'a' + 'A');
+  }
+  return word;
 }
+
+std::string negotiation_of(const RequestSpec& spec) { return "NEGOTIATE_" + word_of(spec); }
 
 // Of tensors on a GPU: until it is in a stream.
-std::string execution_of(const RequestSpec& spec) {
-  const std::string native = phases_of(spec).execution;
-  return spec.on_gpu ? "GPU_" + native.substr(native.find('_') + 1) : native;
-}
+std::string execution_of(const RequestSpec& spec) { return (spec.on_gpu ? "GPU_" : "NATIVE_") + word_of(spec); }
 
 TimePoint steady_now() { return std::chrono::steady_clock::now(); }
 
@@ -47,7 +31,7 @@ TimePoint steady_now() { return std::chrono::steady_clock::now(); }
 void Engine::record_submission(const Operation& operation) {
   TimelineRecorder& recorder = timeline_->recorder();
   if (!recorder.active()) return;
-  recorder.begin(operation.spec.name, phases_of(operation.spec).negotiation, steady_now());
+  recorder.begin(operation.spec.name, negotiation_of(operation.spec), steady_now());
 }
 
 void Engine::record_announcement(int peer, const Announcement& announcement) {
@@ -62,7 +46,7 @@ void Engine::record_answer(const Operation& operation, bool failed) {
   if (!recorder.active()) return;
   const TimePoint now = steady_now();
   if (!operation.stands_in) recorder.end(operation.spec.name, now);
-  recorder.begin(operation.spec.name, failed ? "ERROR" : phases_of(operation.spec).operation, now);
+  recorder.begin(operation.spec.name, failed ? "ERROR" : word_of(operation.spec), now);
 }
 
 void Engine::record_execution(const Active& active, bool begins) {

@@ -69,8 +69,7 @@ size_t RequestSpec::total_bytes() const {
 std::string RequestSpec::describe(const std::string& call_site) const {
   std::ostringstream text;
   text << name_of(kind);
-  const bool reduces = kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
-  if (reduces) text << "(" << name_of(reduce_op) << ")";
+  if (traits_of(kind).reduces) text << "(" << name_of(reduce_op) << ")";
   if (kind == OpKind::kBroadcast) text << " from root rank " << root;
   for (size_t i = 0; i < tensors.size() && i < 4; ++i) {
     text << (i == 0 ? " of " : ", ") << name_of(tensors[i].dtype) << " " << to_string(tensors[i].shape);

@@ -41,7 +41,7 @@ struct RequestSpec {
   // "allreduce(Sum) of float32 [2, 3] on a GPU at train.py:12"; the CPU is not named, and the call site may be empty.
   [[nodiscard]] std::string describe(const std::string& call_site) const;
   [[nodiscard]] size_t total_bytes() const;
-  [[nodiscard]] bool first_dimension_differs() const { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
+  [[nodiscard]] bool first_dimension_differs() const { return traits_of(kind).rows_may_differ; }
 
   void write(WireWriter& out) const;
   static RequestSpec read(WireReader& in);

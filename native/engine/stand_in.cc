@@ -32,12 +32,12 @@ OwnedArray make_neutral_on(const std::shared_ptr<EngineDevice>& device, DType dt
 void give_neutral_memory(Operation& operation, int num_members, const std::shared_ptr<EngineDevice>& device) {
   const RequestSpec& spec = operation.spec;
   const ReduceOp op = spec.reduce_op == ReduceOp::kAverage ? ReduceOp::kSum : spec.reduce_op;
-  const bool reduces = spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
+  const OpTraits traits = traits_of(spec.kind);
   const auto make = [&](DType dtype, const Shape& shape) {
     return device == nullptr ? make_array(dtype, shape) : make_device_array(device, dtype, shape);
   };
   const auto make_input = [&](DType dtype, const Shape& shape) {
-    if (!reduces) return make(dtype, shape);
+    if (!traits.reduces) return make(dtype, shape);
     if (device == nullptr) return make_neutral(dtype, op, shape);
     return make_neutral_on(device, dtype, op, shape, operation.scratch);
   };
@@ -46,7 +46,7 @@ void give_neutral_memory(Operation& operation, int num_members, const std::share
     if (spec.first_dimension_differs()) shape.front() = 0;
     operation.scratch.push_back(make_input(tensor.dtype, shape));
     operation.inputs.push_back(view(operation.scratch.back()));
-    if (spec.kind == OpKind::kReducescatter) {
+    if (traits.scatters) {
       shape.front() = share_of(shape.front(), operation.set_rank, num_members).size();
       operation.outputs.push_back(view(operation.scratch.emplace_back(make(tensor.dtype, shape))));
     } else {

@@ -52,8 +52,8 @@ struct CostTopology {
 // Seconds until all ranks have the reduction of `bytes`, in frames of at most `frame_bytes`.
 [[nodiscard]] double estimate_allreduce(Algorithm algorithm, const CostTopology& topology, int64_t bytes,
                                         int64_t frame_bytes, const CostConstants& constants);
-// Likewise for an allgather or a reducescatter with a result or input of `bytes` on all ranks together; kDirect, kRing
-// or kHierarchical.
+// Likewise for a collective that moves a block for each rank, of `bytes` on all ranks together; kDirect, kRing or
+// kHierarchical.
 [[nodiscard]] double estimate_gather(Algorithm algorithm, const CostTopology& topology, int64_t bytes,
                                      int64_t frame_bytes, const CostConstants& constants);
 [[nodiscard]] double estimate_broadcast(Spread spread, const CostTopology& topology, int64_t bytes, int64_t frame_bytes,

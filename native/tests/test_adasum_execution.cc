@@ -92,7 +92,7 @@ std::unique_ptr<Execution> start(BackendWorld& world, int rank, DType dtype, Ten
   batch.prescale = options.prescale;
   batch.postscale = options.postscale;
   tensors.put_into(batch, which, options.in_place);
-  return world.backend(rank).adasum(std::move(batch));
+  return world.backend(rank).execute(Collective::kAdasum, std::move(batch));
 }
 
 template <class T>
@@ -262,7 +262,7 @@ TEST("adasum execution: many at a time do not mix, also with allreduces between 
           executions[place].push_back(start(world, rank, DType::kFloat32, all[place], {index}, {.sequence = sequence}));
           Batch batch = world.batch_of(rank, DType::kFloat32, sequence + 1);
           sums[place].put_into(batch, {index});
-          executions[place].push_back(world.backend(rank).allreduce(std::move(batch)));
+          executions[place].push_back(world.backend(rank).execute(Collective::kAllreduce, std::move(batch)));
         }
       }
       REQUIRE(world.run(executions));

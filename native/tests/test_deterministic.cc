@@ -52,7 +52,8 @@ Results<T> results_of(BackendWorld& world, DType dtype, std::vector<Tensors<T>> 
       batch.prescale = factors.prescale;
       batch.postscale = factors.postscale;
       all[rank].put_into(batch, which);
-      executions[rank].push_back(world.backend(static_cast<int>(rank)).allreduce(std::move(batch)));
+      executions[rank].push_back(
+          world.backend(static_cast<int>(rank)).execute(Collective::kAllreduce, std::move(batch)));
     }
     REQUIRE(world.run(executions));
     ++sequence;
@@ -124,7 +125,9 @@ TEST("deterministic: reducescatter reduces in the order of the ranks") {
       Batch batch = world.batch_of(static_cast<int>(rank), DType::kFloat32, 0);
       batch.inputs = {Tensors<float>::extent_of(all[rank].inputs[4])};
       batch.outputs = {Tensors<float>::extent_of(mine[rank])};
-      executions[rank].push_back(world.backend(static_cast<int>(rank)).reducescatter(std::move(batch), counts));
+      batch.counts = counts;
+      executions[rank].push_back(
+          world.backend(static_cast<int>(rank)).execute(Collective::kReducescatter, std::move(batch)));
     }
     REQUIRE(world.run(executions));
     outputs.push_back(mine);

@@ -47,7 +47,7 @@ void check_allreduce(NcclWorld& world, int rank, DType dtype, ReduceOp op) {
   Batch batch = world.batch(rank, dtype, op);
   batch.inputs = {first.extent(), none.extent(), second.extent()};
   batch.outputs = {extent(output, 37), none.extent(), second.extent()};
-  const auto execution = world.rank(rank).backend().allreduce(std::move(batch));
+  const auto execution = world.rank(rank).backend().execute(Collective::kAllreduce, std::move(batch));
   world.rank(rank).finish(*execution);
   const auto expected = [&](int64_t i) { return reduced(dtype, op, world.size(), i); };
   check_values(output, dtype, 37, expected);
@@ -91,7 +91,7 @@ void check_factors(std::vector<double> prescales, double postscale, int divisor)
       batch.divisor = divisor;
       batch.inputs = batch.outputs = {tensor.extent()};
       REQUIRE(nccl::NcclBackend::serves(batch));
-      const auto execution = world.rank(rank).backend().allreduce(std::move(batch));
+      const auto execution = world.rank(rank).backend().execute(Collective::kAllreduce, std::move(batch));
       world.rank(rank).finish(*execution);
       check_values(tensor.memory, dtype, 100, [&](int64_t i) {
         double sum = 0;
@@ -128,7 +128,8 @@ TEST("nccl: equal and unequal shares are reduced and scattered") {
         Batch batch = world.batch(rank, DType::kInt32);
         batch.inputs = {input.extent()};
         batch.outputs = {extent(output, *me)};
-        const auto execution = world.rank(rank).backend().reducescatter(std::move(batch), counts);
+        batch.counts = counts;
+        const auto execution = world.rank(rank).backend().execute(Collective::kReducescatter, std::move(batch));
         world.rank(rank).finish(*execution);
         check_values(output, DType::kInt32, *me,
                      [&](int64_t i) { return reduced(DType::kInt32, ReduceOp::kSum, world.size(), before + i); });
@@ -152,7 +153,8 @@ TEST("nccl: equal and unequal shares are gathered") {
         Batch batch = world.batch(rank, DType::kUInt8);
         batch.inputs = {input.extent()};
         batch.outputs = {extent(output, total)};
-        const auto execution = world.rank(rank).backend().allgather(std::move(batch), counts);
+        batch.counts = counts;
+        const auto execution = world.rank(rank).backend().execute(Collective::kAllgather, std::move(batch));
         world.rank(rank).finish(*execution);
         check_values(output, DType::kUInt8, total, [&](int64_t i) {
           int from = 0;
@@ -176,7 +178,8 @@ TEST("nccl: several tensors are broadcast from any rank") {
         const Tensor second(world, rank, DType::kUInt8, ReduceOp::kSum, 3);
         Batch batch = world.batch(rank, DType::kUInt8);
         batch.inputs = batch.outputs = {first.extent(), none.extent(), second.extent()};
-        const auto execution = world.rank(rank).backend().broadcast(std::move(batch), root);
+        batch.root = root;
+        const auto execution = world.rank(rank).backend().execute(Collective::kBroadcast, std::move(batch));
         world.rank(rank).finish(*execution);
         const auto expected = [&](int64_t i) { return sample(DType::kUInt8, ReduceOp::kSum, root, i); };
         check_values(first.memory, DType::kUInt8, 1000, expected);
@@ -197,7 +200,8 @@ void check_alltoall(NcclWorld& world, int rank, const std::vector<std::vector<in
   Batch batch = world.batch(rank, DType::kUInt8);
   batch.inputs = {input.extent()};
   batch.outputs = {extent(output, received)};
-  const auto execution = world.rank(rank).backend().alltoall(std::move(batch), counts);
+  batch.splits = counts;
+  const auto execution = world.rank(rank).backend().execute(Collective::kAlltoall, std::move(batch));
   world.rank(rank).finish(*execution);
   std::vector<double> expected;
   for (size_t from = 0; from < counts.size(); ++from) {
@@ -235,7 +239,7 @@ TEST("nccl: callers go on when a batch is on its stream, which waits for what ma
     Batch batch = world.batch(rank, DType::kFloat32);
     batch.inputs = batch.outputs = {tensor.extent()};
     batch.ready.push_back(me.gpu()->record(callers));
-    const auto execution = me.backend().allreduce(std::move(batch));
+    const auto execution = me.backend().execute(Collective::kAllreduce, std::move(batch));
     me.advance_until(*execution, [&] { return execution->handed_over(); });
     REQUIRE(execution->finished() != nullptr);
     CHECK(!execution->finished()->reached());
@@ -267,7 +271,7 @@ TEST("nccl: batches of process sets overlap, and each set keeps its order") {
         const Tensor& tensor = tensors.emplace_back(world, rank, DType::kInt64, ReduceOp::kSum, 100 + round);
         Batch batch = world.batch(rank, DType::kInt64, ReduceOp::kSum, set);
         batch.inputs = batch.outputs = {tensor.extent()};
-        executions.push_back(me.backend().allreduce(std::move(batch)));
+        executions.push_back(me.backend().execute(Collective::kAllreduce, std::move(batch)));
         set_of.push_back(set);
       }
     }

@@ -50,7 +50,7 @@ struct Flight {
     batch.prescaled = prescale != 1.0;
     batch.inputs = batch.outputs = {{memory.data(), 1000}};
     batch.what = "allreduce.grad";
-    execution = me->backend().allreduce(std::move(batch));
+    execution = me->backend().execute(Collective::kAllreduce, std::move(batch));
   }
   [[nodiscard]] std::string error() {
     return error_of([&] { me->finish(*execution); });
@@ -275,7 +275,8 @@ TEST("nccl failures: what NCCL was not prepared for is refused") {
   const auto refuse = [&](const std::function<void(Batch&)>& change) {
     Batch batch = world.batch(0, DType::kFloat32);
     change(batch);
-    return error_of([&] { static_cast<void>(world.rank(0).backend().allreduce(std::move(batch))); });
+    return error_of(
+        [&] { static_cast<void>(world.rank(0).backend().execute(Collective::kAllreduce, std::move(batch))); });
   };
   expect(refuse([](Batch& batch) { batch.set = 5; }), {"allreduce.x: NCCL was given a batch"});
   expect(refuse([](Batch& batch) { batch.devices = {0, 3}; }), {"allreduce.x: NCCL was given a batch"});

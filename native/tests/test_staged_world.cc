@@ -51,19 +51,13 @@ std::vector<int64_t> Work::output_counts(int rank) const {
 }
 
 std::unique_ptr<Execution> Work::start(Backend& backend, Batch batch) const {
-  if (adasum) return backend.adasum(std::move(batch));
-  switch (kind) {
-    case OpKind::kBroadcast:
-      return backend.broadcast(std::move(batch), root);
-    case OpKind::kAllgather:
-      return backend.allgather(std::move(batch), counts.front());
-    case OpKind::kReducescatter:
-      return backend.reducescatter(std::move(batch), counts.front());
-    case OpKind::kAlltoall:
-      return backend.alltoall(std::move(batch), counts);
-    default:
-      return backend.allreduce(std::move(batch));
+  batch.root = root;
+  if (kind == OpKind::kAlltoall) {
+    batch.splits = counts;
+  } else if (!counts.empty()) {
+    batch.counts = counts.front();
   }
+  return backend.execute(collective_of(kind, adasum ? ReduceOp::kAdasum : op), std::move(batch));
 }
 
 std::vector<Values> random_inputs(const Work& work, int rank, uint64_t seed) {

@@ -11,8 +11,8 @@ GpuAgreement::GpuAgreement(Backend& host, const Batch& like, uint32_t sequence, 
   batch.set_rank = like.set_rank;
   batch.inputs = {{mine_.data(), static_cast<int64_t>(mine_.size())}};
   batch.outputs = {{all_.data(), static_cast<int64_t>(all_.size())}};
-  const std::vector<int64_t> counts(like.members.size(), static_cast<int64_t>(GpuCard::kBytes));
-  exchange_ = host.allgather(std::move(batch), counts);
+  batch.counts.assign(like.members.size(), static_cast<int64_t>(GpuCard::kBytes));
+  exchange_ = host.execute(Collective::kAllgather, std::move(batch));
 }
 
 std::vector<GpuCard> GpuAgreement::cards() const {

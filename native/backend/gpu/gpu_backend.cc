@@ -110,52 +110,26 @@ void GpuBackend::announce(const Batch& batch, const GpuPath& path) {
       who + " go through host memory" + (path.by_need ? ", which is slower than NCCL" : "") + ": " + path.reason);
 }
 
-std::unique_ptr<Execution> GpuBackend::execute(Batch batch, bool staged_only, Begin begin) {
+std::unique_ptr<Execution> GpuBackend::execute(Collective collective, Batch batch) {
   std::shared_ptr<GpuRoute>& route = routes_[{batch.set, batch.devices}];
   if (route == nullptr) {
     const uint32_t sequence = num_agreements_[batch.set]++;
     route =
         std::make_shared<GpuRoute>(*this, std::make_unique<GpuAgreement>(*host_, batch, sequence, make_card(batch)));
   }
-  return std::make_unique<GpuExecution>(route, std::move(batch), staged_only, std::move(begin));
+  return std::make_unique<GpuExecution>(route, collective, std::move(batch));
 }
 
-std::unique_ptr<Execution> GpuBackend::begin_on(GpuPath::Kind kind, bool staged_only, Batch batch, const Begin& begin) {
-  const bool by_nccl = kind == GpuPath::Kind::kNccl && !staged_only && nccl::NcclBackend::serves(batch);
-  if (!by_nccl) return begin(staged(), std::move(batch));
+bool GpuBackend::goes_by_nccl(GpuPath::Kind kind, Collective collective, const Batch& batch) const {
+  if (kind != GpuPath::Kind::kNccl || collective == Collective::kAdasum) return false;
+  if (surroundings_.deterministic && reduces(collective)) return false;
+  return nccl::NcclBackend::serves(batch);
+}
+
+std::unique_ptr<Execution> GpuBackend::begin_on(GpuPath::Kind kind, Collective collective, Batch batch) {
+  if (!goes_by_nccl(kind, collective, batch)) return staged().execute(collective, std::move(batch));
   ++num_nccl_batches_;
-  return begin(nccl(), std::move(batch));
-}
-
-std::unique_ptr<Execution> GpuBackend::allreduce(Batch batch) {
-  return execute(std::move(batch), surroundings_.deterministic,
-                 [](Backend& backend, Batch given) { return backend.allreduce(std::move(given)); });
-}
-
-std::unique_ptr<Execution> GpuBackend::adasum(Batch batch) {
-  return execute(std::move(batch), true,
-                 [](Backend& backend, Batch given) { return backend.adasum(std::move(given)); });
-}
-
-std::unique_ptr<Execution> GpuBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
-  return execute(std::move(batch), surroundings_.deterministic,
-                 [counts](Backend& backend, Batch given) { return backend.reducescatter(std::move(given), counts); });
-}
-
-std::unique_ptr<Execution> GpuBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
-  return execute(std::move(batch), false,
-                 [counts](Backend& backend, Batch given) { return backend.allgather(std::move(given), counts); });
-}
-
-std::unique_ptr<Execution> GpuBackend::broadcast(Batch batch, int root_set_rank) {
-  return execute(std::move(batch), false, [root_set_rank](Backend& backend, Batch given) {
-    return backend.broadcast(std::move(given), root_set_rank);
-  });
-}
-
-std::unique_ptr<Execution> GpuBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
-  return execute(std::move(batch), false,
-                 [counts](Backend& backend, Batch given) { return backend.alltoall(std::move(given), counts); });
+  return nccl().execute(collective, std::move(batch));
 }
 
 }  // namespace hvd

@@ -48,23 +48,16 @@ class GpuBackend final : public Backend {
   void remove_process_set(uint32_t id) override;
   void give_up(const std::string& reason) override;
 
-  std::unique_ptr<Execution> allreduce(Batch batch) override;
-  std::unique_ptr<Execution> adasum(Batch batch) override;
-  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
-  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+  std::unique_ptr<Execution> execute(Collective collective, Batch batch) override;
 
   // Batches that NCCL was given, for tests and statistics.
   [[nodiscard]] uint64_t num_nccl_batches() const { return num_nccl_batches_; }
 
  private:
   friend class GpuRoute;
-  // Gives the batch to one of the two backends.
-  using Begin = std::function<std::unique_ptr<Execution>(Backend&, Batch)>;
 
-  std::unique_ptr<Execution> execute(Batch batch, bool staged_only, Begin begin);
-  std::unique_ptr<Execution> begin_on(GpuPath::Kind kind, bool staged_only, Batch batch, const Begin& begin);
+  [[nodiscard]] bool goes_by_nccl(GpuPath::Kind kind, Collective collective, const Batch& batch) const;
+  std::unique_ptr<Execution> begin_on(GpuPath::Kind kind, Collective collective, Batch batch);
   [[nodiscard]] GpuCard make_card(const Batch& batch);
   [[nodiscard]] nccl::NcclBackend& nccl();
   [[nodiscard]] StagedBackend& staged();

@@ -25,11 +25,11 @@ bool GpuRoute::advance() {
 }
 
 void GpuRoute::begin(GpuExecution& execution) {
-  execution.inner_ = backend_.begin_on(*kind_, execution.staged_only_, std::move(execution.batch_), execution.begin_);
+  execution.inner_ = backend_.begin_on(*kind_, execution.collective_, std::move(execution.batch_));
 }
 
-GpuExecution::GpuExecution(std::shared_ptr<GpuRoute> route, Batch batch, bool staged_only, GpuRoute::Begin begin)
-    : route_(std::move(route)), batch_(std::move(batch)), staged_only_(staged_only), begin_(std::move(begin)) {
+GpuExecution::GpuExecution(std::shared_ptr<GpuRoute> route, Collective collective, Batch batch)
+    : route_(std::move(route)), collective_(collective), batch_(std::move(batch)) {
   route_->enter(*this);
 }
 

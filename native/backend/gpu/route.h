@@ -14,8 +14,6 @@ class GpuExecution;
 
 class GpuRoute {
  public:
-  using Begin = std::function<std::unique_ptr<Execution>(Backend&, Batch)>;
-
   GpuRoute(GpuBackend& backend, std::unique_ptr<GpuAgreement> agreement)
       : backend_(backend), agreement_(std::move(agreement)) {}
 
@@ -38,7 +36,7 @@ class GpuRoute {
 
 class GpuExecution final : public Execution {
  public:
-  GpuExecution(std::shared_ptr<GpuRoute> route, Batch batch, bool staged_only, GpuRoute::Begin begin);
+  GpuExecution(std::shared_ptr<GpuRoute> route, Collective collective, Batch batch);
   GpuExecution(const GpuExecution&) = delete;
   GpuExecution& operator=(const GpuExecution&) = delete;
   ~GpuExecution() override;
@@ -57,9 +55,8 @@ class GpuExecution final : public Execution {
   friend class GpuRoute;
 
   std::shared_ptr<GpuRoute> route_;
+  Collective collective_;
   Batch batch_;  // until it begins
-  bool staged_only_;
-  GpuRoute::Begin begin_;
   std::unique_ptr<Execution> inner_;
 };
 

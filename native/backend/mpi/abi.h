@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace hvd::mpi {
 
@@ -69,40 +70,48 @@ inline constexpr int kLeastTagUpperBound = 32767;
 // The standard has no const here, which makes no difference to a caller.
 using UserFunction = void(const void* in, void* inout, const Count* count, const Datatype* datatype);
 
+// Member, name in the library, signature.
+#define HVD_MPI_FUNCTIONS(X)                                                                                          \
+  X(abi_get_version, MPI_Abi_get_version, int(int* major, int* minor))                                                \
+  X(get_library_version, MPI_Get_library_version, int(char* version, int* length))                                    \
+  X(initialized, MPI_Initialized, int(int* flag))                                                                     \
+  X(finalized, MPI_Finalized, int(int* flag))                                                                         \
+  X(init_thread, MPI_Init_thread, int(int* argc, char*** argv, int required, int* provided))                          \
+  X(query_thread, MPI_Query_thread, int(int* provided))                                                               \
+  X(finalize, MPI_Finalize, int())                                                                                    \
+  X(error_string, MPI_Error_string, int(int code, char* text, int* length))                                           \
+  X(comm_rank, MPI_Comm_rank, int(Comm comm, int* rank))                                                              \
+  X(comm_size, MPI_Comm_size, int(Comm comm, int* size))                                                              \
+  X(comm_split, MPI_Comm_split, int(Comm comm, int color, int key, Comm* made))                                       \
+  X(comm_group, MPI_Comm_group, int(Comm comm, Group * group))                                                        \
+  X(comm_create_group, MPI_Comm_create_group, int(Comm comm, Group group, int tag, Comm* made))                       \
+  X(comm_set_errhandler, MPI_Comm_set_errhandler, int(Comm comm, Errhandler handler))                                 \
+  X(comm_free, MPI_Comm_free, int(Comm * comm))                                                                       \
+  X(group_incl, MPI_Group_incl, int(Group group, int count, const int* ranks, Group* made))                           \
+  X(group_free, MPI_Group_free, int(Group * group))                                                                   \
+  X(op_create, MPI_Op_create_c, int(UserFunction * function, int commutes, Op* op))                                   \
+  X(testall, MPI_Testall, int(int count, Request* requests, int* flag, Status* statuses))                             \
+  X(isend, MPI_Isend_c,                                                                                               \
+    int(const void* data, Count count, Datatype datatype, int to, int tag, Comm comm, Request* request))              \
+  X(irecv, MPI_Irecv_c,                                                                                               \
+    int(void* data, Count count, Datatype datatype, int from, int tag, Comm comm, Request* request))                  \
+  X(ibcast, MPI_Ibcast_c, int(void* data, Count count, Datatype datatype, int root, Comm comm, Request* request))     \
+  X(iallreduce, MPI_Iallreduce_c,                                                                                     \
+    int(const void* input, void* output, Count count, Datatype datatype, Op op, Comm comm, Request* request))         \
+  X(ireduce_scatter, MPI_Ireduce_scatter_c,                                                                           \
+    int(const void* input, void* output, const Count* counts, Datatype datatype, Op op, Comm comm, Request* request)) \
+  X(iallgatherv, MPI_Iallgatherv_c,                                                                                   \
+    int(const void* input, Count count, Datatype input_type, void* output, const Count* counts, const Aint* offsets,  \
+        Datatype output_type, Comm comm, Request* request))                                                           \
+  X(ialltoallv, MPI_Ialltoallv_c,                                                                                     \
+    int(const void* input, const Count* input_counts, const Aint* input_offsets, Datatype input_type, void* output,   \
+        const Count* output_counts, const Aint* output_offsets, Datatype output_type, Comm comm, Request* request))
+
 // The functions of a library; a test brings its own.
 struct Functions {
-  int (*abi_get_version)(int* major, int* minor) = nullptr;
-  int (*get_library_version)(char* version, int* length) = nullptr;
-  int (*initialized)(int* flag) = nullptr;
-  int (*finalized)(int* flag) = nullptr;
-  int (*init_thread)(int* argc, char*** argv, int required, int* provided) = nullptr;
-  int (*query_thread)(int* provided) = nullptr;
-  int (*finalize)() = nullptr;
-  int (*error_string)(int code, char* text, int* length) = nullptr;
-  int (*comm_rank)(Comm comm, int* rank) = nullptr;
-  int (*comm_size)(Comm comm, int* size) = nullptr;
-  int (*comm_split)(Comm comm, int color, int key, Comm* made) = nullptr;
-  int (*comm_group)(Comm comm, Group* group) = nullptr;
-  int (*comm_create_group)(Comm comm, Group group, int tag, Comm* made) = nullptr;
-  int (*comm_set_errhandler)(Comm comm, Errhandler handler) = nullptr;
-  int (*comm_free)(Comm* comm) = nullptr;
-  int (*group_incl)(Group group, int count, const int* ranks, Group* made) = nullptr;
-  int (*group_free)(Group* group) = nullptr;
-  int (*op_create)(UserFunction* function, int commutes, Op* op) = nullptr;
-  int (*testall)(int count, Request* requests, int* flag, Status* statuses) = nullptr;
-  int (*isend)(const void* data, Count count, Datatype datatype, int to, int tag, Comm comm,
-               Request* request) = nullptr;
-  int (*irecv)(void* data, Count count, Datatype datatype, int from, int tag, Comm comm, Request* request) = nullptr;
-  int (*ibcast)(void* data, Count count, Datatype datatype, int root, Comm comm, Request* request) = nullptr;
-  int (*iallreduce)(const void* input, void* output, Count count, Datatype datatype, Op op, Comm comm,
-                    Request* request) = nullptr;
-  int (*ireduce_scatter)(const void* input, void* output, const Count* counts, Datatype datatype, Op op, Comm comm,
-                         Request* request) = nullptr;
-  int (*iallgatherv)(const void* input, Count count, Datatype input_type, void* output, const Count* counts,
-                     const Aint* offsets, Datatype output_type, Comm comm, Request* request) = nullptr;
-  int (*ialltoallv)(const void* input, const Count* input_counts, const Aint* input_offsets, Datatype input_type,
-                    void* output, const Count* output_counts, const Aint* output_offsets, Datatype output_type,
-                    Comm comm, Request* request) = nullptr;
+#define HVD_DECLARE(member, symbol, signature) std::add_pointer_t<signature> member = nullptr;
+  HVD_MPI_FUNCTIONS(HVD_DECLARE)
+#undef HVD_DECLARE
 };
 
 }  // namespace hvd::mpi

@@ -18,32 +18,9 @@ void resolve(void* library, const char* name, Function*& function) {
 
 Functions resolve_all(void* library) {
   Functions all;
-  resolve(library, "MPI_Abi_get_version", all.abi_get_version);
-  resolve(library, "MPI_Get_library_version", all.get_library_version);
-  resolve(library, "MPI_Initialized", all.initialized);
-  resolve(library, "MPI_Finalized", all.finalized);
-  resolve(library, "MPI_Init_thread", all.init_thread);
-  resolve(library, "MPI_Query_thread", all.query_thread);
-  resolve(library, "MPI_Finalize", all.finalize);
-  resolve(library, "MPI_Error_string", all.error_string);
-  resolve(library, "MPI_Comm_rank", all.comm_rank);
-  resolve(library, "MPI_Comm_size", all.comm_size);
-  resolve(library, "MPI_Comm_split", all.comm_split);
-  resolve(library, "MPI_Comm_group", all.comm_group);
-  resolve(library, "MPI_Comm_create_group", all.comm_create_group);
-  resolve(library, "MPI_Comm_set_errhandler", all.comm_set_errhandler);
-  resolve(library, "MPI_Comm_free", all.comm_free);
-  resolve(library, "MPI_Group_incl", all.group_incl);
-  resolve(library, "MPI_Group_free", all.group_free);
-  resolve(library, "MPI_Op_create_c", all.op_create);
-  resolve(library, "MPI_Testall", all.testall);
-  resolve(library, "MPI_Isend_c", all.isend);
-  resolve(library, "MPI_Irecv_c", all.irecv);
-  resolve(library, "MPI_Ibcast_c", all.ibcast);
-  resolve(library, "MPI_Iallreduce_c", all.iallreduce);
-  resolve(library, "MPI_Ireduce_scatter_c", all.ireduce_scatter);
-  resolve(library, "MPI_Iallgatherv_c", all.iallgatherv);
-  resolve(library, "MPI_Ialltoallv_c", all.ialltoallv);
+#define HVD_RESOLVE(member, symbol, signature) resolve(library, #symbol, all.member);
+  HVD_MPI_FUNCTIONS(HVD_RESOLVE)
+#undef HVD_RESOLVE
   return all;
 }
 

@@ -33,48 +33,13 @@ void MpiBackend::remove_process_set(uint32_t id) {
   comms_.erase(found);
 }
 
-const mpi::SharedComm& MpiBackend::comm_of(const Batch& batch) const { return comms_.at(batch.set); }
-
-std::unique_ptr<Execution> MpiBackend::execute(std::vector<int> members, std::unique_ptr<mpi::Task> task) {
-  std::shared_ptr<mpi::Ticket> ticket = world_->process()->thread().submit(std::move(task), bell_);
-  return std::make_unique<MpiExecution>(world_->process(), std::move(ticket), std::move(members));
-}
-
-std::unique_ptr<Execution> MpiBackend::allreduce(Batch batch) {
-  const auto comm = comm_of(batch);
+std::unique_ptr<Execution> MpiBackend::execute(Collective collective, Batch batch) {
   std::vector<int> members = batch.members;
-  return execute(std::move(members), mpi::make_allreduce(std::move(batch), comm, world_->process()->operators()));
-}
-
-std::unique_ptr<Execution> MpiBackend::adasum(Batch batch) {
-  const auto comm = comm_of(batch);
-  std::vector<int> members = batch.members;
-  return execute(std::move(members), mpi::make_adasum(std::move(batch), comm));
-}
-
-std::unique_ptr<Execution> MpiBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
-  const auto comm = comm_of(batch);
-  std::vector<int> members = batch.members;
-  return execute(std::move(members),
-                 mpi::make_reducescatter(std::move(batch), comm, world_->process()->operators(), counts));
-}
-
-std::unique_ptr<Execution> MpiBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
-  const auto comm = comm_of(batch);
-  std::vector<int> members = batch.members;
-  return execute(std::move(members), mpi::make_allgather(std::move(batch), comm, counts));
-}
-
-std::unique_ptr<Execution> MpiBackend::broadcast(Batch batch, int root_set_rank) {
-  const auto comm = comm_of(batch);
-  std::vector<int> members = batch.members;
-  return execute(std::move(members), mpi::make_broadcast(std::move(batch), comm, root_set_rank));
-}
-
-std::unique_ptr<Execution> MpiBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
-  const auto comm = comm_of(batch);
-  std::vector<int> members = batch.members;
-  return execute(std::move(members), mpi::make_alltoall(std::move(batch), comm, counts));
+  const mpi::SharedComm comm = comms_.at(batch.set);
+  const auto& process = world_->process();
+  auto task = mpi::make_task(collective, std::move(batch), comm, process->operators());
+  std::shared_ptr<mpi::Ticket> ticket = process->thread().submit(std::move(task), bell_);
+  return std::make_unique<MpiExecution>(process, std::move(ticket), std::move(members));
 }
 
 }  // namespace hvd

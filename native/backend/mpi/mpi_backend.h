@@ -24,17 +24,9 @@ class MpiBackend final : public Backend {
   void remove_process_set(uint32_t id) override;
   void give_up(const std::string& reason) override { world_->process()->thread().give_up(reason); }
 
-  std::unique_ptr<Execution> allreduce(Batch batch) override;
-  std::unique_ptr<Execution> adasum(Batch batch) override;
-  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
-  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+  std::unique_ptr<Execution> execute(Collective collective, Batch batch) override;
 
  private:
-  [[nodiscard]] const mpi::SharedComm& comm_of(const Batch& batch) const;
-  std::unique_ptr<Execution> execute(std::vector<int> members, std::unique_ptr<mpi::Task> task);
-
   std::shared_ptr<mpi::MpiWorld> world_;
   std::shared_ptr<Bell> bell_;
   std::map<uint32_t, mpi::SharedComm> comms_;  // by process set

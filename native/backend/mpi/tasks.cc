@@ -11,9 +11,9 @@ namespace {
 bool lies_in_one_piece(const std::vector<Extent>& extents) { return extents.size() == 1; }
 
 // One round of requests, and what comes before and after it.
-class Collective : public Task {
+class Round : public Task {
  public:
-  Collective(Batch batch, SharedComm comm) : batch_(std::move(batch)), comm_(std::move(comm)), wire_(wire_of(batch_)) {}
+  Round(Batch batch, SharedComm comm) : batch_(std::move(batch)), comm_(std::move(comm)), wire_(wire_of(batch_)) {}
 
   bool go_on(Context& context, std::vector<Request>& requests) final {
     if (started_) {
@@ -46,11 +46,10 @@ class Collective : public Task {
   bool started_ = false;
 };
 
-class Allreduce final : public Collective {
+class Allreduce final : public Round {
  public:
   Allreduce(Batch batch, SharedComm comm, const Operators& operators)
-      : Collective(std::move(batch), std::move(comm)),
-        reduction_(reduction_of(wire().dtype, this->batch().op, operators)) {}
+      : Round(std::move(batch), std::move(comm)), reduction_(reduction_of(wire().dtype, this->batch().op, operators)) {}
 
  private:
   void start(Context& context, Request& request) override {
@@ -77,12 +76,12 @@ class Allreduce final : public Collective {
   std::byte* result_ = nullptr;
 };
 
-class Reducescatter final : public Collective {
+class Reducescatter final : public Round {
  public:
-  Reducescatter(Batch batch, SharedComm comm, const Operators& operators, const std::vector<int64_t>& counts)
-      : Collective(std::move(batch), std::move(comm)),
+  Reducescatter(Batch batch, SharedComm comm, const Operators& operators)
+      : Round(std::move(batch), std::move(comm)),
         reduction_(reduction_of(wire().dtype, this->batch().op, operators)),
-        counts_(counts.begin(), counts.end()) {
+        counts_(this->batch().counts.begin(), this->batch().counts.end()) {
     for (Count& count : counts_) count *= wire().words;
   }
 
@@ -117,10 +116,10 @@ class Reducescatter final : public Collective {
   std::byte* result_ = nullptr;
 };
 
-class Broadcast final : public Collective {
+class Broadcast final : public Round {
  public:
-  Broadcast(Batch batch, SharedComm comm, int root)
-      : Collective(std::move(batch), std::move(comm)), root_(root), is_root_(root == this->batch().set_rank) {}
+  Broadcast(Batch batch, SharedComm comm)
+      : Round(std::move(batch), std::move(comm)), is_root_(this->batch().root == this->batch().set_rank) {}
 
  private:
   void start(Context& context, Request& request) override {
@@ -129,7 +128,8 @@ class Broadcast final : public Collective {
     if (packed) staging_ = context.staging.take(wire_bytes(total_of(its.inputs)));
     value_ = packed ? staging_.data() : (is_root_ ? its.inputs : its.outputs).front().data;
     if (is_root_) pack(its, value_);
-    context.check(context.functions.ibcast(value_, total_of(its.inputs), kByte, root_, comm(), &request), "MPI_Ibcast");
+    context.check(context.functions.ibcast(value_, total_of(its.inputs), kByte, its.root, comm(), &request),
+                  "MPI_Ibcast");
   }
 
   void finish(Context& context) override {
@@ -137,7 +137,6 @@ class Broadcast final : public Collective {
     context.staging.give_back(std::move(staging_));
   }
 
-  int root_;
   bool is_root_;
   Staging staging_;
   std::byte* value_ = nullptr;
@@ -154,11 +153,10 @@ struct Parts {
   }
 };
 
-class Allgather final : public Collective {
+class Allgather final : public Round {
  public:
-  Allgather(Batch batch, SharedComm comm, const std::vector<int64_t>& counts)
-      : Collective(std::move(batch), std::move(comm)) {
-    for (const int64_t count : counts) parts_.add(count);
+  Allgather(Batch batch, SharedComm comm) : Round(std::move(batch), std::move(comm)) {
+    for (const int64_t count : this->batch().counts) parts_.add(count);
   }
 
  private:
@@ -172,13 +170,13 @@ class Allgather final : public Collective {
   Parts parts_;
 };
 
-class Alltoall final : public Collective {
+class Alltoall final : public Round {
  public:
-  Alltoall(Batch batch, SharedComm comm, const std::vector<std::vector<int64_t>>& counts)
-      : Collective(std::move(batch), std::move(comm)) {
-    const auto me = static_cast<size_t>(this->batch().set_rank);
-    for (const int64_t count : counts[me]) sent_.add(count);
-    for (const auto& row : counts) received_.add(row[me]);
+  Alltoall(Batch batch, SharedComm comm) : Round(std::move(batch), std::move(comm)) {
+    const Batch& its = this->batch();
+    const auto me = static_cast<size_t>(its.set_rank);
+    for (const int64_t count : its.splits[me]) sent_.add(count);
+    for (const auto& row : its.splits) received_.add(row[me]);
   }
 
  private:
@@ -240,25 +238,22 @@ class FreeCommunicator final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_allreduce(Batch batch, SharedComm comm, const Operators& operators) {
-  return std::make_unique<Allreduce>(std::move(batch), std::move(comm), operators);
-}
-
-std::unique_ptr<Task> make_reducescatter(Batch batch, SharedComm comm, const Operators& operators,
-                                         const std::vector<int64_t>& counts) {
-  return std::make_unique<Reducescatter>(std::move(batch), std::move(comm), operators, counts);
-}
-
-std::unique_ptr<Task> make_allgather(Batch batch, SharedComm comm, const std::vector<int64_t>& counts) {
-  return std::make_unique<Allgather>(std::move(batch), std::move(comm), counts);
-}
-
-std::unique_ptr<Task> make_broadcast(Batch batch, SharedComm comm, int root_set_rank) {
-  return std::make_unique<Broadcast>(std::move(batch), std::move(comm), root_set_rank);
-}
-
-std::unique_ptr<Task> make_alltoall(Batch batch, SharedComm comm, const std::vector<std::vector<int64_t>>& counts) {
-  return std::make_unique<Alltoall>(std::move(batch), std::move(comm), counts);
+std::unique_ptr<Task> make_task(Collective collective, Batch batch, SharedComm comm, const Operators& operators) {
+  switch (collective) {
+    case Collective::kAllreduce:
+      return std::make_unique<Allreduce>(std::move(batch), std::move(comm), operators);
+    case Collective::kAdasum:
+      return make_adasum(std::move(batch), std::move(comm));
+    case Collective::kReducescatter:
+      return std::make_unique<Reducescatter>(std::move(batch), std::move(comm), operators);
+    case Collective::kAllgather:
+      return std::make_unique<Allgather>(std::move(batch), std::move(comm));
+    case Collective::kBroadcast:
+      return std::make_unique<Broadcast>(std::move(batch), std::move(comm));
+    case Collective::kAlltoall:
+      return std::make_unique<Alltoall>(std::move(batch), std::move(comm));
+  }
+  throw Error(ErrorKind::kInternal, batch.what + ": MPI was given an unknown collective");
 }
 
 std::unique_ptr<Task> make_communicator(SharedComm world, std::vector<int> members, int tag, SharedComm made) {

@@ -13,13 +13,8 @@
 
 namespace hvd::mpi {
 
-std::unique_ptr<Task> make_allreduce(Batch batch, SharedComm comm, const Operators& operators);
-std::unique_ptr<Task> make_reducescatter(Batch batch, SharedComm comm, const Operators& operators,
-                                         const std::vector<int64_t>& counts);
-std::unique_ptr<Task> make_allgather(Batch batch, SharedComm comm, const std::vector<int64_t>& counts);
-std::unique_ptr<Task> make_broadcast(Batch batch, SharedComm comm, int root_set_rank);
-std::unique_ptr<Task> make_alltoall(Batch batch, SharedComm comm, const std::vector<std::vector<int64_t>>& counts);
-std::unique_ptr<Task> make_adasum(Batch batch, SharedComm comm);
+std::unique_ptr<Task> make_task(Collective collective, Batch batch, SharedComm comm, const Operators& operators);
+std::unique_ptr<Task> make_adasum(Batch batch, SharedComm comm);  // adasum_task.cc
 
 // Makes a communicator of these ranks of `world`; they all do, others do not. `tag` tells it from others.
 std::unique_ptr<Task> make_communicator(SharedComm world, std::vector<int> members, int tag, SharedComm made);

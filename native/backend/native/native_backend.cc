@@ -85,41 +85,28 @@ Algorithm NativeBackend::choose_for_gather(const PlanContext& context, const Bat
                        plans_.costs);
 }
 
-std::unique_ptr<Execution> NativeBackend::execute(Batch batch, Plan plan) {
-  return std::make_unique<PlanExecution>(std::move(batch), std::move(plan), transport_);
-}
-
-std::unique_ptr<Execution> NativeBackend::allreduce(Batch batch) {
-  if (!batch.reachable.empty()) return std::make_unique<DirectExecution>(std::move(batch), transport_);
+Plan NativeBackend::plan_for_allreduce(const Batch& batch) const {
   const int64_t count = total_of(batch.inputs);
   PlanContext context = context_of(batch, count);
   const Choice choice = choose_for_allreduce(context, batch, count);
   context.chunk = std::max<int64_t>(choice.frame_bytes / static_cast<int64_t>(size_of(batch.dtype)), 1);
-  Plan plan = plan_allreduce(context, choice.algorithm, count);
-  return execute(std::move(batch), std::move(plan));
+  return plan_allreduce(context, choice.algorithm, count);
 }
 
-std::unique_ptr<Execution> NativeBackend::adasum(Batch batch) {
-  const int64_t chunk = chunk_of(adasum_dtype(batch.dtype), total_of(batch.inputs));
-  return std::make_unique<AdasumExecution>(std::move(batch), chunk, transport_);
-}
-
-std::unique_ptr<Execution> NativeBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
-  const PlanContext context = context_of(batch, counts.front());
+Plan NativeBackend::plan_for_reducescatter(const Batch& batch) const {
+  const PlanContext context = context_of(batch, batch.counts.front());
   const Algorithm algorithm =
-      must_be_in_rank_order(batch) ? Algorithm::kDirect : choose_for_gather(context, batch, total_of(counts));
-  Plan plan = plan_reducescatter(context, algorithm, counts);
-  return execute(std::move(batch), std::move(plan));
+      must_be_in_rank_order(batch) ? Algorithm::kDirect : choose_for_gather(context, batch, total_of(batch.counts));
+  return plan_reducescatter(context, algorithm, batch.counts);
 }
 
-std::unique_ptr<Execution> NativeBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
-  const int64_t total = total_of(counts);
-  const PlanContext context = context_of(batch, total / static_cast<int64_t>(counts.size()));
-  Plan plan = plan_allgather(context, choose_for_gather(context, batch, total), counts);
-  return execute(std::move(batch), std::move(plan));
+Plan NativeBackend::plan_for_allgather(const Batch& batch) const {
+  const int64_t total = total_of(batch.counts);
+  const PlanContext context = context_of(batch, total / static_cast<int64_t>(batch.counts.size()));
+  return plan_allgather(context, choose_for_gather(context, batch, total), batch.counts);
 }
 
-std::unique_ptr<Execution> NativeBackend::broadcast(Batch batch, int root_set_rank) {
+Plan NativeBackend::plan_for_broadcast(const Batch& batch) const {
   const int64_t count = total_of(batch.inputs);
   const PlanContext context = context_of(batch, count);
   const auto element_bytes = static_cast<int64_t>(size_of(batch.dtype));
@@ -128,15 +115,40 @@ std::unique_ptr<Execution> NativeBackend::broadcast(Batch batch, int root_set_ra
     spread = choose_broadcast(topology_of(context.hosts, plans_.costs), count * element_bytes,
                               context.chunk * element_bytes, plans_.costs);
   }
-  Plan plan = plan_broadcast(context, root_set_rank, count, spread);
-  return execute(std::move(batch), std::move(plan));
+  return plan_broadcast(context, batch.root, count, spread);
 }
 
-std::unique_ptr<Execution> NativeBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
+Plan NativeBackend::plan_for_alltoall(const Batch& batch) const {
   int64_t most = 0;
-  for (const auto& row : counts) most = std::max(most, *std::max_element(row.begin(), row.end()));
-  Plan plan = plan_alltoall(context_of(batch, most), counts);
-  return execute(std::move(batch), std::move(plan));
+  for (const auto& row : batch.splits) most = std::max(most, *std::max_element(row.begin(), row.end()));
+  return plan_alltoall(context_of(batch, most), batch.splits);
+}
+
+std::unique_ptr<Execution> NativeBackend::execute(Collective collective, Batch batch) {
+  Plan plan;
+  switch (collective) {
+    case Collective::kAllreduce:
+      if (!batch.reachable.empty()) return std::make_unique<DirectExecution>(std::move(batch), transport_);
+      plan = plan_for_allreduce(batch);
+      break;
+    case Collective::kAdasum: {
+      const int64_t chunk = chunk_of(adasum_dtype(batch.dtype), total_of(batch.inputs));
+      return std::make_unique<AdasumExecution>(std::move(batch), chunk, transport_);
+    }
+    case Collective::kReducescatter:
+      plan = plan_for_reducescatter(batch);
+      break;
+    case Collective::kAllgather:
+      plan = plan_for_allgather(batch);
+      break;
+    case Collective::kBroadcast:
+      plan = plan_for_broadcast(batch);
+      break;
+    case Collective::kAlltoall:
+      plan = plan_for_alltoall(batch);
+      break;
+  }
+  return std::make_unique<PlanExecution>(std::move(batch), std::move(plan), transport_);
 }
 
 }  // namespace hvd

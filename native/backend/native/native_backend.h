@@ -15,12 +15,7 @@ class NativeBackend final : public Backend {
       : transport_(transport), deterministic_(deterministic), plans_(std::move(plans)) {}
 
   [[nodiscard]] bool reduces_in_shared_memory() const override { return true; }
-  std::unique_ptr<Execution> allreduce(Batch batch) override;
-  std::unique_ptr<Execution> adasum(Batch batch) override;
-  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
-  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+  std::unique_ptr<Execution> execute(Collective collective, Batch batch) override;
 
  private:
   [[nodiscard]] int64_t chunk_of(DType dtype, int64_t elements_per_rank) const;
@@ -28,7 +23,11 @@ class NativeBackend final : public Backend {
   [[nodiscard]] Choice choose_for_allreduce(const PlanContext& context, const Batch& batch, int64_t count) const;
   [[nodiscard]] bool must_be_in_rank_order(const Batch& batch) const;
   [[nodiscard]] Algorithm choose_for_gather(const PlanContext& context, const Batch& batch, int64_t count) const;
-  std::unique_ptr<Execution> execute(Batch batch, Plan plan);
+  [[nodiscard]] Plan plan_for_allreduce(const Batch& batch) const;
+  [[nodiscard]] Plan plan_for_reducescatter(const Batch& batch) const;
+  [[nodiscard]] Plan plan_for_allgather(const Batch& batch) const;
+  [[nodiscard]] Plan plan_for_broadcast(const Batch& batch) const;
+  [[nodiscard]] Plan plan_for_alltoall(const Batch& batch) const;
 
   Transport& transport_;
   bool deterministic_;

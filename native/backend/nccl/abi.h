@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/driver.h"
 
@@ -71,32 +72,46 @@ struct Config {
   int split_share = kUndefined;
 };
 
-// Names are those of NCCL without "nccl".
+// What a batch becomes.
+enum class CallKind : uint8_t { kAllReduce, kReduce, kBroadcast, kReduceScatter, kAllGather, kSend, kRecv };
+
+// Member, name in the library, signature.
+#define HVD_NCCL_FUNCTIONS(X)                                                                                        \
+  X(get_version, ncclGetVersion, Result(int* version))                                                               \
+  X(get_unique_id, ncclGetUniqueId, Result(UniqueId* id))                                                            \
+  X(get_error_string, ncclGetErrorString, const char*(Result result))                                                \
+  X(comm_init_rank_config, ncclCommInitRankConfig,                                                                   \
+    Result(RawCommunicator* comm, int size, UniqueId id, int rank, Config* config))                                  \
+  X(comm_finalize, ncclCommFinalize, Result(RawCommunicator comm))                                                   \
+  X(comm_destroy, ncclCommDestroy, Result(RawCommunicator comm))                                                     \
+  X(comm_abort, ncclCommAbort, Result(RawCommunicator comm))                                                         \
+  X(comm_get_async_error, ncclCommGetAsyncError, Result(RawCommunicator comm, Result* error))                        \
+  X(group_start, ncclGroupStart, Result())                                                                           \
+  X(group_end, ncclGroupEnd, Result())                                                                               \
+  X(all_reduce, ncclAllReduce,                                                                                       \
+    Result(const void* from, void* to, size_t count, DataType dtype, RedOp op, RawCommunicator comm, Stream stream)) \
+  X(reduce, ncclReduce,                                                                                              \
+    Result(const void* from, void* to, size_t count, DataType dtype, RedOp op, int root, RawCommunicator comm,       \
+           Stream stream))                                                                                           \
+  X(broadcast, ncclBroadcast,                                                                                        \
+    Result(const void* from, void* to, size_t count, DataType dtype, int root, RawCommunicator comm, Stream stream)) \
+  X(reduce_scatter, ncclReduceScatter,                                                                               \
+    Result(const void* from, void* to, size_t received, DataType dtype, RedOp op, RawCommunicator comm,              \
+           Stream stream))                                                                                           \
+  X(all_gather, ncclAllGather,                                                                                       \
+    Result(const void* from, void* to, size_t sent, DataType dtype, RawCommunicator comm, Stream stream))            \
+  X(send, ncclSend,                                                                                                  \
+    Result(const void* from, size_t count, DataType dtype, int peer, RawCommunicator comm, Stream stream))           \
+  X(recv, ncclRecv, Result(void* to, size_t count, DataType dtype, int peer, RawCommunicator comm, Stream stream))   \
+  X(red_op_create_pre_mul_sum, ncclRedOpCreatePreMulSum,                                                             \
+    Result(RedOp* op, void* scalar, DataType dtype, int residence, RawCommunicator comm))                            \
+  X(red_op_destroy, ncclRedOpDestroy, Result(RedOp op, RawCommunicator comm))
+
 struct Functions {
-  Result (*get_version)(int* version);
-  Result (*get_unique_id)(UniqueId* id);
-  const char* (*get_error_string)(Result result);
-  const char* (*get_last_error)(RawCommunicator comm);  // may be null
-  Result (*comm_init_rank_config)(RawCommunicator* comm, int size, UniqueId id, int rank, Config* config);
-  Result (*comm_finalize)(RawCommunicator comm);
-  Result (*comm_destroy)(RawCommunicator comm);
-  Result (*comm_abort)(RawCommunicator comm);
-  Result (*comm_get_async_error)(RawCommunicator comm, Result* error);
-  Result (*group_start)();
-  Result (*group_end)();
-  Result (*all_reduce)(const void* from, void* to, size_t count, DataType dtype, RedOp op, RawCommunicator comm,
-                       Stream stream);
-  Result (*reduce)(const void* from, void* to, size_t count, DataType dtype, RedOp op, int root, RawCommunicator comm,
-                   Stream stream);
-  Result (*broadcast)(const void* from, void* to, size_t count, DataType dtype, int root, RawCommunicator comm,
-                      Stream stream);
-  Result (*reduce_scatter)(const void* from, void* to, size_t received, DataType dtype, RedOp op, RawCommunicator comm,
-                           Stream stream);
-  Result (*all_gather)(const void* from, void* to, size_t sent, DataType dtype, RawCommunicator comm, Stream stream);
-  Result (*send)(const void* from, size_t count, DataType dtype, int peer, RawCommunicator comm, Stream stream);
-  Result (*recv)(void* to, size_t count, DataType dtype, int peer, RawCommunicator comm, Stream stream);
-  Result (*red_op_create_pre_mul_sum)(RedOp* op, void* scalar, DataType dtype, int residence, RawCommunicator comm);
-  Result (*red_op_destroy)(RedOp op, RawCommunicator comm);
+#define HVD_DECLARE(member, symbol, signature) std::add_pointer_t<signature> member = nullptr;
+  HVD_NCCL_FUNCTIONS(HVD_DECLARE)
+#undef HVD_DECLARE
+  const char* (*get_last_error)(RawCommunicator comm) = nullptr;  // "ncclGetLastError", if there is one
 };
 
 }  // namespace hvd::nccl

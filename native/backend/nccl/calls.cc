@@ -101,14 +101,6 @@ bool all_equal(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
 }
 
-}  // namespace
-
-bool serves(const Batch& batch) {
-  if (!data_type(batch.dtype)) return false;
-  if (!has_factor(batch)) return true;
-  return is_floating(batch.dtype) && batch.op == ReduceOp::kSum && !is_alone(batch);
-}
-
 Calls allreduce_calls(const Batch& batch, bool alone_too) {
   Calls made = reduction(batch);
   if (is_alone(batch) && !alone_too) {
@@ -126,7 +118,8 @@ Calls allreduce_calls(const Batch& batch, bool alone_too) {
   return made;
 }
 
-Calls reducescatter_calls(const Batch& batch, const std::vector<int64_t>& counts, bool alone_too) {
+Calls reducescatter_calls(const Batch& batch, bool alone_too) {
+  const std::vector<int64_t>& counts = batch.counts;
   Calls made = reduction(batch);
   const std::byte* from = only(batch.inputs, batch).data;
   std::byte* to = only(batch.outputs, batch).data;
@@ -152,7 +145,8 @@ Calls reducescatter_calls(const Batch& batch, const std::vector<int64_t>& counts
   return made;
 }
 
-Calls allgather_calls(const Batch& batch, const std::vector<int64_t>& counts, bool alone_too) {
+Calls allgather_calls(const Batch& batch, bool alone_too) {
+  const std::vector<int64_t>& counts = batch.counts;
   Calls made;
   const size_t size = size_of(batch.dtype);
   const std::byte* from = only(batch.inputs, batch).data;
@@ -179,7 +173,7 @@ Calls allgather_calls(const Batch& batch, const std::vector<int64_t>& counts, bo
   return made;
 }
 
-Calls broadcast_calls(const Batch& batch, int root_set_rank, bool alone_too) {
+Calls broadcast_calls(const Batch& batch, bool alone_too) {
   Calls made;
   if (is_alone(batch) && !alone_too) {
     copy_all(made, batch);
@@ -188,17 +182,18 @@ Calls broadcast_calls(const Batch& batch, int root_set_rank, bool alone_too) {
   for (size_t i = 0; i < batch.outputs.size(); ++i) {
     const Extent& output = batch.outputs[i];
     if (output.count == 0) continue;
-    const bool gives = root_set_rank == batch.set_rank;
+    const bool gives = batch.root == batch.set_rank;
     made.calls.push_back({.kind = Call::Kind::kBroadcast,
                           .from = gives ? batch.inputs.at(i).data : output.data,
                           .to = output.data,
                           .count = static_cast<size_t>(output.count) * size_of(batch.dtype),
-                          .peer = root_set_rank});
+                          .peer = batch.root});
   }
   return made;
 }
 
-Calls alltoall_calls(const Batch& batch, const std::vector<std::vector<int64_t>>& counts, bool alone_too) {
+Calls alltoall_calls(const Batch& batch, bool alone_too) {
+  const std::vector<std::vector<int64_t>>& counts = batch.splits;
   Calls made;
   const size_t size = size_of(batch.dtype);
   const auto me = static_cast<size_t>(batch.set_rank);
@@ -219,6 +214,73 @@ Calls alltoall_calls(const Batch& batch, const std::vector<std::vector<int64_t>>
     to += received;
   }
   return made;
+}
+
+}  // namespace
+
+bool serves(const Batch& batch) {
+  if (!data_type(batch.dtype)) return false;
+  if (!has_factor(batch)) return true;
+  return is_floating(batch.dtype) && batch.op == ReduceOp::kSum && !is_alone(batch);
+}
+
+Calls calls_of(Collective collective, const Batch& batch, bool alone_too) {
+  switch (collective) {
+    case Collective::kAllreduce:
+      return allreduce_calls(batch, alone_too);
+    case Collective::kAdasum:
+      throw Error(ErrorKind::kInternal, batch.what + ": NCCL has no Adasum");
+    case Collective::kReducescatter:
+      return reducescatter_calls(batch, alone_too);
+    case Collective::kAllgather:
+      return allgather_calls(batch, alone_too);
+    case Collective::kBroadcast:
+      return broadcast_calls(batch, alone_too);
+    case Collective::kAlltoall:
+      return alltoall_calls(batch, alone_too);
+  }
+  throw Error(ErrorKind::kInternal, batch.what + ": NCCL was given an unknown collective");
+}
+
+const char* name_of(CallKind kind) {
+  switch (kind) {
+    case CallKind::kAllReduce:
+      return "ncclAllReduce";
+    case CallKind::kReduce:
+      return "ncclReduce";
+    case CallKind::kBroadcast:
+      return "ncclBroadcast";
+    case CallKind::kReduceScatter:
+      return "ncclReduceScatter";
+    case CallKind::kAllGather:
+      return "ncclAllGather";
+    case CallKind::kSend:
+      return "ncclSend";
+    case CallKind::kRecv:
+      return "ncclRecv";
+  }
+  return "an unknown call";
+}
+
+Result make(const Functions& functions, const Call& call, DataType dtype, RedOp op, RawCommunicator comm,
+            Stream stream) {
+  switch (call.kind) {
+    case CallKind::kAllReduce:
+      return functions.all_reduce(call.from, call.to, call.count, dtype, op, comm, stream);
+    case CallKind::kReduce:
+      return functions.reduce(call.from, call.to, call.count, dtype, op, call.peer, comm, stream);
+    case CallKind::kBroadcast:
+      return functions.broadcast(call.from, call.to, call.count, dtype, call.peer, comm, stream);
+    case CallKind::kReduceScatter:
+      return functions.reduce_scatter(call.from, call.to, call.count, dtype, op, comm, stream);
+    case CallKind::kAllGather:
+      return functions.all_gather(call.from, call.to, call.count, dtype, comm, stream);
+    case CallKind::kSend:
+      return functions.send(call.from, call.count, dtype, call.peer, comm, stream);
+    case CallKind::kRecv:
+      return functions.recv(call.to, call.count, dtype, call.peer, comm, stream);
+  }
+  return kInvalidArgument;
 }
 
 }  // namespace hvd::nccl

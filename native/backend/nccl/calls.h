@@ -11,7 +11,7 @@
 namespace hvd::nccl {
 
 struct Call {
-  enum class Kind : uint8_t { kAllReduce, kReduce, kBroadcast, kReduceScatter, kAllGather, kSend, kRecv };
+  using Kind = CallKind;
   Kind kind{};
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -41,10 +41,13 @@ struct Calls {
 
 // A member that is alone calls nothing, as the versions before 2.29.7 leave elements out if there is one rank
 // (NVIDIA/nccl#1950), unless `alone_too`.
-[[nodiscard]] Calls allreduce_calls(const Batch& batch, bool alone_too);
-[[nodiscard]] Calls reducescatter_calls(const Batch& batch, const std::vector<int64_t>& counts, bool alone_too);
-[[nodiscard]] Calls allgather_calls(const Batch& batch, const std::vector<int64_t>& counts, bool alone_too);
-[[nodiscard]] Calls broadcast_calls(const Batch& batch, int root_set_rank, bool alone_too);
-[[nodiscard]] Calls alltoall_calls(const Batch& batch, const std::vector<std::vector<int64_t>>& counts, bool alone_too);
+// Throws Error (kInternal) for what NCCL does not have.
+[[nodiscard]] Calls calls_of(Collective collective, const Batch& batch, bool alone_too);
+
+// The function of NCCL that makes the call, for messages.
+[[nodiscard]] const char* name_of(CallKind kind);
+// Makes it.
+[[nodiscard]] Result make(const Functions& functions, const Call& call, DataType dtype, RedOp op, RawCommunicator comm,
+                          Stream stream);
 
 }  // namespace hvd::nccl

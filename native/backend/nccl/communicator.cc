@@ -210,10 +210,7 @@ void Communicator::call_group(Task& task) {
   try {
     for (const Call& call : task.calls_.calls) {
       if (aborting_) throw Error(ErrorKind::kInternal, who() + ": " + what + ": NCCL's communicator was aborted");
-      const Result result = make(task.calls_, call, op);
-      static constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
-                                               "ncclAllGather", "ncclSend",   "ncclRecv"};
-      check(result, kNames[static_cast<size_t>(call.kind)], what);
+      check(make(functions, call, task.calls_.dtype, op, raw_, stream_), name_of(call.kind), what);
     }
   } catch (const Error&) {
     functions.group_end();  // what it says follows from the error that is reported
@@ -231,28 +228,6 @@ RedOp Communicator::operation_of(const Task& task) {
   check(result, "ncclRedOpCreatePreMulSum", task.batch_.what);
   own_op_ = made;
   return made;
-}
-
-Result Communicator::make(const Calls& calls, const Call& call, RedOp op) const {
-  const Functions& functions = *library_->functions;
-  const RawCommunicator raw = raw_;
-  switch (call.kind) {
-    case Call::Kind::kAllReduce:
-      return functions.all_reduce(call.from, call.to, call.count, calls.dtype, op, raw, stream_);
-    case Call::Kind::kReduce:
-      return functions.reduce(call.from, call.to, call.count, calls.dtype, op, call.peer, raw, stream_);
-    case Call::Kind::kBroadcast:
-      return functions.broadcast(call.from, call.to, call.count, calls.dtype, call.peer, raw, stream_);
-    case Call::Kind::kReduceScatter:
-      return functions.reduce_scatter(call.from, call.to, call.count, calls.dtype, op, raw, stream_);
-    case Call::Kind::kAllGather:
-      return functions.all_gather(call.from, call.to, call.count, calls.dtype, raw, stream_);
-    case Call::Kind::kSend:
-      return functions.send(call.from, call.count, calls.dtype, call.peer, raw, stream_);
-    case Call::Kind::kRecv:
-      return functions.recv(call.to, call.count, calls.dtype, call.peer, raw, stream_);
-  }
-  return kInvalidArgument;
 }
 
 // What was called is on the stream only when NCCL says so.

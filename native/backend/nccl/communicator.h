@@ -114,7 +114,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool go_on_creating(TimePoint now);
   void launch(const std::shared_ptr<Task>& task);
   void call_group(Task& task);
-  [[nodiscard]] Result make(const Calls& calls, const Call& call, RedOp op) const;
   [[nodiscard]] RedOp operation_of(const Task& task);
   bool go_on_launching();
   void hand_over(const std::shared_ptr<Task>& task);

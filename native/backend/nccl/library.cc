@@ -40,26 +40,10 @@ void resolve(void* library, const char* name, Function*& function) {
 
 std::shared_ptr<const Functions> resolve_all(void* library) {
   auto all = std::make_shared<Functions>();
-  resolve(library, "ncclGetUniqueId", all->get_unique_id);
-  resolve(library, "ncclGetErrorString", all->get_error_string);
-  all->get_last_error = reinterpret_cast<const char* (*)(RawCommunicator)>(dlsym(library, "ncclGetLastError"));
-  resolve(library, "ncclCommInitRankConfig", all->comm_init_rank_config);
-  resolve(library, "ncclCommFinalize", all->comm_finalize);
-  resolve(library, "ncclCommDestroy", all->comm_destroy);
-  resolve(library, "ncclCommAbort", all->comm_abort);
-  resolve(library, "ncclCommGetAsyncError", all->comm_get_async_error);
-  resolve(library, "ncclGroupStart", all->group_start);
-  resolve(library, "ncclGroupEnd", all->group_end);
-  resolve(library, "ncclAllReduce", all->all_reduce);
-  resolve(library, "ncclReduce", all->reduce);
-  resolve(library, "ncclBroadcast", all->broadcast);
-  resolve(library, "ncclReduceScatter", all->reduce_scatter);
-  resolve(library, "ncclAllGather", all->all_gather);
-  resolve(library, "ncclSend", all->send);
-  resolve(library, "ncclRecv", all->recv);
-  resolve(library, "ncclRedOpCreatePreMulSum", all->red_op_create_pre_mul_sum);
-  resolve(library, "ncclRedOpDestroy", all->red_op_destroy);
-  resolve(library, "ncclGetVersion", all->get_version);
+#define HVD_RESOLVE(member, symbol, signature) resolve(library, #symbol, all->member);
+  HVD_NCCL_FUNCTIONS(HVD_RESOLVE)
+#undef HVD_RESOLVE
+  all->get_last_error = reinterpret_cast<decltype(all->get_last_error)>(dlsym(library, "ncclGetLastError"));
   return all;
 }
 

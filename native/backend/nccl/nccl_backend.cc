@@ -89,32 +89,8 @@ void NcclBackend::remove_process_set(uint32_t id) { state_->remove(id); }
 
 void NcclBackend::give_up(const std::string& reason) { state_->thread().give_up(reason); }
 
-std::unique_ptr<Execution> NcclBackend::allreduce(Batch batch) {
-  Calls calls = allreduce_calls(batch, state_->calls_alone());
-  return state_->execute(std::move(batch), std::move(calls));
-}
-
-std::unique_ptr<Execution> NcclBackend::adasum(Batch batch) {
-  throw Error(ErrorKind::kInternal, batch.what + ": NCCL has no Adasum");
-}
-
-std::unique_ptr<Execution> NcclBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
-  Calls calls = reducescatter_calls(batch, counts, state_->calls_alone());
-  return state_->execute(std::move(batch), std::move(calls));
-}
-
-std::unique_ptr<Execution> NcclBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
-  Calls calls = allgather_calls(batch, counts, state_->calls_alone());
-  return state_->execute(std::move(batch), std::move(calls));
-}
-
-std::unique_ptr<Execution> NcclBackend::broadcast(Batch batch, int root_set_rank) {
-  Calls calls = broadcast_calls(batch, root_set_rank, state_->calls_alone());
-  return state_->execute(std::move(batch), std::move(calls));
-}
-
-std::unique_ptr<Execution> NcclBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
-  Calls calls = alltoall_calls(batch, counts, state_->calls_alone());
+std::unique_ptr<Execution> NcclBackend::execute(Collective collective, Batch batch) {
+  Calls calls = calls_of(collective, batch, state_->calls_alone());
   return state_->execute(std::move(batch), std::move(calls));
 }
 

@@ -57,12 +57,8 @@ class NcclBackend final : public Backend {
   // execution throws, and done() says whether the device lets go of its memory, which otherwise must be kept.
   void give_up(const std::string& reason) override;
 
-  std::unique_ptr<Execution> allreduce(Batch batch) override;
-  std::unique_ptr<Execution> adasum(Batch batch) override;  // throws: StagedBackend does it
-  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
-  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+  // Throws Error (kInternal) for Adasum, which StagedBackend does.
+  std::unique_ptr<Execution> execute(Collective collective, Batch batch) override;
 
  private:
   class State;

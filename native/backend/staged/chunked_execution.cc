@@ -7,9 +7,9 @@ namespace {
 
 class ChunkedExecution final : public StagedExecution {
  public:
-  ChunkedExecution(Means means, Batch batch, std::unique_ptr<Collective> collective, uint32_t first_sequence)
+  ChunkedExecution(Means means, Batch batch, std::unique_ptr<Chunks> chunks, uint32_t first_sequence)
       : StagedExecution(std::move(means), std::move(batch)),
-        collective_(std::move(collective)),
+        chunks_(std::move(chunks)),
         first_sequence_(first_sequence) {}
 
   [[nodiscard]] bool waits_for(int rank) override {
@@ -36,7 +36,7 @@ class ChunkedExecution final : public StagedExecution {
   bool advance_exchanges();
   void start_copy_back(Exchanged chunk);
 
-  std::unique_ptr<Collective> collective_;
+  std::unique_ptr<Chunks> chunks_;
   uint32_t first_sequence_;
   int64_t next_ = 0;  // chunk to come from the device
   std::vector<Exchanged> exchanged_;
@@ -44,20 +44,20 @@ class ChunkedExecution final : public StagedExecution {
 
 bool ChunkedExecution::go_on() {
   bool progressed = false;
-  while (next_ < collective_->num_chunks() && start_copy()) progressed = true;
+  while (next_ < chunks_->num_chunks() && start_copy()) progressed = true;
   while (!coming_.empty() && coming_.front().arrived()) {
     start_exchange();
     progressed = true;
   }
   progressed = advance_exchanges() || progressed;
-  if (next_ < collective_->num_chunks() || !coming_.empty() || !exchanged_.empty()) return progressed;
+  if (next_ < chunks_->num_chunks() || !coming_.empty() || !exchanged_.empty()) return progressed;
   hand_over();
   return true;
 }
 
 // Returns false if there is no memory for it yet.
 bool ChunkedExecution::start_copy() {
-  const Layout layout = collective_->layout(next_);
+  const Layout layout = chunks_->layout(next_);
   Copied copied(next_, nullptr);
   if (layout.count > 0) {
     copied.block = try_take_block();
@@ -69,21 +69,21 @@ bool ChunkedExecution::start_copy() {
     copy_in(layout.inputs, place);
     coming_.back().event = mark_in();
   }
-  if (++next_ == collective_->num_chunks()) leave_queue();
+  if (++next_ == chunks_->num_chunks()) leave_queue();
   return true;
 }
 
 void ChunkedExecution::start_exchange() {
   Copied arrived = std::move(coming_.front());
   coming_.pop_front();
-  Exchanged chunk{.layout = collective_->layout(arrived.what), .block = std::move(arrived.block), .execution = {}};
+  Exchanged chunk{.layout = chunks_->layout(arrived.what), .block = std::move(arrived.block), .execution = {}};
   Batch host_part = host_batch(first_sequence_ + static_cast<uint32_t>(arrived.what));
   const auto extent_of = [&](int64_t at, int64_t count) {
     return Extent{count > 0 ? chunk.block.get() + static_cast<size_t>(at) * element_bytes() : nullptr, count};
   };
   host_part.inputs = {extent_of(chunk.layout.input_at, chunk.layout.input_count())};
   host_part.outputs = {extent_of(chunk.layout.output_at, chunk.layout.output_count())};
-  chunk.execution = collective_->start(host(), std::move(host_part), arrived.what);
+  chunk.execution = chunks_->start(host(), std::move(host_part), arrived.what);
   exchanged_.push_back(std::move(chunk));
 }
 
@@ -114,9 +114,9 @@ void ChunkedExecution::start_copy_back(Exchanged chunk) {
 
 }  // namespace
 
-std::unique_ptr<Execution> execute_in_chunks(Means means, Batch batch, std::unique_ptr<Collective> collective,
+std::unique_ptr<Execution> execute_in_chunks(Means means, Batch batch, std::unique_ptr<Chunks> chunks,
                                              uint32_t first_sequence) {
-  return std::make_unique<ChunkedExecution>(std::move(means), std::move(batch), std::move(collective), first_sequence);
+  return std::make_unique<ChunkedExecution>(std::move(means), std::move(batch), std::move(chunks), first_sequence);
 }
 
 }  // namespace hvd::staged

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
+
 namespace hvd::staged {
 namespace {
 
@@ -52,7 +54,7 @@ bool lie_at_one_place(const Batch& batch) {
 }
 
 // All elements, in place in the block.
-class Vector : public Collective {
+class Vector : public Chunks {
  public:
   Vector(const Batch& batch, const CutLimits& limits) : count_(total_of(batch.inputs)) {
     cut_ = cut([](int64_t quantum) { return quantum; }, count_, limits);
@@ -72,17 +74,17 @@ class Allreduce final : public Vector {
  public:
   using Vector::Vector;
   [[nodiscard]] std::unique_ptr<Execution> start(Backend& host, Batch batch, int64_t /*chunk*/) const override {
-    return host.allreduce(std::move(batch));
+    return host.execute(Collective::kAllreduce, std::move(batch));
   }
 };
 
 // Only the root's values come from its device, and they go back there only if they have another place.
 class Broadcast final : public Vector {
  public:
-  Broadcast(const Batch& batch, int root, const CutLimits& limits)
+  Broadcast(const Batch& batch, const CutLimits& limits)
       : Vector(batch, limits),
-        root_(root),
-        gives_(batch.set_rank == root),
+        root_(batch.root),
+        gives_(batch.set_rank == root_),
         takes_(!gives_ || !lie_at_one_place(batch)) {}
   [[nodiscard]] Layout layout(int64_t chunk) const override {
     Layout layout = Vector::layout(chunk);
@@ -95,7 +97,8 @@ class Broadcast final : public Vector {
     const std::vector<Extent>& block = gives_ ? batch.inputs : batch.outputs;
     batch.inputs = block;
     batch.outputs = batch.inputs;
-    return host.broadcast(std::move(batch), root_);
+    batch.root = root_;
+    return host.execute(Collective::kBroadcast, std::move(batch));
   }
 
  private:
@@ -105,9 +108,9 @@ class Broadcast final : public Vector {
 };
 
 // counts_[r]: elements of set rank r.
-class Blocks : public Collective {
+class Blocks : public Chunks {
  public:
-  Blocks(const Batch& batch, Counts counts) : counts_(std::move(counts)), rank_(static_cast<size_t>(batch.set_rank)) {}
+  explicit Blocks(const Batch& batch) : counts_(batch.counts), rank_(static_cast<size_t>(batch.set_rank)) {}
   [[nodiscard]] int64_t num_chunks() const override { return cut_.num_chunks; }
 
  protected:
@@ -121,7 +124,7 @@ class Blocks : public Collective {
 
 class Reducescatter final : public Blocks {
  public:
-  Reducescatter(const Batch& batch, Counts counts, const CutLimits& limits) : Blocks(batch, std::move(counts)) {
+  Reducescatter(const Batch& batch, const CutLimits& limits) : Blocks(batch) {
     const int64_t most = most_of(counts_);
     const auto footprint = [&](int64_t quantum) { return total_of_parts(counts_, quantum) + std::min(most, quantum); };
     cut_ = cut(footprint, most, limits);
@@ -133,14 +136,15 @@ class Reducescatter final : public Blocks {
     return layout;
   }
   [[nodiscard]] std::unique_ptr<Execution> start(Backend& host, Batch batch, int64_t chunk) const override {
-    return host.reducescatter(std::move(batch), part_counts(counts_, cut_, chunk));
+    batch.counts = part_counts(counts_, cut_, chunk);
+    return host.execute(Collective::kReducescatter, std::move(batch));
   }
 };
 
 // What this rank gives comes from the device to where it belongs in the result.
 class Allgather final : public Blocks {
  public:
-  Allgather(const Batch& batch, Counts counts, const CutLimits& limits) : Blocks(batch, std::move(counts)) {
+  Allgather(const Batch& batch, const CutLimits& limits) : Blocks(batch) {
     cut_ = cut([&](int64_t quantum) { return total_of_parts(counts_, quantum); }, most_of(counts_), limits);
   }
   [[nodiscard]] Layout layout(int64_t chunk) const override {
@@ -152,14 +156,15 @@ class Allgather final : public Blocks {
             .count = total_of(parts)};
   }
   [[nodiscard]] std::unique_ptr<Execution> start(Backend& host, Batch batch, int64_t chunk) const override {
-    return host.allgather(std::move(batch), part_counts(counts_, cut_, chunk));
+    batch.counts = part_counts(counts_, cut_, chunk);
+    return host.execute(Collective::kAllgather, std::move(batch));
   }
 };
 
 // counts_[s][d]: elements from s to d.
-class Alltoall final : public Collective {
+class Alltoall final : public Chunks {
  public:
-  Alltoall(const Batch& batch, std::vector<Counts> counts, const CutLimits& limits) : counts_(std::move(counts)) {
+  Alltoall(const Batch& batch, const CutLimits& limits) : counts_(batch.splits) {
     const auto rank = static_cast<size_t>(batch.set_rank);
     std::vector<Counts> columns(counts_.size(), Counts(counts_.size()));
     int64_t longest = 0;
@@ -186,9 +191,9 @@ class Alltoall final : public Collective {
     return layout;
   }
   [[nodiscard]] std::unique_ptr<Execution> start(Backend& host, Batch batch, int64_t chunk) const override {
-    std::vector<Counts> parts;
-    for (const Counts& row : counts_) parts.push_back(part_counts(row, cut_, chunk));
-    return host.alltoall(std::move(batch), parts);
+    batch.splits.clear();
+    for (const Counts& row : counts_) batch.splits.push_back(part_counts(row, cut_, chunk));
+    return host.execute(Collective::kAlltoall, std::move(batch));
   }
 
  private:
@@ -203,24 +208,22 @@ class Alltoall final : public Collective {
 int64_t Layout::input_count() const { return total_of(inputs); }
 int64_t Layout::output_count() const { return total_of(outputs); }
 
-std::unique_ptr<Collective> make_allreduce(const Batch& batch, const CutLimits& limits) {
-  return std::make_unique<Allreduce>(batch, limits);
-}
-
-std::unique_ptr<Collective> make_broadcast(const Batch& batch, int root_set_rank, const CutLimits& limits) {
-  return std::make_unique<Broadcast>(batch, root_set_rank, limits);
-}
-
-std::unique_ptr<Collective> make_reducescatter(const Batch& batch, Counts counts, const CutLimits& limits) {
-  return std::make_unique<Reducescatter>(batch, std::move(counts), limits);
-}
-
-std::unique_ptr<Collective> make_allgather(const Batch& batch, Counts counts, const CutLimits& limits) {
-  return std::make_unique<Allgather>(batch, std::move(counts), limits);
-}
-
-std::unique_ptr<Collective> make_alltoall(const Batch& batch, std::vector<Counts> counts, const CutLimits& limits) {
-  return std::make_unique<Alltoall>(batch, std::move(counts), limits);
+std::unique_ptr<Chunks> make_chunks(Collective collective, const Batch& batch, const CutLimits& limits) {
+  switch (collective) {
+    case Collective::kAllreduce:
+      return std::make_unique<Allreduce>(batch, limits);
+    case Collective::kAdasum:
+      break;
+    case Collective::kReducescatter:
+      return std::make_unique<Reducescatter>(batch, limits);
+    case Collective::kAllgather:
+      return std::make_unique<Allgather>(batch, limits);
+    case Collective::kBroadcast:
+      return std::make_unique<Broadcast>(batch, limits);
+    case Collective::kAlltoall:
+      return std::make_unique<Alltoall>(batch, limits);
+  }
+  throw Error(ErrorKind::kInternal, batch.what + " cannot go through host memory in chunks");
 }
 
 }  // namespace hvd::staged

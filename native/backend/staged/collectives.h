@@ -22,12 +22,13 @@ struct Layout {
   [[nodiscard]] int64_t output_count() const;
 };
 
-class Collective {
+// A batch in chunks.
+class Chunks {
  public:
-  Collective() = default;
-  Collective(const Collective&) = delete;
-  Collective& operator=(const Collective&) = delete;
-  virtual ~Collective() = default;
+  Chunks() = default;
+  Chunks(const Chunks&) = delete;
+  Chunks& operator=(const Chunks&) = delete;
+  virtual ~Chunks() = default;
 
   [[nodiscard]] virtual int64_t num_chunks() const = 0;
   [[nodiscard]] virtual Layout layout(int64_t chunk) const = 0;
@@ -35,14 +36,7 @@ class Collective {
   [[nodiscard]] virtual std::unique_ptr<Execution> start(Backend& host, Batch batch, int64_t chunk) const = 0;
 };
 
-[[nodiscard]] std::unique_ptr<Collective> make_allreduce(const Batch& batch, const CutLimits& limits);
-[[nodiscard]] std::unique_ptr<Collective> make_broadcast(const Batch& batch, int root_set_rank,
-                                                         const CutLimits& limits);
-[[nodiscard]] std::unique_ptr<Collective> make_reducescatter(const Batch& batch, std::vector<int64_t> counts,
-                                                             const CutLimits& limits);
-[[nodiscard]] std::unique_ptr<Collective> make_allgather(const Batch& batch, std::vector<int64_t> counts,
-                                                         const CutLimits& limits);
-[[nodiscard]] std::unique_ptr<Collective> make_alltoall(const Batch& batch, std::vector<std::vector<int64_t>> counts,
-                                                        const CutLimits& limits);
+// Throws Error (kInternal) for Adasum, which is not cut: each tensor is combined as a whole.
+[[nodiscard]] std::unique_ptr<Chunks> make_chunks(Collective collective, const Batch& batch, const CutLimits& limits);
 
 }  // namespace hvd::staged

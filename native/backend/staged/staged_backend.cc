@@ -28,10 +28,10 @@ class StagedBackend::State {
             .most = elements(options_.chunk_bytes)};
   }
 
-  std::unique_ptr<Execution> execute(Batch batch, std::unique_ptr<staged::Collective> collective) {
+  std::unique_ptr<Execution> execute(Batch batch, std::unique_ptr<staged::Chunks> chunks) {
     staged::Means means = means_for(batch);
-    const uint32_t first = take_sequence(batch, static_cast<uint32_t>(collective->num_chunks()));
-    return staged::execute_in_chunks(std::move(means), std::move(batch), std::move(collective), first);
+    const uint32_t first = take_sequence(batch, static_cast<uint32_t>(chunks->num_chunks()));
+    return staged::execute_in_chunks(std::move(means), std::move(batch), std::move(chunks), first);
   }
 
   std::unique_ptr<Execution> execute_adasum(Batch batch) {
@@ -76,31 +76,10 @@ StagedBackend::~StagedBackend() = default;
 
 void StagedBackend::remove_process_set(uint32_t id) { state_->remove(id); }
 
-std::unique_ptr<Execution> StagedBackend::allreduce(Batch batch) {
-  auto collective = staged::make_allreduce(batch, state_->limits_for(batch.dtype));
-  return state_->execute(std::move(batch), std::move(collective));
-}
-
-std::unique_ptr<Execution> StagedBackend::adasum(Batch batch) { return state_->execute_adasum(std::move(batch)); }
-
-std::unique_ptr<Execution> StagedBackend::reducescatter(Batch batch, const std::vector<int64_t>& counts) {
-  auto collective = staged::make_reducescatter(batch, counts, state_->limits_for(batch.dtype));
-  return state_->execute(std::move(batch), std::move(collective));
-}
-
-std::unique_ptr<Execution> StagedBackend::allgather(Batch batch, const std::vector<int64_t>& counts) {
-  auto collective = staged::make_allgather(batch, counts, state_->limits_for(batch.dtype));
-  return state_->execute(std::move(batch), std::move(collective));
-}
-
-std::unique_ptr<Execution> StagedBackend::broadcast(Batch batch, int root_set_rank) {
-  auto collective = staged::make_broadcast(batch, root_set_rank, state_->limits_for(batch.dtype));
-  return state_->execute(std::move(batch), std::move(collective));
-}
-
-std::unique_ptr<Execution> StagedBackend::alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) {
-  auto collective = staged::make_alltoall(batch, counts, state_->limits_for(batch.dtype));
-  return state_->execute(std::move(batch), std::move(collective));
+std::unique_ptr<Execution> StagedBackend::execute(Collective collective, Batch batch) {
+  if (collective == Collective::kAdasum) return state_->execute_adasum(std::move(batch));
+  auto chunks = staged::make_chunks(collective, batch, state_->limits_for(batch.dtype));
+  return state_->execute(std::move(batch), std::move(chunks));
 }
 
 }  // namespace hvd

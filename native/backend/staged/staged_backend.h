@@ -34,12 +34,7 @@ class StagedBackend final : public Backend {
   ~StagedBackend() override;
 
   void remove_process_set(uint32_t id) override;
-  std::unique_ptr<Execution> allreduce(Batch batch) override;
-  std::unique_ptr<Execution> adasum(Batch batch) override;
-  std::unique_ptr<Execution> reducescatter(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> allgather(Batch batch, const std::vector<int64_t>& counts) override;
-  std::unique_ptr<Execution> broadcast(Batch batch, int root_set_rank) override;
-  std::unique_ptr<Execution> alltoall(Batch batch, const std::vector<std::vector<int64_t>>& counts) override;
+  std::unique_ptr<Execution> execute(Collective collective, Batch batch) override;
 
  private:
   class State;

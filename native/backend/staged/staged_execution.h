@@ -86,8 +86,7 @@ class StagedExecution : public Execution {
 };
 
 // Cut into chunks, which go their way independently of each other.
-[[nodiscard]] std::unique_ptr<Execution> execute_in_chunks(Means means, Batch batch,
-                                                           std::unique_ptr<Collective> collective,
+[[nodiscard]] std::unique_ptr<Execution> execute_in_chunks(Means means, Batch batch, std::unique_ptr<Chunks> chunks,
                                                            uint32_t first_sequence);
 // Adasum: each tensor is combined as a whole, so the batch is collected in ordinary memory.
 [[nodiscard]] std::unique_ptr<Execution> execute_adasum(Means means, Batch batch, uint32_t sequence);

@@ -92,7 +92,7 @@ void WholeExecution::start_exchange() {
     at += extent.count;
   }
   host_part.outputs = host_part.inputs;
-  exchange_ = host().adasum(std::move(host_part));
+  exchange_ = host().execute(Collective::kAdasum, std::move(host_part));
 }
 
 bool WholeExecution::distribute() {
