@@ -71,7 +71,7 @@ def pretend_two_ranks(monkeypatch: pytest.MonkeyPatch, included: bool = True) ->
     """Makes gradients travel through the returned recorder."""
     recorder = RecordingOps()
     group = _Pair()
-    monkeypatch.setattr(gradient_reduction, "ops", recorder)
+    monkeypatch.setattr(gradient_reduction, "reductions", recorder)
     monkeypatch.setattr(gradient_reduction, "group_of", lambda _: group)
     monkeypatch.setattr(gradient_reduction, "num_members_op", lambda _: tf.constant(group.size))
     monkeypatch.setattr(

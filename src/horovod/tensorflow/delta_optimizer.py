@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.errors import UsageError
-from horovod.tensorflow.ops import allreduce
+from horovod.tensorflow.reductions import allreduce
 from horovod.train.gradients import check_passes
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Adasum

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from horovod.errors import UsageError
-from horovod.tensorflow import calls, ops
+from horovod.tensorflow import calls, reductions
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_groups import (
@@ -308,8 +308,8 @@ def _reduce_together(
         reduction = replace(reduction, prescale=1.0 / factor, postscale=factor)
     how = (reduction, settings.compression, settings.device_dense, settings.device_sparse)
     if len(gradients) == 1:
-        return [ops.reduce_tensor(call, gradients[0], *how)]
-    return ops.reduce_tensors(call, gradients, *how)
+        return [reductions.reduce_tensor(call, gradients[0], *how)]
+    return reductions.reduce_tensors(call, gradients, *how)
 
 
 def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:

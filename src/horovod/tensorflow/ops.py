@@ -1,405 +1,45 @@
-"""The collectives of TensorFlow tensors, under the names of the interface.
-
-They work eagerly, in ``tf.function``, and in graphs for sessions.
-
-Common arguments:
-    tensor: anything that ``tf.convert_to_tensor`` takes, of bool, an integer type, float16,
-        bfloat16, float32 or float64; the same dtype on all ranks.
-    name: what the ranks agree on. Without one, ranks must call in the same order eagerly; in a
-        graph the name of the node counts, which TensorFlow makes from that of the tensor.
-    process_set: the ranks that take part.
-    ignore_name_scope: whether only the last part of the node's name counts, for ranks whose graphs
-        differ around it.
-    device_dense, device_sparse: where the operation runs; there are kernels for the CPU, and a GPU
-        is passed over.
-
-Common errors:
-    UsageError (a ValueError): an argument is wrong.
-    tf.errors.InvalidArgumentError: an argument is wrong, found when the operation runs; only this
-        rank sees it.
-    tf.errors.FailedPreconditionError: the ranks disagree, or Horovod is not initialized.
-    tf.errors.UnknownError: a rank was lost, was missing for too long, or has shut down.
-"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-import tensorflow as tf
-
-from horovod.errors import UsageError
-from horovod.tensorflow import calls, gradients, sparse
-from horovod.tensorflow.calls import Reduction, call_of
-from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.placement import placed
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average, Sum, resolve_reduce_op
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-CompressorLike = type[Compressor] | Compressor
-assert gradients  # registers them
-
-
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: CompressorLike = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> Any:
-    """Reduces a tensor over all ranks; the result is the same on each of them.
-
-    Args:
-        tensor: any shape, the same on all ranks; or ``tf.IndexedSlices``, whose rows are gathered.
-        average: deprecated; True for Average, False for Sum.
-        device_dense, device_sparse: where a tensor, and where slices are reduced.
-        compression: how the tensor travels, one of Compression.none, fp16 and bf16 or your own.
-        op: the reduction; None is Average. Of slices, Average or Sum.
-        prescale_factor: multiplied to the input, in full precision.
-        postscale_factor: multiplied to the result.
-        name: what the ranks agree on.
-        process_set: the ranks that take part.
-        ignore_name_scope: whether only the last part of the node's name counts.
-
-    Returns:
-        A tensor of the shape and dtype of ``tensor``; its gradient is allreduced in the same way.
-        Or slices with the rows of all ranks, where an index may stand several times.
-
-    Raises:
-        UsageError: the arguments are wrong.
-        NotImplementedError: slices with another reduction, or with factors.
-
-    Example:
-        >>> hvd.allreduce(tf.ones(3), op=hvd.Sum)   # with 4 ranks
-        <tf.Tensor: shape=(3,), dtype=float32, numpy=array([4., 4., 4.], dtype=float32)>
-    """
-    call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
-    return reduce_tensor(call, tensor, reduction, compression, device_dense, device_sparse)
-
-
-def allreduce_dense(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Sum,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """:func:`allreduce` as libraries call it under the name ``mpi_ops._allreduce``: a sum."""
-    return allreduce(
-        tensor,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        name=name,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-def grouped_allreduce(
-    tensors: Sequence[Any],
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: CompressorLike = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    name: str | None = None,
-) -> Sequence[Any]:
-    """Reduces several tensors as one operation: they become ready, and fail, together.
-
-    Args:
-        tensors: tensors and slices in any mixture; shapes and dtypes may differ from each other,
-            not between ranks. An empty list is returned as it is.
-
-    The rest is as in :func:`allreduce`.
-    """
-    if not tensors:
-        return tensors
-    call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
-    return reduce_tensors(call, tensors, reduction, compression, device_dense, device_sparse)
-
-
-def reduce_tensor(
-    call: calls.Call,
-    tensor: Any,
-    reduction: Reduction,
-    compression: CompressorLike,
-    device_dense: str,
-    device_sparse: str,
-) -> Any:
-    """What :func:`allreduce` does with arguments that have been checked."""
-    if isinstance(tensor, tf.IndexedSlices):
-        with placed(device_sparse):
-            return sparse.allreduce(call, tensor, reduction)
-    with placed(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
-        return compression.decompress(calls.allreduce(call, compressed, reduction), context)
-
-
-def reduce_tensors(
-    call: calls.Call,
-    tensors: Sequence[Any],
-    reduction: Reduction,
-    compression: CompressorLike,
-    device_dense: str,
-    device_sparse: str,
-) -> list[Any]:
-    """What :func:`grouped_allreduce` does with arguments that have been checked."""
-    is_sparse = [isinstance(tensor, tf.IndexedSlices) for tensor in tensors]
-    slices = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if apart]
-    dense = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if not apart]
-    if slices:
-        sparse.check_reduction(reduction)
-    reduced_dense, reduced_slices = iter(()), iter(())
-    if dense:
-        with placed(device_dense):
-            reduced_dense = iter(_grouped_dense(call, dense, compression, reduction))
-    if slices:
-        with placed(device_sparse):
-            reduced_slices = iter(sparse.grouped_allreduce(call, slices, reduction))
-    return [next(reduced_slices if apart else reduced_dense) for apart in is_sparse]
-
-
-def _grouped_dense(
-    call: calls.Call, tensors: Sequence[Any], compression: CompressorLike, reduction: Reduction
-) -> list[Any]:
-    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    reduced = calls.grouped_allreduce(call, [tensor for tensor, _ in pairs], reduction)
-    return [
-        compression.decompress(tensor, context)
-        for tensor, (_, context) in zip(reduced, pairs, strict=True)
-    ]
-
-
-def reducescatter(
-    tensor: Any,
-    device_dense: str = "",
-    compression: CompressorLike = Compression.none,
-    op: int = Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """Reduces a tensor over all ranks and leaves each of them its own rows of the result.
-
-    Args:
-        tensor: at least one dimension; the same shape on all ranks. Of d rows, each of n ranks gets
-            d // n, and the first d % n ranks get one more.
-        op: Average or Sum.
-
-    The rest is as in :func:`allreduce`.
-
-    Returns:
-        This rank's rows; perhaps none. The gradient is gathered from all ranks.
-
-    Raises:
-        tf.errors.InvalidArgumentError: the tensor is a scalar.
-        tf.errors.AbortedError: ``op`` is another reduction.
-    """
-    call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
-    with placed(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
-        return compression.decompress(calls.reducescatter(call, compressed, reduction), context)
-
-
-def grouped_reducescatter(
-    tensors: Sequence[Any],
-    device_dense: str = "",
-    compression: CompressorLike = Compression.none,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    *,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-) -> Sequence[Any]:
-    """Runs :func:`reducescatter` on several tensors as one operation.
-
-    Args:
-        tensors: shapes and dtypes may differ from each other, not between ranks. An empty list is
-            returned as it is.
-    """
-    if not tensors:
-        return tensors
-    call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
-    with placed(device_dense):
-        pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-        reduced = calls.grouped_reducescatter(call, [tensor for tensor, _ in pairs], reduction)
-        return [
-            compression.decompress(tensor, context)
-            for tensor, (_, context) in zip(reduced, pairs, strict=True)
-        ]
-
-
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Joins the tensors of all ranks along dimension 0, in rank order.
-
-    Args:
-        tensor: at least one dimension. The first may differ between ranks and may be 0, the others
-            must be the same.
-        name: what the ranks agree on.
-        ignore_name_scope: whether only the last part of the node's name counts.
-        process_set: the ranks that take part.
-
-    Returns:
-        A tensor with the rows of all ranks. Its gradient is averaged over the ranks, and each gets
-        that of its own rows.
-    """
-    call = call_of(process_set, name, ignore_name_scope)
-    return calls.allgather(call, tf.convert_to_tensor(tensor))
-
-
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Sequence[Any]:
-    """Runs :func:`allgather` on several tensors as one operation.
-
-    Args:
-        tensors: shapes and dtypes may differ from each other. An empty list is returned as it is.
-    """
-    if not tensors:
-        return tensors
-    call = call_of(process_set, name, ignore_name_scope)
-    return calls.grouped_allgather(call, [tf.convert_to_tensor(tensor) for tensor in tensors])
-
-
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Returns the root's tensor on every rank.
-
-    Args:
-        tensor: any shape and dtype, the same on all ranks.
-        root_rank: the global rank whose values count.
-        name: what the ranks agree on.
-        ignore_name_scope: whether only the last part of the node's name counts.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new tensor. Its gradient is averaged on the root and zero elsewhere.
-    """
-    call = call_of(process_set, name, ignore_name_scope)
-    return calls.broadcast(call, tf.convert_to_tensor(tensor), root_rank)
-
-
-def broadcast_(
-    variables: Sequence[Any],
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Overwrites variables with those of the root, as one operation.
-
-    Args:
-        variables: of any shapes and dtypes, the same on all ranks; resource variables, or reference
-            variables of a graph.
-        root_rank: the global rank whose values count.
-        name: what the ranks agree on.
-        process_set: the ranks that take part.
-
-    Returns:
-        The values after the assignment. In a graph, running them is what assigns.
-
-    Raises:
-        UsageError: some are resource variables and some reference variables.
-    """
-    if not variables:
-        return []
-    if len({_is_reference(variable) for variable in variables}) > 1:
-        raise UsageError(
-            "broadcast_() of resource variables and reference variables together: call it once for "
-            "each kind"
-        )
-    call = call_of(process_set, name)
-    values = [tf.convert_to_tensor(variable) for variable in variables]
-    received = calls.grouped_broadcast(call, values, root_rank)
-    return [_assigned(variable, value) for variable, value in zip(variables, received, strict=True)]
-
-
-def _is_reference(variable: Any) -> bool:
-    return bool(getattr(getattr(variable, "dtype", None), "_is_ref_dtype", False))
-
-
-def _assigned(variable: Any, value: Any) -> Any:
-    assigned = variable.assign(value)
-    return tf.convert_to_tensor(variable if assigned is None else assigned)
-
-
-def alltoall(
-    tensor: Any,
-    splits: Any | None = None,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Sends consecutive rows to each rank and returns those received.
-
-    Args:
-        tensor: at least one dimension; all but the first agree between ranks.
-        splits: how many rows go to each rank, anything that becomes int32 of one dimension; their
-            sum is at most dimension 0, rows beyond it are not sent. None divides equally.
-        name: what the ranks agree on.
-        ignore_name_scope: whether only the last part of the node's name counts.
-        process_set: the ranks that take part.
-
-    Returns:
-        The rows received, in rank order; with ``splits``, also how many came from each rank (int32,
-        shape (size,)). The gradient of each row goes back to where the row came from.
-    """
-    call = call_of(process_set, name, ignore_name_scope)
-    rows = None if splits is None else tf.convert_to_tensor(splits, tf.int32)
-    output, received = calls.alltoall(call, tf.convert_to_tensor(tensor), rows)
-    return output if splits is None else (output, received)
-
-
-def join(process_set: ProcessSet = global_process_set) -> Any:
-    """Says that this rank has no more data; ends when all ranks of the set have said so.
-
-    Until then it takes part in every allreduce with what does not change the result. In a graph,
-    make sure with control dependencies that the rank's other operations come first.
-
-    Args:
-        process_set: the ranks that take part.
-
-    Returns:
-        The global rank that joined last, int32; the same on all ranks.
-    """
-    return calls.join(call_of(process_set, None))
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> Any:
-    """Ends when all ranks of the set have reached it; in a graph, an operation that does."""
-    return calls.barrier(call_of(process_set, None))
+"""The collectives of TensorFlow tensors, under the names of the interface."""
+
+from horovod.tensorflow.exchanges import (
+    allgather,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    join,
+)
+from horovod.tensorflow.rank_ops import (
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from horovod.tensorflow.reductions import (
+    allreduce,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from horovod.tensorflow.reductions import allreduce_dense as _allreduce
+
+__all__ = [
+    "_allreduce",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "size_op",
+]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from horovod.errors import MismatchError, UsageError
-from horovod.tensorflow.ops import broadcast, broadcast_
+from horovod.tensorflow.exchanges import broadcast, broadcast_
 from horovod.tensorflow.placement import placed
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of

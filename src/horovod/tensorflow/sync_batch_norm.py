@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from horovod.errors import UsageError
-from horovod.tensorflow.ops import allgather, allreduce
+from horovod.tensorflow.exchanges import allgather
 from horovod.tensorflow.rank_ops import is_member_op
+from horovod.tensorflow.reductions import allreduce
 from horovod.train.numbering import LayerName, LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Sum

@@ -12,6 +12,7 @@ from horovod.torch.exchanges import (
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
+    join,
 )
 from horovod.torch.handles import poll, synchronize
 from horovod.torch.reductions import (
@@ -52,6 +53,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter",
     "reducescatter_async",
