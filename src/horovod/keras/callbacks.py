@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from horovod._keras import callbacks
-from horovod._keras.callbacks import (
+from horovod.tensorflow.keras import callbacks
+from horovod.tensorflow.keras.callbacks import (
     BroadcastGlobalVariablesCallback,
-    MetricAverageCallback,
-)
-from horovod._keras.learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
+    MetricAverageCallback,
 )
 
 __all__ = [

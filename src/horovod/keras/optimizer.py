@@ -1,11 +1,11 @@
-"""DistributedOptimizer as ``horovod.keras`` has it."""
+"""DistributedOptimizer with the order of arguments that ``horovod.keras`` has."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod._keras.distributing import distribute
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.keras.distributing import distribute
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
@@ -29,38 +29,9 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Wraps a Keras optimizer so that each step uses the gradients of all ranks.
+    """:func:`horovod.tensorflow.keras.DistributedOptimizer` with another order of arguments.
 
-    They are reduced once: where the optimizer computes them, or else where it applies them, whether
-    by ``model.fit``, ``minimize``, ``apply_gradients`` or ``apply``. The result is an instance of
-    the same class (by name and ``isinstance``) that shares all state with ``optimizer``; use it
-    instead of ``optimizer``. Saved models load without Horovod. For mixed precision, give it a
-    LossScaleOptimizer, or let ``model.compile`` make one.
-
-    Args:
-        optimizer: of Keras 3, or of Keras 2 (tf_keras, or TensorFlow's own), also a legacy one.
-        name: what the operations are called after; ``Distributed<class>`` if None.
-        device_dense: where dense gradients are reduced; anywhere if empty.
-        device_sparse: the same for ``tf.IndexedSlices``.
-        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
-        sparse_as_dense: reduce ``tf.IndexedSlices`` as dense tensors.
-        gradient_predivide_factor: divide by this before the sum, and by the rest after it.
-        op: Average or Sum.
-        num_groups: deprecated name of ``groups``.
-        groups: reduce gradients in groups, each as one operation: a number of groups of
-            consecutive ones, or a list of lists of variables (the others go one by one).
-        backward_passes_per_step: add the gradients of this many calls up before they are reduced
-            and applied; the other calls only count.
-        average_aggregated_gradients: divide that sum by the number of calls.
-        process_set: the ranks that take part; on others gradients stay as they are.
-        scale_local_gradients: divide gradients of local variables by the number of ranks.
-
-    Returns:
-        The optimizer to train with. Its ``register_local_var(variable)`` leaves a gradient out of
-        the reduction.
-
-    Raises:
-        UsageError: the arguments are wrong.
+    They mean the same there, and so do the result and the errors.
     """
     return distribute(
         optimizer,

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from horovod.errors import UsageError
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.keras_generation import keras_of, kind_of
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
@@ -78,8 +79,7 @@ def DistributedOptimizer(
 
         return wrap_v1_optimizer(optimizer, name, use_locking, **options)
     # Keras is loaded for those who use it.
-    from horovod._keras.distributing import distribute
-    from horovod._keras.generation import keras_of, kind_of
+    from horovod.tensorflow.keras.distributing import distribute
 
     if keras_of(type(optimizer)) is None:
         raise UsageError(

@@ -10,6 +10,7 @@ from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import GradientReducer, make_settings
+from horovod.tensorflow.keras_generation import checked_layers
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
@@ -186,28 +187,6 @@ def PartialDistributedGradientTape(
     )
     tape._reducer.register_local_layers(checked_layers(local_layers))
     return tape
-
-
-def checked_layers(local_layers: Any) -> list[Any]:
-    """Returns the layers as a list.
-
-    Args:
-        local_layers: a Keras layer, a list of them, or None.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    if local_layers is None:
-        return []
-    several = isinstance(local_layers, list | tuple | set)
-    layers = list(local_layers) if several else [local_layers]
-    if layers:
-        # Keras is loaded for those who use it.
-        from horovod._keras.generation import is_layer
-    for layer in layers:
-        if not is_layer(layer):
-            raise UsageError(f"local_layers={local_layers!r} is no Keras layer or list of layers")
-    return layers
 
 
 def _wrap(tape: tf.GradientTape, **options: Any) -> ReducingTape:

@@ -12,8 +12,8 @@ from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
 import horovod.keras as hvd
 import horovod.tensorflow as tensorflow_hvd
-from horovod._keras.generation import generation_of, keras_of, keras_of_tensorflow
 from horovod.errors import UsageError
+from horovod.tensorflow.keras_generation import generation_of, keras_of, keras_of_tensorflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

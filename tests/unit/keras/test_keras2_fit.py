@@ -15,9 +15,9 @@ import tf_keras as keras
 
 import horovod.keras as hvd
 from horovod import context
-from horovod._keras import callbacks as implementation
-from horovod._keras.loading import _keras_for
 from horovod.errors import UsageError
+from horovod.tensorflow.keras import callbacks as implementation
+from horovod.tensorflow.keras.loading import _keras_for
 
 if TYPE_CHECKING:
     from pathlib import Path

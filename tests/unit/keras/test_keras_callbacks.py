@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import horovod._keras
 import horovod.keras as hvd
+import horovod.tensorflow.keras
 import horovod.tensorflow.keras as tf_hvd
 from horovod import context
-from horovod._keras import callbacks as implementation
-from horovod._keras import learning_rate
 from horovod.errors import UsageError
+from horovod.tensorflow.keras import callbacks as implementation
+from horovod.tensorflow.keras import learning_rate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,4 +237,4 @@ def test_keras_on_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     # A script that has loaded it may mean it.
     monkeypatch.delitem(sys.modules, "tf_keras", raising=False)
     with pytest.raises(ImportError, match="Keras runs on jax: set KERAS_BACKEND=tensorflow"):
-        importlib.reload(horovod._keras)
+        importlib.reload(horovod.tensorflow.keras)

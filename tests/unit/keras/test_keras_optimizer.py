@@ -12,8 +12,8 @@ from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
 import horovod.keras as hvd
 import horovod.tensorflow.keras as tf_hvd
-from horovod._keras import compiling
 from horovod.errors import UsageError
+from horovod.tensorflow.keras import compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

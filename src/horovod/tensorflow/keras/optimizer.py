@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod._keras.distributing import distribute
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.keras.distributing import distribute
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 

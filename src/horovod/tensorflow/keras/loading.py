@@ -7,11 +7,11 @@ import sys
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from horovod._keras.distributing import distribute
-from horovod._keras.generation import ROOTS, generation_of, keras_of, keras_of_tensorflow
-from horovod._keras.optimizer import ReducingOptimizer
 from horovod.errors import UsageError
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.keras.distributing import distribute
+from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
+from horovod.tensorflow.keras_generation import ROOTS, generation_of, keras_of, keras_of_tensorflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -42,6 +42,25 @@ def is_layer(thing: Any) -> bool:
     return keras is not None and isinstance(thing, keras.layers.Layer)
 
 
+def checked_layers(local_layers: Any) -> list[Any]:
+    """Returns the layers as a list.
+
+    Args:
+        local_layers: a Keras layer, a list of them, or None.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if local_layers is None:
+        return []
+    several = isinstance(local_layers, list | tuple | set)
+    layers = list(local_layers) if several else [local_layers]
+    for layer in layers:
+        if not is_layer(layer):
+            raise UsageError(f"local_layers={local_layers!r} is no Keras layer or list of layers")
+    return layers
+
+
 def kind_of(thing: Any) -> str:
     """The full name of the class of something, for messages."""
     return f"{type(thing).__module__}.{type(thing).__qualname__}"

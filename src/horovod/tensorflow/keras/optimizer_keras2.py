@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from horovod._keras.generation import kind_of
-from horovod._keras.optimizer import CallableList, ReducingOptimizer
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.gradient_groups import variable_key
+from horovod.tensorflow.keras.reducing_optimizer import CallableList, ReducingOptimizer
+from horovod.tensorflow.keras_generation import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from horovod import context
-from horovod._keras.callback import TrainingCallback
-from horovod._keras.optimizer_state import (
+from horovod.errors import UsageError
+from horovod.tensorflow.keras.callback import TrainingCallback
+from horovod.tensorflow.keras.optimizer_state import (
     follows_schedule,
     gathered_momentum,
     innermost,
     multiply,
     number,
 )
-from horovod.errors import UsageError
 
 
 class LearningRateScheduleCallback(TrainingCallback):

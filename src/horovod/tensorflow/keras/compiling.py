@@ -8,10 +8,10 @@ import threading
 import warnings
 from typing import Any
 
-from horovod._keras.generation import generation_of, keras_of
-from horovod._keras.optimizer import ReducingOptimizer
-from horovod._keras.optimizer_keras3 import with_loss_scale
 from horovod.errors import UsageError
+from horovod.tensorflow.keras.optimizer_keras3 import with_loss_scale
+from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
+from horovod.tensorflow.keras_generation import generation_of, keras_of
 from horovod.tensorflow.xla import REFUSAL
 
 OBSOLETE = "experimental_run_tf_function"

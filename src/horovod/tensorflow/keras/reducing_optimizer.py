@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod._keras.generation import check_optimizer, generation_of
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reduction import GradientReducer, ReductionSettings
+from horovod.tensorflow.keras_generation import check_optimizer, generation_of
 from horovod.train.gradients import check_passes
 from horovod.train.reduce_op import Average, Sum
 
@@ -116,9 +116,9 @@ def wrap(optimizer: Any, wrapping: Wrapping) -> Any:
     keras = check_optimizer(optimizer)
     _check(optimizer, wrapping)
     if generation_of(keras) >= 3:
-        from horovod._keras.optimizer_keras3 import reducing_class, refuse_inner
+        from horovod.tensorflow.keras.optimizer_keras3 import reducing_class, refuse_inner
     else:
-        from horovod._keras.optimizer_keras2 import reducing_class, refuse_inner
+        from horovod.tensorflow.keras.optimizer_keras2 import reducing_class, refuse_inner
     refuse_inner(optimizer)
     added = reducing_class(optimizer)
     wrapped = share_state(optimizer, wrapped_class(added, type(optimizer), wrapping))
@@ -146,7 +146,7 @@ def wrapped_class(added: type[ReducingOptimizer], plain: type, wrapping: Wrappin
     """
     content = {
         "__doc__": plain.__doc__,
-        "__module__": __package__,
+        "__module__": "horovod._keras",  # which libraries and tests of scripts look for
         "plain_class": plain,
         "wrapping": wrapping,
     }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod._keras.compiling import prepare_compile
-from horovod._keras.generation import keras_of
-from horovod._keras.optimizer import Wrapping, wrap
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import make_settings
-from horovod.tensorflow.tape import checked_layers
+from horovod.tensorflow.keras.compiling import prepare_compile
+from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
+from horovod.tensorflow.keras_generation import checked_layers, keras_of
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
 
@@ -39,8 +38,8 @@ def distribute(
         **options: see :func:`horovod.tensorflow.gradient_reduction.make_settings`.
 
     Returns:
-        A :class:`horovod._keras.optimizer.ReducingOptimizer`, which is also an instance of the
-        class of ``optimizer``.
+        A :class:`horovod.tensorflow.keras.reducing_optimizer.ReducingOptimizer`, which is also an
+        instance of the class of ``optimizer``.
 
     Raises:
         UsageError: the arguments are wrong.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from horovod._keras.generation import keras_of
-from horovod._keras.optimizer import (
+from horovod.errors import UsageError
+from horovod.tensorflow.autograph import as_written
+from horovod.tensorflow.keras.reducing_optimizer import (
     CallableList,
     ReducingOptimizer,
     Wrapping,
     share_state,
     wrapped_class,
 )
-from horovod.errors import UsageError
-from horovod.tensorflow.autograph import as_written
+from horovod.tensorflow.keras_generation import keras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
