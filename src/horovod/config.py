@@ -197,6 +197,11 @@ class Config:
             setting.field: reader.value(setting.name) for setting in TABLE.values() if setting.field
         }
         values.update(_places(reader))
+        if reader.text("HOROVOD_WORKER_ID") and not reader.text(_RANK_NAMES[0]):
+            raise StartError(
+                f"worker {reader.text('HOROVOD_WORKER_ID')} was told no place (HOROVOD_RANK is "
+                "missing): let it join its job and await one, see horovod.job.worker.join_as"
+            )
         values["secret_key"] = _secret_key(reader)
         values["meeting_point"] = _meeting_point(reader)
         values["hostname"] = values["hostname"] or socket.gethostname()

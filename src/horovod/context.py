@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
+from horovod.job.assigned import settings_of
 from horovod.job_context import Context, JobListener, PerContext, current, inherited, process
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from horovod.group import Group
     from horovod.init_arguments import DeclaredSet
+    from horovod.job import Assignment
 
 __all__ = [
     "Context",
@@ -47,7 +49,9 @@ __all__ = [
 
 
 def init(
-    comm: Sequence[int] | None = None, process_sets: Iterable[DeclaredSet] | str | None = None
+    comm: Sequence[int] | None = None,
+    process_sets: Iterable[DeclaredSet] | str | None = None,
+    job: Assignment | None = None,
 ) -> None:
     """Joins the job that the launcher describes in the environment; a job of one rank without it.
 
@@ -58,6 +62,8 @@ def init(
         process_sets: the ``hvd.ProcessSet`` objects to register, the same on all ranks; or
             "dynamic", to add and remove process sets later; or None. While Horovod is initialized
             the sets are only looked up among the registered ones.
+        job: what a worker was assigned that needs no environment for it; None for the assignment
+            around the caller (:func:`horovod.job.assigned.assigned`), or the environment.
 
     Raises:
         StartError: a setting is wrong, or a rank did not appear within the start timeout.
@@ -71,7 +77,9 @@ def init(
         >>> hvd.init(process_sets=[even, odd])   # with 4 ranks
     """
     try:
-        current().init(comm, process_sets)
+        context = current()
+        config = None if context.has_job else settings_of(job)
+        context.init(comm, process_sets, config)
     except (StartError, UsageError) as error:
         # The sentence says all; where in here it was found would only push it off the screen.
         raise error.with_traceback(None)  # noqa: B904

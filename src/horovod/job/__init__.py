@@ -6,6 +6,7 @@ process. Whoever starts processes, say a launcher, Ray or Spark, opens a :class:
 process what :class:`Assignment` holds, and publishes generations.
 """
 
+from horovod.job.assigned import assigned
 from horovod.job.environment import Assignment, StoreAddress
 from horovod.job.membership import Member, Membership, Worker, assign_places
 from horovod.job.place import Place
@@ -18,4 +19,5 @@ __all__ = [
     "StoreAddress",
     "Worker",
     "assign_places",
+    "assigned",
 ]

@@ -1,0 +1,60 @@
+"""The place that an executor, say Ray or Spark, has given to the code that it calls."""
+
+from __future__ import annotations
+
+import contextvars
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from horovod.config import Config
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horovod.job.environment import Assignment
+
+_assigned: contextvars.ContextVar[Assignment | None] = contextvars.ContextVar(
+    "horovod.assigned", default=None
+)
+
+
+@contextmanager
+def assigned(assignment: Assignment) -> Iterator[None]:
+    """Inside the block, ``hvd.init()`` takes part as this worker, whatever the environment says.
+
+    Example:
+        >>> with assigned(worker.await_place()):
+        ...     train()   # calls hvd.init() as any script does
+    """
+    token = _assigned.set(assignment)
+    try:
+        yield
+    finally:
+        _assigned.reset(token)
+
+
+def settings_of(job: Assignment | None) -> Config | None:
+    """The settings of a rank that an executor tells its place.
+
+    Args:
+        job: the assignment; None for that of the block of :func:`assigned` around the caller.
+
+    Returns:
+        The settings of the environment with this place; None if nobody was told one.
+
+    Raises:
+        StartError: a setting makes no sense.
+        UsageError: the assignment holds no place, or no store although there are other ranks.
+    """
+    job = job or _assigned.get()
+    if job is None:
+        return None
+    if job.place is None:
+        raise UsageError(
+            f"worker {job.identity or 'without identity'} was told no place: let it join the job "
+            "and await one, with horovod.job.worker.join_as(assignment).await_place()"
+        )
+    if job.place.size > 1 and job.store is None:
+        raise UsageError(f"{job.place} was not told where the store of its job is")
+    return Config.from_env(told=job.variables())
