@@ -21,6 +21,8 @@ EXEMPT = {
     "torch": {"torch"},
     "files-and-tables": {"runner", "__main__"},
 }
+# Contracts of layers about a few modules of a package.
+PARTIAL = {"keras"}
 
 
 def contracts() -> dict[str, dict[str, Any]]:
@@ -45,7 +47,7 @@ def test_a_list_of_modules_has_no_holes(name: str) -> None:
 def test_every_contract_covers_all_modules() -> None:
     for name, contract in contracts().items():
         if contract["type"] == "layers":
-            assert contract["exhaustive"], name
+            assert contract.get("exhaustive") or name in PARTIAL, name
         else:
             assert name in EXEMPT
 
