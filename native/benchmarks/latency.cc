@@ -20,7 +20,7 @@ double microseconds_of_burst(Engine& engine, std::vector<float>& values) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kBurst; ++i) {
     const auto operation = make_allreduce("latency", {view(values)}, {view(values)});
-    engine.submit(operation, true);
+    submit_to(engine, operation, true);
     engine.wait(*operation, std::chrono::seconds(10));
   }
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;

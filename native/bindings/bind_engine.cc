@@ -12,6 +12,7 @@
 #include "bindings/c_reference.h"
 #include "bindings/interpreter_lock.h"
 #include "bindings/kept_objects.h"
+#include "bindings/submit_request.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -97,7 +98,7 @@ struct PyHandle {
     drop_ended();
     if (!operation->done()) return false;
     throw_error();
-    if (const auto error = operation->device_error()) throw Error(*error);
+    if (const auto error = operation->gpu.error()) throw Error(*error);
     return operation->settled();
   }
 
@@ -131,76 +132,36 @@ struct PyHandle {
   [[nodiscard]] std::vector<OwnedArray> results() const {
     if (!operation->done()) throw Error(ErrorKind::kUsage, operation->spec.name + " is still in flight");
     throw_error();
-    return operation->results;
+    return operation->result.arrays;
   }
 };
 
-// A name as other ranks read it.
-std::string name_from(const nb::str& name) {
-  Py_ssize_t size = 0;
-  if (const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size)) return {text, static_cast<size_t>(size)};
-  PyErr_Clear();
-  throw Error(ErrorKind::kUsage,
-              "the name " + std::string(nb::repr(name).c_str()) +
-                  " holds lone surrogates, which cannot be sent: it was made of bytes that are not UTF-8. Replace "
-                  "them, for example with name.encode(errors='replace').decode()");
-}
-
-// The name of the user's file may be of any bytes.
-std::string call_site_from(const nb::str& call_site) {
-  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(call_site.ptr(), "utf-8", "surrogateescape"));
-  if (bytes.is_valid()) return {PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr()))};
-  PyErr_Clear();
-  return {};
-}
-
 // The first operation of a device loads libraries.
-void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation, bool waits_next) {
-  const int device = operation->inputs.empty() ? operation->device : operation->inputs.front().device;
+void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation) {
+  const SubmitRequest& request = operation->request;
+  const int device = request.inputs.empty() ? request.device : request.inputs.front().device;
   if (device == kCpuDevice || engine.knows_device(device)) {
-    engine.submit(operation, waits_next);
+    engine.submit(operation);
     return;
   }
   const InterpreterUnlocked unlocked;
-  engine.submit(operation, waits_next);
+  engine.submit(operation);
 }
 
-PyHandle submit(PyEngine& self, int kind, const nb::str& wanted_name, std::vector<Buffer> inputs,
-                std::vector<Buffer> outputs, int reduce_op, double prescale, double postscale, int root,
-                std::optional<std::vector<int64_t>> splits, uint32_t process_set, bool cacheable, bool waits_next,
-                const nb::str& call_site, nb::object keep_alive, std::optional<double> weight,
-                std::vector<int64_t> ranks, bool divide_by_initial_world_size, uint64_t unnamed, int32_t priority,
-                int device) {
-  const std::string name = name_from(wanted_name);
-  if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory))
-    throw Error(ErrorKind::kUsage, "unknown kind of operation");
-  if (reduce_op < 0 || reduce_op > static_cast<int>(ReduceOp::kProduct)) {
-    throw Error(ErrorKind::kUsage, name + ": unknown reduce operation " + std::to_string(reduce_op));
-  }
+PyHandle submit(PyEngine& self, int kind, nb::handle name, std::vector<Buffer> inputs, std::vector<Buffer> outputs,
+                const nb::kwargs& options) {
   const DropEnded drops;
-  auto operation = std::make_shared<Operation>();
-  operation->keeper = keep(std::move(keep_alive));
-  operation->spec.kind = static_cast<OpKind>(kind);
-  operation->spec.name = name;
-  operation->spec.reduce_op = static_cast<ReduceOp>(reduce_op);
-  operation->spec.prescale = prescale;
-  operation->spec.postscale = postscale;
-  operation->spec.root = root;
-  operation->spec.cacheable = cacheable;
-  operation->spec.weighted = weight.has_value();
-  operation->spec.ranks = std::move(ranks);
-  operation->spec.divide_by_initial_world_size = divide_by_initial_world_size;
-  operation->spec.unnamed = unnamed;
-  operation->weight = weight.value_or(1.0);
-  operation->priority = priority;
-  operation->device = device;
-  operation->call_site = call_site_from(call_site);
-  operation->set = process_set;
-  operation->inputs = std::move(inputs);
-  operation->outputs = std::move(outputs);
-  operation->has_splits = splits.has_value();
-  if (splits) operation->splits = std::move(*splits);
-  submit_to(*self.engine(), operation, waits_next);
+  SubmitRequest request = request_from(options);
+  if (!name.is_none()) request.name = name_from(nb::cast<nb::str>(name));
+  if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory)) {
+    throw Error(ErrorKind::kUsage, "unknown kind of operation");
+  }
+  request.kind = static_cast<OpKind>(kind);
+  request.inputs = std::move(inputs);
+  request.outputs = std::move(outputs);
+  const bool waits_next = request.waits_next;
+  auto operation = std::make_shared<Operation>(std::move(request));
+  submit_to(*self.engine(), operation);
   return {self.engine(), std::move(operation), waits_next ? std::make_shared<Promise>(self.engine()) : nullptr};
 }
 
@@ -293,14 +254,15 @@ void bind_port(nb::module_& module) {
 
 void bind_handle(nb::module_& module) {
   nb::class_<PyHandle>(module, "Handle")
+      .def_prop_ro("name", [](const PyHandle& self) { return self.operation->spec.name; })
       .def("done", &PyHandle::done)
       .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
       .def("results", &PyHandle::results)
       .def("order", &PyHandle::order, nb::arg("device"), nb::arg("stream"))
       .def("finished", &PyHandle::finished)
-      .def("received_splits", [](const PyHandle& self) { return self.operation->received_splits; })
-      .def("new_process_set", [](const PyHandle& self) { return self.operation->new_process_set; })
-      .def("last_joined", [](const PyHandle& self) { return self.operation->last_joined; });
+      .def("received_splits", [](const PyHandle& self) { return self.operation->result.received_splits; })
+      .def("new_process_set", [](const PyHandle& self) { return self.operation->result.new_process_set; })
+      .def("last_joined", [](const PyHandle& self) { return self.operation->result.last_joined; });
 }
 
 // Where this rank is, for the stall reports of others; and what it did, for the timeline.
@@ -351,16 +313,8 @@ void bind_engine(nb::module_& module) {
       .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
       .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
       .def_prop_ro("all_local", [](const PyEngine& self) { return self.engine()->all_local(); })
-      .def("submit", &submit, nb::arg("kind"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
-           nb::arg("reduce_op") = static_cast<int>(ReduceOp::kSum), nb::arg("prescale") = 1.0,
-           nb::arg("postscale") = 1.0, nb::arg("root") = -1, nb::arg("splits") = nb::none(), nb::arg("process_set") = 0,
-           nb::arg("cacheable") = true, nb::arg("waits_next") = false, nb::arg("call_site") = "",
-           nb::arg("keep_alive") = nb::none(), nb::arg("weight") = nb::none(),
-           nb::arg("ranks") = std::vector<int64_t>(), nb::arg("divide_by_initial_world_size") = true,
-           nb::arg("unnamed") = 0, nb::arg("priority") = 0, nb::arg("device") = kCpuDevice)
-      .def(
-          "next_number", [](const PyEngine& self, uint32_t set) { return self.engine()->next_number(set); },
-          nb::arg("process_set"))
+      .def("submit", &submit, nb::arg("kind"), nb::arg("name").none(), nb::arg("inputs"), nb::arg("outputs"),
+           nb::arg("options"))
       .def("c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); })
       .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
       .def("error",
@@ -372,7 +326,7 @@ void bind_engine(nb::module_& module) {
       .def("abandon", &PyEngine::abandon)
       .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine");
   look_for_signals_with(&interrupted);
-  module.def("check_name", [](const nb::str& name) { name_from(name); }, nb::arg("name"));
+  module.def("check_name", [](const nb::str& name) { static_cast<void>(name_from(name)); }, nb::arg("name"));
   module.def("c_interface", [] { return reinterpret_cast<uintptr_t>(c_interface()); });
   module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions());
 }

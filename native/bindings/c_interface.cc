@@ -12,7 +12,6 @@ struct HvdEngine {
 
 struct HvdOperation {
   std::shared_ptr<hvd::Operation> operation;
-  bool waits = false;
   std::optional<hvd::Error> refusal;
 };
 
@@ -32,47 +31,40 @@ std::vector<Buffer> buffers_of(const HvdBuffer* buffers, int32_t count) {
   return list;
 }
 
-// There is one barrier, and one join, of a process set at a time, so that they have one name.
+// They have one name each, whatever a library calls them.
 bool one_at_a_time(OpKind kind) { return kind == OpKind::kBarrier || kind == OpKind::kJoin; }
 
 std::shared_ptr<Operation> operation_of(const HvdRequest& request) {
-  auto operation = std::make_shared<Operation>();
-  RequestSpec& spec = operation->spec;
-  spec.kind = static_cast<OpKind>(request.kind);
-  const bool named = request.name != nullptr && !one_at_a_time(spec.kind);
-  const std::string name = named ? request.name : "";
-  spec.cacheable = !name.empty() || one_at_a_time(spec.kind);
-  spec.name = std::string(request.prefix) + "." + (name.empty() ? "noname" : name);
-  spec.reduce_op = static_cast<ReduceOp>(request.reduce_op);
-  spec.prescale = request.prescale;
-  spec.postscale = request.postscale;
-  spec.root = request.root;
-  operation->set = request.process_set;
-  operation->inputs = buffers_of(request.inputs, request.num_inputs);
-  operation->outputs = buffers_of(request.outputs, request.num_outputs);
-  operation->has_splits = request.splits != nullptr;
-  if (operation->has_splits) operation->splits.assign(request.splits, request.splits + request.num_splits);
-  operation->call_site = request.call_site == nullptr ? "" : request.call_site;
-  if (request.done != nullptr) operation->on_done = [done = request.done, context = request.context] { done(context); };
-  return operation;
+  SubmitRequest wanted;
+  wanted.kind = static_cast<OpKind>(request.kind);
+  wanted.prefix = request.prefix;
+  const bool named = request.name != nullptr && *request.name != '\0' && !one_at_a_time(wanted.kind);
+  if (named) wanted.name = request.name;
+  wanted.reduce_op = static_cast<ReduceOp>(request.reduce_op);
+  wanted.prescale = request.prescale;
+  wanted.postscale = request.postscale;
+  wanted.root = request.root;
+  wanted.process_set = request.process_set;
+  wanted.inputs = buffers_of(request.inputs, request.num_inputs);
+  wanted.outputs = buffers_of(request.outputs, request.num_outputs);
+  if (request.splits != nullptr) wanted.splits.emplace(request.splits, request.splits + request.num_splits);
+  if (request.call_site != nullptr) wanted.call_site = request.call_site;
+  if (request.done != nullptr) wanted.on_done = [done = request.done, context = request.context] { done(context); };
+  wanted.waits_next = request.waits != 0;
+  return std::make_shared<Operation>(std::move(wanted));
 }
 
 HvdOperation* prepare(const HvdRequest* request) {
   auto prepared = std::make_unique<HvdOperation>();
   prepared->operation = operation_of(*request);
-  prepared->waits = request->waits != 0;
   return prepared.release();
 }
 
 int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
-  Engine& engine = *reference->engine;
+  // Kept here: `done` may release the prepared one before submit() returns.
   const std::shared_ptr<Operation> operation = prepared->operation;
   try {
-    if (!operation->spec.cacheable) {
-      operation->spec.unnamed = engine.next_number(operation->set);
-      operation->spec.name += "." + std::to_string(operation->spec.unnamed);
-    }
-    engine.submit(operation, prepared->waits);
+    reference->engine->submit(operation);
     return 1;
   } catch (const Error& error) {
     prepared->refusal = error;
@@ -113,14 +105,14 @@ const char* error_text(const HvdOperation* submitted) {
 }
 
 void* take_result(const HvdOperation* submitted, int32_t index, HvdBuffer* result) {
-  const OwnedArray& array = submitted->operation->results.at(static_cast<size_t>(index));
+  const OwnedArray& array = submitted->operation->result.arrays.at(static_cast<size_t>(index));
   *result = {array.data.get(), static_cast<int32_t>(array.dtype), static_cast<int32_t>(array.shape.size()),
              array.shape.data()};
   return new std::shared_ptr<std::byte[]>(array.data);
 }
 
 const int64_t* received_splits(const HvdOperation* submitted, int32_t* count) {
-  const std::vector<int64_t>& splits = submitted->operation->received_splits;
+  const std::vector<int64_t>& splits = submitted->operation->result.received_splits;
   *count = static_cast<int32_t>(splits.size());
   return splits.data();
 }
@@ -134,11 +126,11 @@ constexpr HvdInterface kInterface = {
     .error_kind = &error_kind,
     .error_text = &error_text,
     .num_results = [](const HvdOperation* submitted) -> int32_t {
-      return static_cast<int32_t>(submitted->operation->results.size());
+      return static_cast<int32_t>(submitted->operation->result.arrays.size());
     },
     .take_result = &take_result,
     .received_splits = &received_splits,
-    .last_joined = [](const HvdOperation* submitted) -> int32_t { return submitted->operation->last_joined; },
+    .last_joined = [](const HvdOperation* submitted) -> int32_t { return submitted->operation->result.last_joined; },
     .release_memory = [](void* reference) { delete static_cast<std::shared_ptr<std::byte[]>*>(reference); },
     .release_operation = [](HvdOperation* submitted) { delete submitted; },
     .release_engine = [](HvdEngine* engine) { delete engine; },

@@ -35,37 +35,41 @@ std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
 
 void check_outputs(const Operation& operation, const std::vector<int>& members, int set_rank) {
   const bool scattered = traits_of(operation.spec.kind).scatters;
-  if (operation.outputs.size() != operation.inputs.size()) refuse(operation, "needs one output for each input");
-  for (size_t i = 0; i < operation.inputs.size(); ++i) {
-    Shape expected = operation.inputs[i].shape;
+  if (operation.request.outputs.size() != operation.request.inputs.size())
+    refuse(operation, "needs one output for each input");
+  for (size_t i = 0; i < operation.request.inputs.size(); ++i) {
+    Shape expected = operation.request.inputs[i].shape;
     if (scattered) expected.front() = share_of(expected.front(), set_rank, static_cast<int>(members.size())).size();
-    const Buffer& output = operation.outputs[i];
-    if (output.dtype == operation.inputs[i].dtype && output.shape == expected) continue;
-    refuse(operation, "the output must be " + std::string(name_of(operation.inputs[i].dtype)) + " " +
+    const Buffer& output = operation.request.outputs[i];
+    if (output.dtype == operation.request.inputs[i].dtype && output.shape == expected) continue;
+    refuse(operation, "the output must be " + std::string(name_of(operation.request.inputs[i].dtype)) + " " +
                           to_string(expected) + ", but is " + std::string(name_of(output.dtype)) + " " +
                           to_string(output.shape));
   }
 }
 
 void check_splits(Operation& operation, size_t num_members) {
-  if (operation.inputs.size() != 1) refuse(operation, "alltoall takes one tensor");
-  const int64_t num_rows = operation.inputs.front().shape.front();
-  if (!operation.has_splits) {
+  if (operation.request.inputs.size() != 1) refuse(operation, "alltoall takes one tensor");
+  const int64_t num_rows = operation.request.inputs.front().shape.front();
+  if (operation.request.splits) {
+    operation.state.splits = *operation.request.splits;
+  } else {
     const auto members = static_cast<int64_t>(num_members);
     if (num_rows % members != 0) {
       refuse(operation, "without splits the first dimension, " + std::to_string(num_rows) +
                             ", must be a multiple of the number of ranks, " + std::to_string(members));
     }
-    operation.splits.assign(num_members, num_rows / members);
+    operation.state.splits.assign(num_members, num_rows / members);
   }
-  if (operation.splits.size() != num_members) {
-    refuse(operation, "has " + std::to_string(operation.splits.size()) +
+  if (operation.state.splits.size() != num_members) {
+    refuse(operation, "has " + std::to_string(operation.state.splits.size()) +
                           " splits, but the size of its process set is " + std::to_string(num_members));
   }
-  if (std::any_of(operation.splits.begin(), operation.splits.end(), [](int64_t split) { return split < 0; })) {
+  if (std::any_of(operation.state.splits.begin(), operation.state.splits.end(),
+                  [](int64_t split) { return split < 0; })) {
     refuse(operation, "a split is negative");
   }
-  const int64_t sum = std::accumulate(operation.splits.begin(), operation.splits.end(), int64_t{0});
+  const int64_t sum = std::accumulate(operation.state.splits.begin(), operation.state.splits.end(), int64_t{0});
   if (sum > num_rows) {
     refuse(operation, "the splits sum up to " + std::to_string(sum) + ", more than the first dimension, " +
                           std::to_string(num_rows));
@@ -74,7 +78,7 @@ void check_splits(Operation& operation, size_t num_members) {
 
 void check_reduce_op(const Operation& operation) {
   const ReduceOp op = operation.spec.reduce_op;
-  const bool all_floating = std::all_of(operation.inputs.begin(), operation.inputs.end(),
+  const bool all_floating = std::all_of(operation.request.inputs.begin(), operation.request.inputs.end(),
                                         [](const Buffer& input) { return is_floating(input.dtype); });
   const OpTraits traits = traits_of(operation.spec.kind);
   if (traits.sums_only && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
@@ -87,8 +91,9 @@ void check_reduce_op(const Operation& operation) {
   if (operation.spec.weighted) {
     if (op != ReduceOp::kAverage) refuse(operation, "weight needs op=Average");
     if (!all_floating) refuse(operation, "weight needs tensors of a floating type");
-    if (!(operation.weight >= 0.0) || std::isinf(operation.weight)) {
-      refuse(operation, "weight must be finite and not negative, but is " + std::to_string(operation.weight));
+    const double weight = operation.request.weight.value_or(1.0);
+    if (!(weight >= 0.0) || std::isinf(weight)) {
+      refuse(operation, "weight must be finite and not negative, but is " + std::to_string(weight));
     }
   }
 }
@@ -102,9 +107,9 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   }
   const OpTraits traits = traits_of(kind);
   if (!traits.moves_data) return;
-  if (operation.inputs.empty()) refuse(operation, "needs at least one tensor");
-  operation.spec.on_gpu = operation.device != kCpuDevice;
-  for (const Buffer& input : operation.inputs) {
+  if (operation.request.inputs.empty()) refuse(operation, "needs at least one tensor");
+  operation.spec.on_gpu = operation.gpu.device != kCpuDevice;
+  for (const Buffer& input : operation.request.inputs) {
     operation.spec.tensors.push_back({input.dtype, input.shape});
     if (traits.by_rows && input.shape.empty()) {
       refuse(operation, std::string(name_of(kind)) + " works along the first dimension, but the tensor is a scalar");
@@ -115,13 +120,13 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   if (kind == OpKind::kBroadcast && std::find(members.begin(), members.end(), operation.spec.root) == members.end()) {
     refuse(operation, "root rank " + std::to_string(operation.spec.root) + " is not a member of the process set");
   }
-  if (traits.fills_outputs) check_outputs(operation, members, operation.set_rank);
+  if (traits.fills_outputs) check_outputs(operation, members, operation.state.set_rank);
 }
 
 int common_device(const Operation& operation) {
   std::vector<int> devices;
-  for (const Buffer& input : operation.inputs) devices.push_back(input.device);
-  for (const Buffer& output : operation.outputs) devices.push_back(output.device);
+  for (const Buffer& input : operation.request.inputs) devices.push_back(input.device);
+  for (const Buffer& output : operation.request.outputs) devices.push_back(output.device);
   if (devices.empty()) return kCpuDevice;
   const auto other =
       std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });

@@ -80,24 +80,48 @@ EngineStatistics Engine::statistics() const {
           counters_.passes,    counters_.direct_batches,  counters_.gpu_batches, counters_.nccl_batches};
 }
 
-void Engine::submit(const std::shared_ptr<Operation>& operation, bool waits_next) {
+// What the ranks are to agree on. The tensors are added when they have been checked.
+void Engine::describe(Operation& operation) {
+  SubmitRequest& request = operation.request;
+  RequestSpec& spec = operation.spec;
+  spec.kind = request.kind;
+  spec.reduce_op = request.reduce_op;
+  spec.prescale = request.prescale;
+  spec.postscale = request.postscale;
+  spec.root = request.root;
+  spec.weighted = request.weight.has_value();
+  spec.ranks = request.ranks;
+  spec.divide_by_initial_world_size = request.divide_by_initial_world_size;
+  if (request.name) {
+    spec.name = request.prefix.empty() ? *request.name : request.prefix + "." + *request.name;
+    return;
+  }
+  spec.name = (request.prefix.empty() ? name_of(request.kind) : request.prefix) + std::string(".noname");
+  // There is one barrier, and one join, of a process set at a time, so that they have one name.
+  if (request.kind == OpKind::kBarrier || request.kind == OpKind::kJoin) return;
+  spec.cacheable = false;
+  spec.unnamed = next_number(request.process_set);
+  spec.name += "." + std::to_string(spec.unnamed);
+}
+
+void Engine::submit(const std::shared_ptr<Operation>& operation) {
+  describe(*operation);
   if (abandoned_) {
     throw Error(ErrorKind::kShutDown, operation->spec.name + " was not submitted: this process is a fork of a rank");
   }
   prepare_device(*operation);
   const std::lock_guard lock(queue_mutex_);
   refuse_if_ended(*operation);
-  operation->waited_for = waits_next;
   check_submission(*operation, membership_of(*operation));
-  operation->submitted = options_.clock->now();
+  operation->state.submitted = options_.clock->now();
   last_submitted_.name = operation->spec.name;
-  last_submitted_.call_site = operation->call_site;
-  last_submitted_.time = operation->submitted;
+  last_submitted_.call_site = operation->request.call_site;
+  last_submitted_.time = operation->state.submitted;
   const uint64_t thread = pthread_self();
   if (std::exchange(last_submitter_, thread) != thread) submitters_.insert(thread);
   queue_.push_back(operation);
   counters_.submitted.fetch_add(1, std::memory_order_relaxed);
-  if (waits_next) {
+  if (operation->request.waits_next) {
     transport_->doorbell().note();
   } else {
     transport_->doorbell().ring();
@@ -122,7 +146,7 @@ uint64_t Engine::next_number(uint32_t set) {
 
 // With queue_mutex_ held, as the next one.
 Engine::Membership& Engine::membership_of(const Operation& operation) {
-  const auto found = memberships_.find(operation.set);
+  const auto found = memberships_.find(operation.request.process_set);
   if (found == memberships_.end() || found->second.closing) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": its process set does not exist; it was removed");
   }
@@ -136,9 +160,9 @@ Engine::Membership& Engine::membership_of(const Operation& operation) {
 }
 
 void Engine::check_submission(Operation& operation, Membership& set) {
-  operation.set_rank = set.set_rank;
+  operation.state.set_rank = set.set_rank;
   check_operation(operation, set.members);
-  operation.digest = operation.spec.digest();
+  operation.state.digest = operation.spec.digest();
   if (const auto first = set.names_in_flight.find(operation.spec.name); first != set.names_in_flight.end()) {
     throw Error(ErrorKind::kDuplicateName, operation.spec.name + " is still in flight" +
                                                (first->second.empty() ? "" : ", submitted at " + first->second) +
@@ -147,12 +171,12 @@ void Engine::check_submission(Operation& operation, Membership& set) {
   if (operation.spec.kind == OpKind::kShareMemory) check_shared_memory(operation);
   const bool changes_sets =
       operation.spec.kind == OpKind::kAddProcessSet || operation.spec.kind == OpKind::kRemoveProcessSet;
-  if (changes_sets && operation.set != 0) {
+  if (changes_sets && operation.request.process_set != 0) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": process sets are changed by all ranks of the job");
   }
   if (operation.spec.kind == OpKind::kAddProcessSet) check_new_process_set(operation);
   if (operation.spec.kind == OpKind::kRemoveProcessSet) check_removal(operation);
-  set.names_in_flight.emplace(operation.spec.name, operation.call_site);
+  set.names_in_flight.emplace(operation.spec.name, operation.request.call_site);
 }
 
 void Engine::wake() {
@@ -210,7 +234,7 @@ void Engine::announce_submission(const std::shared_ptr<Operation>& operation,
     removals_.push_back(operation);
     return;
   }
-  ProcessSet& set = set_of(operation->set);
+  ProcessSet& set = set_of(operation->request.process_set);
   if (set.left) {
     finish(*operation, Error(ErrorKind::kShutDown, operation->spec.name + " failed: " + *set.left));
     return;
@@ -220,7 +244,7 @@ void Engine::announce_submission(const std::shared_ptr<Operation>& operation,
   if (!announcement.full) counters_.announced_by_id.fetch_add(1, std::memory_order_relaxed);
   record_submission(*operation);
   set.pending.emplace(operation->spec.name, operation);
-  announcements[operation->set].push_back(std::move(announcement));
+  announcements[operation->request.process_set].push_back(std::move(announcement));
 }
 
 // Takes no lock: a thread of the parent may have held it at the fork, and will never release it here.

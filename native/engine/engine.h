@@ -81,11 +81,8 @@ class Engine {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
-  // Hands an operation over. `waits_next`: the caller will wait() at once. Throws Error if the operation is not valid.
-  void submit(const std::shared_ptr<Operation>& operation, bool waits_next);
-
-  // The number of the next operation of a process set that has no name; the same on ranks that submit in one order.
-  [[nodiscard]] uint64_t next_number(uint32_t set);
+  // Hands an operation over. Throws Error if its request is not valid.
+  void submit(const std::shared_ptr<Operation>& operation);
 
   // What a caller must do that submitted with `waits_next` and does not wait: lets the engine's thread take over.
   void wake();
@@ -173,6 +170,9 @@ class Engine {
     TimePoint until;
   };
 
+  void describe(Operation& operation);
+  // The number of the next operation of a process set that has no name; the same on ranks that submit in one order.
+  [[nodiscard]] uint64_t next_number(uint32_t set);
   [[nodiscard]] Membership& membership_of(const Operation& operation);
   void refuse_if_ended(const Operation& operation) const;
   void check_submission(Operation& operation, Membership& set);

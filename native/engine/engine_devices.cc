@@ -49,43 +49,43 @@ int Engine::device_to_join_with(int named) {
 // On the caller's thread, so that errors reach the caller, and without a lock, as libraries may have to be loaded.
 void Engine::prepare_device(Operation& operation) {
   if (operation.spec.kind == OpKind::kJoin) {
-    operation.device = device_to_join_with(operation.device);
+    operation.gpu.device = device_to_join_with(operation.request.device);
   } else {
-    operation.device = common_device(operation);
+    operation.gpu.device = common_device(operation);
   }
-  if (operation.device == kCpuDevice) return;
+  if (operation.gpu.device == kCpuDevice) return;
   {
     const std::lock_guard lock(queue_mutex_);
     refuse_if_ended(operation);
   }
   if (devices_ == nullptr) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": its tensors are on cuda:" +
-                                       std::to_string(operation.device) + ", but this engine was made for the CPU");
+                                       std::to_string(operation.gpu.device) + ", but this engine was made for the CPU");
   }
-  const std::shared_ptr<EngineDevice> device = devices_->open(operation.device);
+  const std::shared_ptr<EngineDevice> device = devices_->open(operation.gpu.device);
   nccl_finder_->find();
   std::vector<void*> streams;
-  for (const Buffer& input : operation.inputs) add_stream(input.stream, streams);
-  for (const Buffer& output : operation.outputs) add_stream(output.stream, streams);
+  for (const Buffer& input : operation.request.inputs) add_stream(input.stream, streams);
+  for (const Buffer& output : operation.request.outputs) add_stream(output.stream, streams);
   for (void* stream : streams) {
-    operation.ready.push_back(device->gpu()->record(static_cast<device::Stream>(stream)));
+    operation.gpu.ready.push_back(device->gpu()->record(static_cast<device::Stream>(stream)));
   }
 }
 
 void Engine::order(const Operation& operation, int device, device::Stream stream) const {
   if (!operation.done()) throw Error(ErrorKind::kUsage, operation.spec.name + " is still in flight");
-  if (const auto error = operation.device_error()) throw Error(*error);
-  if (operation.finished.empty()) return;
+  if (const auto error = operation.gpu.error()) throw Error(*error);
+  if (operation.gpu.finished.empty()) return;
   const std::shared_ptr<EngineDevice> ordered = devices_->open(device);
-  for (const device::SharedEvent& event : operation.finished) event->hold(stream, *ordered->gpu());
+  for (const device::SharedEvent& event : operation.gpu.finished) event->hold(stream, *ordered->gpu());
 }
 
 std::shared_ptr<EngineDevice> Engine::device_of(const Operation& operation) const {
-  if (operation.device == kCpuDevice) return nullptr;
-  auto device = devices_ == nullptr ? nullptr : devices_->find(operation.device);
+  if (operation.gpu.device == kCpuDevice) return nullptr;
+  auto device = devices_ == nullptr ? nullptr : devices_->find(operation.gpu.device);
   if (device == nullptr) {
     throw Error(ErrorKind::kInternal, "the coordinator ordered " + operation.spec.name + " on cuda:" +
-                                          std::to_string(operation.device) + ", which this rank has never named");
+                                          std::to_string(operation.gpu.device) + ", which this rank has never named");
   }
   return device;
 }
@@ -105,9 +105,9 @@ void Engine::place_on_gpu(const std::vector<std::shared_ptr<Operation>>& operati
   const Operation& first = *operations.front();
   const bool on_gpu = first.spec.on_gpu;
   const bool fits = response.devices.size() == (on_gpu ? batch.members.size() : 0) &&
-                    (!on_gpu || response.devices[static_cast<size_t>(batch.set_rank)] == first.device) &&
+                    (!on_gpu || response.devices[static_cast<size_t>(batch.set_rank)] == first.gpu.device) &&
                     std::all_of(operations.begin(), operations.end(), [&](const auto& operation) {
-                      return operation->spec.on_gpu == on_gpu && (!on_gpu || operation->device == first.device);
+                      return operation->spec.on_gpu == on_gpu && (!on_gpu || operation->gpu.device == first.gpu.device);
                     });
   if (!fits) {
     throw Error(ErrorKind::kInternal,
@@ -118,9 +118,9 @@ void Engine::place_on_gpu(const std::vector<std::shared_ptr<Operation>>& operati
   batch.devices.assign(response.devices.begin(), response.devices.end());
   batch.gpu = device->gpu();
   for (const auto& operation : operations) {
-    batch.ready.insert(batch.ready.end(), operation->ready.begin(), operation->ready.end());
+    batch.ready.insert(batch.ready.end(), operation->gpu.ready.begin(), operation->gpu.ready.end());
   }
-  if (!first.results.empty()) batch.ready.push_back(device->record());
+  if (!first.result.arrays.empty()) batch.ready.push_back(device->record());
   batch.what = first.spec.name;
   if (operations.size() > 1) batch.what += " and " + std::to_string(operations.size() - 1) + " others";
 }
@@ -140,12 +140,12 @@ void Engine::hand_over(Active& active) {
   const device::SharedEvent finished = active.execution->finished();
   for (const auto& operation : active.operations) {
     if (finished != nullptr) {
-      operation->finished.push_back(finished);
-      const bool owns_memory = !operation->results.empty() || !operation->scratch.empty();
+      operation->gpu.finished.push_back(finished);
+      const bool owns_memory = !operation->result.arrays.empty() || !operation->state.scratch.empty();
       if (owns_memory) device_of(*operation)->await({finished});
-      for (OwnedArray& result : operation->results) result.written.push_back(finished);
+      for (OwnedArray& result : operation->result.arrays) result.written.push_back(finished);
     }
-    if (--operation->executions_left == 0) finish(*operation);
+    if (--operation->state.executions_left == 0) finish(*operation);
   }
 }
 
@@ -161,8 +161,9 @@ void Engine::give_up_on_devices(const Error& error) {
     if (!active.operations.front()->spec.on_gpu) continue;
     const bool known_end = active.handed_over || !active.execution->may_be_on_device();
     for (const auto& operation : active.operations) {
-      operation->settle_with(Error(error.kind(), operation->spec.name + " failed: " + error.what()), known_end);
-      const bool owns_memory = !operation->results.empty() || !operation->scratch.empty() || operation->keeper;
+      operation->gpu.settle_with(Error(error.kind(), operation->spec.name + " failed: " + error.what()), known_end);
+      const bool owns_memory =
+          !operation->result.arrays.empty() || !operation->state.scratch.empty() || operation->request.keeper;
       if (!owns_memory) continue;
       if (known_end) {
         left_to_devices_.push_back(operation);
@@ -177,7 +178,7 @@ void Engine::give_up_on_devices(const Error& error) {
 void Engine::look_for_ended_devices() {
   std::erase_if(left_to_devices_, [](const std::shared_ptr<Operation>& operation) {
     if (!operation->settled()) return false;
-    operation->keeper.reset();
+    operation->request.keeper.reset();
     return true;
   });
 }

@@ -54,13 +54,13 @@ Batch Engine::batch_of(ProcessSet& set, const std::vector<std::shared_ptr<Operat
   if (!traits_of(spec.kind).reduces) return batch;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
-  batch.prescale = operation.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
+  batch.prescale = operation.state.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
   batch.prescaled = spec.weighted || spec.prescale != 1.0;
   batch.postscale = spec.postscale;
   if (spec.weighted) {
     // Before the sum, so that half types do not overflow.
-    const double share = operation.weight / response.names.front().total_weight;
-    if (!operation.stands_in) batch.prescale = spec.prescale * share;
+    const double share = operation.request.weight.value_or(1.0) / response.names.front().total_weight;
+    if (!operation.state.stands_in) batch.prescale = spec.prescale * share;
   } else if (average) {
     batch.divisor = response.num_averaged;
   }
@@ -75,10 +75,10 @@ void Engine::execute(ProcessSet& set, const Response& response) {
     operations.push_back(stands_in ? set.stand_in(ref) : take(set, ref));
     if (stands_in) {
       Operation& operation = *operations.back();
-      if (operation.spec.on_gpu) operation.device = response.devices.at(static_cast<size_t>(set.set_rank));
+      if (operation.spec.on_gpu) operation.gpu.device = response.devices.at(static_cast<size_t>(set.set_rank));
       give_neutral_memory(operation, set.size(), device_of(operation));
     }
-    operations.back()->priority = response.priority;
+    operations.back()->state.priority = response.priority;
     record_answer(*operations.back(), false);
     note_step(set, *operations.back());
   }
@@ -115,8 +115,8 @@ void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
                    std::vector<std::shared_ptr<Operation>> operations) {
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
   for (const auto& operation : operations) {
-    ++operation->executions_left;
-    ++operation->executions_unended;
+    ++operation->state.executions_left;
+    ++operation->state.executions_unended;
   }
   if (active_.empty()) last_progress_ = options_.clock->now();
   Active added{.set = &set,
@@ -124,7 +124,7 @@ void Engine::start(ProcessSet& set, std::unique_ptr<Execution> execution,
                .operations = std::move(operations),
                .started = std::chrono::steady_clock::now()};
   for (const auto& operation : added.operations) added.bytes += operation->spec.total_bytes();
-  added.priority = added.operations.front()->priority;
+  added.priority = added.operations.front()->state.priority;
   const auto place =
       std::find_if(active_.begin(), active_.end(), [&](const Active& other) { return added.goes_before(other); });
   record_execution(*active_.insert(place, std::move(added)), true);
@@ -137,14 +137,14 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
   const bool is_broadcast = spec.kind == OpKind::kBroadcast;
   std::map<DType, Batch> batches;
   for (const auto& operation : operations) {
-    for (size_t i = 0; i < operation->inputs.size(); ++i) {
-      const Buffer& input = operation->inputs[i];
+    for (size_t i = 0; i < operation->request.inputs.size(); ++i) {
+      const Buffer& input = operation->request.inputs[i];
       const DType dtype = is_broadcast ? DType::kUInt8 : input.dtype;
       auto found = batches.find(dtype);
       if (found == batches.end()) found = batches.emplace(dtype, batch_of(set, operations, dtype, response)).first;
       const int64_t count = is_broadcast ? static_cast<int64_t>(input.bytes()) : input.count();
       found->second.inputs.push_back({input.data, count});
-      found->second.outputs.push_back({operation->outputs[i].data, count});
+      found->second.outputs.push_back({operation->request.outputs[i].data, count});
       if (response.direct) add_reachable(*operation, found->second.inputs.back(), found->second);
     }
   }
@@ -160,18 +160,18 @@ void Engine::start_fused(ProcessSet& set, const std::vector<std::shared_ptr<Oper
 void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response) {
   const NameRef& ref = response.names.front();
   if (ref.extents.size() != set.members.size()) throw_wrong_rows(*operation);
-  for (size_t i = 0; i < operation->inputs.size(); ++i) {
-    const Buffer& input = operation->inputs[i];
+  for (size_t i = 0; i < operation->request.inputs.size(); ++i) {
+    const Buffer& input = operation->request.inputs[i];
     std::vector<int64_t> counts;
     for (const auto& rows : ref.extents) counts.push_back(rows.at(i));
     const bool mine_fits = counts[static_cast<size_t>(set.set_rank)] == input.shape.front();
     if (!mine_fits || !are_rows(counts, bytes_per_row(input))) throw_wrong_rows(*operation);
     const int64_t num_rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     for (int64_t& count : counts) count *= bytes_per_row(input);
-    operation->results.push_back(make_result(*operation, input, num_rows));
+    operation->result.arrays.push_back(make_result(*operation, input, num_rows));
     Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
     batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
-    batch.outputs = {{operation->results.back().data.get(), num_rows * bytes_per_row(input)}};
+    batch.outputs = {{operation->result.arrays.back().data.get(), num_rows * bytes_per_row(input)}};
     batch.counts = std::move(counts);
     start(set, backend_for(*operation).execute(Collective::kAllgather, std::move(batch)), {operation});
   }
@@ -179,7 +179,7 @@ void Engine::start_allgather(ProcessSet& set, const std::shared_ptr<Operation>& 
 
 void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& operation, const Response& response) {
   const NameRef& ref = response.names.front();
-  const Buffer& input = operation->inputs.front();
+  const Buffer& input = operation->request.inputs.front();
   const int64_t row_bytes = bytes_per_row(input);
   std::vector<std::vector<int64_t>> counts = ref.extents;
   const bool fits = counts.size() == set.members.size() &&
@@ -187,33 +187,34 @@ void Engine::start_alltoall(ProcessSet& set, const std::shared_ptr<Operation>& o
                       return splits.size() == counts.size() && are_rows(splits, row_bytes);
                     });
   // A rank that has joined gives nothing.
-  const std::vector<int64_t> mine = operation->stands_in ? std::vector<int64_t>(counts.size(), 0) : operation->splits;
+  const std::vector<int64_t> mine =
+      operation->state.stands_in ? std::vector<int64_t>(counts.size(), 0) : operation->state.splits;
   if (!fits || counts[static_cast<size_t>(set.set_rank)] != mine) throw_wrong_rows(*operation);
   int64_t num_rows = 0;
   for (auto& splits : counts) {
     const int64_t rows = splits.at(static_cast<size_t>(set.set_rank));
-    operation->received_splits.push_back(rows);
+    operation->result.received_splits.push_back(rows);
     num_rows += rows;
     for (int64_t& split : splits) split *= row_bytes;
   }
-  operation->results.push_back(make_result(*operation, input, num_rows));
+  operation->result.arrays.push_back(make_result(*operation, input, num_rows));
   Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
   batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
-  batch.outputs = {{operation->results.back().data.get(), num_rows * row_bytes}};
+  batch.outputs = {{operation->result.arrays.back().data.get(), num_rows * row_bytes}};
   batch.splits = std::move(counts);
   start(set, backend_for(*operation).execute(Collective::kAlltoall, std::move(batch)), {operation});
 }
 
 void Engine::start_reducescatter(ProcessSet& set, const std::shared_ptr<Operation>& operation,
                                  const Response& response) {
-  for (size_t i = 0; i < operation->inputs.size(); ++i) {
-    const Buffer& input = operation->inputs[i];
+  for (size_t i = 0; i < operation->request.inputs.size(); ++i) {
+    const Buffer& input = operation->request.inputs[i];
     Batch batch = batch_of(set, {operation}, input.dtype, response);
     for (int member = 0; member < set.size(); ++member) {
       batch.counts.push_back(share_of(input.shape.front(), member, set.size()).size() * row_elements(input.shape));
     }
     batch.inputs = {{input.data, input.count()}};
-    batch.outputs = {{operation->outputs[i].data, operation->outputs[i].count()}};
+    batch.outputs = {{operation->request.outputs[i].data, operation->request.outputs[i].count()}};
     start(set, backend_for(*operation).execute(Collective::kReducescatter, std::move(batch)), {operation});
   }
 }
@@ -250,9 +251,9 @@ void Engine::end(const Active& active) {
   if (active.operations.front()->spec.on_gpu) record_device(active, false);
   note_batch(active);
   for (const auto& operation : active.operations) {
-    if (--operation->executions_unended > 0) continue;
-    operation->settle();
-    if (operation->done()) operation->keeper.reset();
+    if (--operation->state.executions_unended > 0) continue;
+    operation->gpu.settle();
+    if (operation->done()) operation->request.keeper.reset();
   }
 }
 
@@ -272,9 +273,9 @@ void Engine::look_for_missing_peers() {
 // The name is free again before the caller sees the result, so that it can submit the same name at once.
 void Engine::finish(Operation& operation, const std::optional<Error>& error) {
   record_end(operation);
-  if (!operation.stands_in) {
+  if (!operation.state.stands_in) {
     const std::lock_guard lock(queue_mutex_);
-    const auto set = memberships_.find(operation.set);
+    const auto set = memberships_.find(operation.request.process_set);
     if (set != memberships_.end()) {
       set->second.names_in_flight.erase(operation.spec.name);
       if (operation.spec.kind == OpKind::kJoin) {
@@ -292,9 +293,9 @@ void Engine::finish(Operation& operation, const std::optional<Error>& error) {
 // The callback leaves the operation first: a caller of another thread may destroy the operation as soon as it is done.
 // The keeper goes before that, too, so that whoever sees the end sees the memory free.
 void Engine::complete(Operation& operation, const std::optional<Error>& error) {
-  if (operation.executions_unended == 0) operation.settle();  // no device has to do with it
-  if (operation.device_has_ended()) operation.keeper.reset();
-  if (operation.on_done) callbacks_.push_back(std::exchange(operation.on_done, nullptr));
+  if (operation.state.executions_unended == 0) operation.gpu.settle();  // no device has to do with it
+  if (operation.device_has_ended()) operation.request.keeper.reset();
+  if (operation.request.on_done) callbacks_.push_back(std::exchange(operation.request.on_done, nullptr));
   if (error) {
     note_cause(operation, *error);
     operation.fail(*error);

@@ -110,11 +110,11 @@ void Engine::announce(ProcessSet& set, int member, Announcement announcement) {
 // the digest has to tell which one is meant.
 void Engine::announce_again(ProcessSet& set, uint64_t digest) {
   for (const auto& [name, operation] : set.pending) {
-    if (!operation->announced_id || operation->digest != digest) continue;
+    if (!operation->state.announced_id || operation->state.digest != digest) continue;
     Announcement announcement = set.announcement_of(*operation);
     announcement.full = true;
     announcement.spec = operation->spec;
-    operation->announced_id.reset();
+    operation->state.announced_id.reset();
     send_announcements(set, {std::move(announcement)});
     return;
   }
@@ -197,7 +197,7 @@ void Engine::apply_result(ProcessSet& set, const Response& response) {
   record_answer(*operation, false);
   note_step(set, *operation);
   size_t offset = 0;
-  for (const Buffer& output : operation->outputs) {
+  for (const Buffer& output : operation->request.outputs) {
     const size_t bytes = output.bytes();
     if (offset + bytes > response.payload.size()) {
       throw Error(ErrorKind::kInternal, "the coordinator sent a result that is too short");

@@ -45,7 +45,7 @@ void Engine::record_answer(const Operation& operation, bool failed) {
   TimelineRecorder& recorder = timeline_->recorder();
   if (!recorder.active()) return;
   const TimePoint now = steady_now();
-  if (!operation.stands_in) recorder.end(operation.spec.name, now);
+  if (!operation.state.stands_in) recorder.end(operation.spec.name, now);
   recorder.begin(operation.spec.name, failed ? "ERROR" : word_of(operation.spec), now);
 }
 
@@ -72,8 +72,8 @@ void Engine::record_device(const Active& active, bool begins) {
     return;
   }
   const Operation& first = *active.operations.front();
-  const std::string row = "cuda:" + std::to_string(first.device);
-  auto& spans = at_work_[first.device];
+  const std::string row = "cuda:" + std::to_string(first.gpu.device);
+  auto& spans = at_work_[first.gpu.device];
   if (begins) {
     spans.emplace_back(active.execution.get(), first.spec.name);
     if (spans.size() == 1) recorder.begin(row, first.spec.name, steady_now());

@@ -89,7 +89,7 @@ void Engine::agree_on(ProcessSet& set, Operation& operation, const Response& res
   const std::vector<int64_t>& ranks = operation.spec.ranks;
   if (operation.spec.kind == OpKind::kAddProcessSet) {
     const uint32_t id = next_set_id_++;
-    operation.new_process_set = id;
+    operation.result.new_process_set = id;
     make_process_set(id, std::vector<int>(ranks.begin(), ranks.end()));
     const auto early = early_messages_.extract(id);
     if (early.empty()) return;
@@ -101,7 +101,7 @@ void Engine::agree_on(ProcessSet& set, Operation& operation, const Response& res
   } else if (operation.spec.kind == OpKind::kJoin) {
     int32_t last = -1;
     if (response.payload.size() == sizeof(last)) std::memcpy(&last, response.payload.data(), sizeof(last));
-    operation.last_joined = set.members.at(static_cast<size_t>(last));
+    operation.result.last_joined = set.members.at(static_cast<size_t>(last));
   }
 }
 

@@ -10,7 +10,7 @@ namespace hvd {
 
 // With queue_mutex_ held.
 void Engine::check_shared_memory(const Operation& operation) const {
-  if (operation.set != 0) {
+  if (operation.request.process_set != 0) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": memory is shared by all ranks of the job");
   }
   if (operation.spec.ranks.size() != 1 || operation.spec.ranks.front() <= 0) {
@@ -28,22 +28,22 @@ void Engine::share_memory(Operation& operation) {
     try {
       const std::shared_ptr<SharedRegion> region = transport_->map_region(offset, static_cast<size_t>(bytes));
       regions_.push_back(region);
-      operation.results.push_back({DType::kUInt8, {bytes}, std::shared_ptr<std::byte[]>(region, region->own())});
+      operation.result.arrays.push_back({DType::kUInt8, {bytes}, std::shared_ptr<std::byte[]>(region, region->own())});
       return;
     } catch (const Error& error) {
       options_.log(LogLevel::kInfo, operation.spec.name + ": " + name_of_rank(rank_) +
                                         " takes private memory instead of shared memory: " + error.what());
     }
   }
-  operation.results.push_back(make_array(DType::kUInt8, {bytes}));
+  operation.result.arrays.push_back(make_array(DType::kUInt8, {bytes}));
 }
 
 void Engine::find_place(Operation& operation) {
   const RequestSpec& spec = operation.spec;
   const bool may = spec.kind == OpKind::kAllreduce && spec.reduce_op != ReduceOp::kAdasum && !spec.weighted;
-  if (!may || operation.device != kCpuDevice || regions_.empty() || !backend_->reduces_in_shared_memory()) return;
+  if (!may || operation.gpu.device != kCpuDevice || regions_.empty() || !backend_->reduces_in_shared_memory()) return;
   std::shared_ptr<SharedRegion> found;
-  const Buffer& first = operation.inputs.front();
+  const Buffer& first = operation.request.inputs.front();
   for (const auto& candidate : regions_) {
     found = candidate.lock();
     if (found != nullptr && found->contains(first.data, first.bytes())) break;
@@ -51,32 +51,32 @@ void Engine::find_place(Operation& operation) {
   }
   if (found == nullptr) return;
   uint64_t place = found->offset() + 1;
-  for (size_t i = 0; i < operation.inputs.size(); ++i) {
-    const Buffer& input = operation.inputs[i];
-    if (input.data != operation.outputs[i].data || !found->contains(input.data, input.bytes())) return;
+  for (size_t i = 0; i < operation.request.inputs.size(); ++i) {
+    const Buffer& input = operation.request.inputs[i];
+    if (input.data != operation.request.outputs[i].data || !found->contains(input.data, input.bytes())) return;
     place = (place ^ static_cast<uint64_t>(input.data - found->own())) * 0x9e3779b97f4a7c15ULL;
   }
-  operation.place = place | 1;
-  operation.region = std::move(found);
+  operation.state.place = place | 1;
+  operation.state.region = std::move(found);
 }
 
 void Engine::add_reachable(const Operation& operation, const Extent& input, Batch& batch) {
-  if (operation.region == nullptr) {
+  if (operation.state.region == nullptr) {
     throw Error(ErrorKind::kInternal, "the coordinator takes " + operation.spec.name + " for one in shared memory");
   }
   batch.reachable.resize(batch.members.size());
-  const std::ptrdiff_t at = input.data - operation.region->own();
+  const std::ptrdiff_t at = input.data - operation.state.region->own();
   for (size_t member = 0; member < batch.members.size(); ++member) {
-    batch.reachable[member].push_back({operation.region->data(batch.members[member]) + at, input.count});
+    batch.reachable[member].push_back({operation.state.region->data(batch.members[member]) + at, input.count});
   }
 }
 
 // Peers that have not heard of the failure yet may still write into memory whose operation is about to fail here.
 void Engine::detach_regions() {
   const auto detach = [this](const Operation& operation) {
-    if (operation.place == 0) return;
+    if (operation.state.place == 0) return;
     try {
-      operation.region->detach();
+      operation.state.region->detach();
     } catch (const Error& error) {
       options_.log(LogLevel::kWarning, "other ranks may still change " + operation.spec.name + ": " + error.what());
     }

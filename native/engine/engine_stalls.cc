@@ -160,10 +160,10 @@ void Engine::end_deadlock(Inquiry inquiry) {
 void Engine::check_coordinator_of(ProcessSet& set, TimePoint now) {
   if (inquiry_ || set.pending.empty() || set.left || set.coordinator_asked) return;
   const auto oldest = std::min_element(set.pending.begin(), set.pending.end(), [](const auto& a, const auto& b) {
-    return a.second->submitted < b.second->submitted;
+    return a.second->state.submitted < b.second->state.submitted;
   });
   const Operation& operation = *oldest->second;
-  const Duration age = now - operation.submitted;
+  const Duration age = now - operation.state.submitted;
   if (age < patience_of(set) + kCoordinatorTime) return;
   set.coordinator_asked = true;
   Inquiry inquiry;
@@ -174,7 +174,7 @@ void Engine::check_coordinator_of(ProcessSet& set, TimePoint now) {
                      ", which collects what the ranks submit, does not answer.";
   Stall stall{.name = operation.spec.name, .waiting = {}, .call_sites = {}, .missing = {0}, .age = age};
   stall.waiting.push_back(set.set_rank);
-  stall.call_sites.push_back(operation.call_site);
+  stall.call_sites.push_back(operation.request.call_site);
   inquiry.stalls.push_back(std::move(stall));
   ask(std::move(inquiry), {set.coordinator()});
 }
@@ -202,7 +202,7 @@ void Engine::check_stuck_executions(TimePoint now) {
     if (const auto member = active.set->set_rank_of(peer)) stall.missing.push_back(*member);
   }
   stall.waiting.push_back(active.set->set_rank);
-  stall.call_sites.push_back(active.operations.front()->call_site);
+  stall.call_sites.push_back(active.operations.front()->request.call_site);
   inquiry.stalls.push_back(std::move(stall));
   stuck_reported_ = true;
   ask(std::move(inquiry), peers);
@@ -353,7 +353,7 @@ bool Engine::is_held(const PositionReport& report) const {
   std::set<uint64_t> waiting;
   for (const auto& [id, set] : sets_) {
     for (const auto& [name, operation] : set->pending) {
-      if (operation->on_done) return false;
+      if (operation->request.on_done) return false;
       waiting.insert(operation->waiter.load(std::memory_order_relaxed));
     }
   }
@@ -368,7 +368,7 @@ PositionReport Engine::own_position() const {
   const auto note = [&](const Operation& operation) {
     if (operation.done() || !operation.waited_long.load(std::memory_order_relaxed)) return;
     waits += (waits.empty() ? "" : ", ") + operation.spec.name;
-    if (!operation.call_site.empty()) waits += " at " + operation.call_site;
+    if (!operation.request.call_site.empty()) waits += " at " + operation.request.call_site;
   };
   for (const auto& [id, set] : sets_) {
     for (const auto& [name, operation] : set->pending) {

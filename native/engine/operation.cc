@@ -23,20 +23,14 @@ void keep_for_ever(std::shared_ptr<Operation> operation) {
   kept->push_back(std::move(operation));
 }
 
-Operation::~Operation() {
-  if (keeper == nullptr || !done() || device_has_ended()) return;
-  [[maybe_unused]] const auto* leaked = keeper.release();  // the device may still write to it
-}
-
-bool Operation::device_has_ended() const {
-  if (device == kCpuDevice || spec.kind == OpKind::kJoin) return true;
-  switch (device_.load(std::memory_order_acquire)) {
-    case Device::kSettled:
+bool DeviceWork::ended() const {
+  switch (state_.load(std::memory_order_acquire)) {
+    case State::kSettled:
       return true;
-    case Device::kBusy:
-    case Device::kLost:
+    case State::kBusy:
+    case State::kLost:
       return false;
-    case Device::kFailed:
+    case State::kFailed:
       break;
   }
   try {
@@ -46,23 +40,32 @@ bool Operation::device_has_ended() const {
   }
 }
 
-std::optional<Error> Operation::device_error() const {
-  const Device state = device_.load(std::memory_order_acquire);
-  return state == Device::kFailed || state == Device::kLost ? device_error_ : std::nullopt;
+std::optional<Error> DeviceWork::error() const {
+  const State state = state_.load(std::memory_order_acquire);
+  return state == State::kFailed || state == State::kLost ? error_ : std::nullopt;
 }
 
-void Operation::settle() {
-  Device expected = Device::kBusy;
-  device_.compare_exchange_strong(expected, Device::kSettled, std::memory_order_release, std::memory_order_relaxed);
+void DeviceWork::settle() {
+  State expected = State::kBusy;
+  state_.compare_exchange_strong(expected, State::kSettled, std::memory_order_release, std::memory_order_relaxed);
 }
 
-void Operation::settle_with(const Error& error, bool known_end) {
-  const Device state = device_.load(std::memory_order_relaxed);
-  if (state == Device::kSettled) return;
-  if (state == Device::kBusy) device_error_ = error;
-  if (state == Device::kBusy || !known_end) {
-    device_.store(known_end ? Device::kFailed : Device::kLost, std::memory_order_release);
+void DeviceWork::settle_with(const Error& error, bool known_end) {
+  const State state = state_.load(std::memory_order_relaxed);
+  if (state == State::kSettled) return;
+  if (state == State::kBusy) error_ = error;
+  if (state == State::kBusy || !known_end) {
+    state_.store(known_end ? State::kFailed : State::kLost, std::memory_order_release);
   }
+}
+
+Operation::~Operation() {
+  if (request.keeper == nullptr || !done() || device_has_ended()) return;
+  [[maybe_unused]] const auto* leaked = request.keeper.release();  // the device may still write to it
+}
+
+bool Operation::device_has_ended() const {
+  return gpu.device == kCpuDevice || spec.kind == OpKind::kJoin || gpu.ended();
 }
 
 bool Operation::wait_done(Duration timeout) const {
@@ -70,7 +73,7 @@ bool Operation::wait_done(Duration timeout) const {
   while (!done()) {
     const Duration left = until - std::chrono::steady_clock::now();
     if (left <= Duration::zero()) return false;
-    futex_wait(state_, kPending, left);
+    futex_wait(ended_, kPending, left);
   }
   return true;
 }
@@ -86,8 +89,8 @@ void Operation::fail(const Error& error) {
 }
 
 void Operation::finish() {
-  state_.store(kDone, std::memory_order_release);
-  futex_wake_all(state_);
+  ended_.store(kDone, std::memory_order_release);
+  futex_wake_all(ended_);
 }
 
 }  // namespace hvd

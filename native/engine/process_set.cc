@@ -13,10 +13,10 @@ namespace {
 Bytes payload_of(const Operation& operation) {
   const double factor = operation.spec.weighted ? 1.0 : operation.spec.prescale;
   size_t total = 0;
-  for (const Buffer& input : operation.inputs) total += input.bytes();
+  for (const Buffer& input : operation.request.inputs) total += input.bytes();
   Bytes payload(total);
   size_t offset = 0;
-  for (const Buffer& input : operation.inputs) {
+  for (const Buffer& input : operation.request.inputs) {
     if (input.bytes() == 0) continue;
     scale(input.dtype, payload.data() + offset, input.data, static_cast<size_t>(input.count()), factor);
     offset += input.bytes();
@@ -37,26 +37,26 @@ std::optional<int> ProcessSet::set_rank_of(int rank) const {
 
 Announcement ProcessSet::announcement_of(Operation& operation) {
   Announcement announcement;
-  announcement.digest = operation.digest;
-  announcement.weight = operation.weight;
-  announcement.priority = operation.priority;
-  announcement.device = operation.device;
-  announcement.place = operation.place;
-  add_call_site(operation.call_site, announcement);
+  announcement.digest = operation.state.digest;
+  announcement.weight = operation.request.weight.value_or(1.0);
+  announcement.priority = operation.request.priority;
+  announcement.device = operation.gpu.device;
+  announcement.place = operation.state.place;
+  add_call_site(operation.request.call_site, announcement);
   const auto known = known_.find(operation.spec.name);
-  announcement.full = known == known_.end() || known->second.digest != operation.digest;
+  announcement.full = known == known_.end() || known->second.digest != operation.state.digest;
   if (announcement.full) {
     announcement.spec = operation.spec;
-    operation.announced_id.reset();
+    operation.state.announced_id.reset();
   } else {
     announcement.id = known->second.id;
-    operation.announced_id = announcement.id;
+    operation.state.announced_id = announcement.id;
   }
   if (operation.spec.kind == OpKind::kAllgather) {
-    for (const Buffer& input : operation.inputs) announcement.extents.push_back(input.shape.front());
+    for (const Buffer& input : operation.request.inputs) announcement.extents.push_back(input.shape.front());
   } else if (operation.spec.kind == OpKind::kAlltoall) {
-    announcement.extents = operation.splits;
-  } else if (operation.waited_for && may_travel_with_announcement(operation.spec, size())) {
+    announcement.extents = operation.state.splits;
+  } else if (operation.request.waits_next && may_travel_with_announcement(operation.spec, size())) {
     announcement.payload = payload_of(operation);
   }
   return announcement;
@@ -73,7 +73,7 @@ std::shared_ptr<Operation> ProcessSet::take(const NameRef& ref) {
   }
   std::shared_ptr<Operation> operation = std::move(found->second);
   pending.erase(found);
-  if (!ref.by_id && ref.new_id >= 0) learn(ref.name, static_cast<uint32_t>(ref.new_id), operation->digest);
+  if (!ref.by_id && ref.new_id >= 0) learn(ref.name, static_cast<uint32_t>(ref.new_id), operation->state.digest);
   return operation;
 }
 
@@ -96,12 +96,12 @@ std::shared_ptr<Operation> ProcessSet::stand_in(const NameRef& ref) {
   check_received(ref.spec.front(), "the coordinator");
   auto operation = std::make_shared<Operation>();
   operation->spec = ref.spec.front();
-  operation->digest = operation->spec.digest();
-  operation->set = id;
-  operation->set_rank = set_rank;
-  operation->weight = 0.0;
-  operation->stands_in = true;
-  if (!ref.by_id && ref.new_id >= 0) learn(ref.name, static_cast<uint32_t>(ref.new_id), operation->digest);
+  operation->state.digest = operation->spec.digest();
+  operation->request.process_set = id;
+  operation->state.set_rank = set_rank;
+  operation->request.weight = 0.0;
+  operation->state.stands_in = true;
+  if (!ref.by_id && ref.new_id >= 0) learn(ref.name, static_cast<uint32_t>(ref.new_id), operation->state.digest);
   return operation;
 }
 

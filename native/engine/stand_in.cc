@@ -39,21 +39,21 @@ void give_neutral_memory(Operation& operation, int num_members, const std::share
   const auto make_input = [&](DType dtype, const Shape& shape) {
     if (!traits.reduces) return make(dtype, shape);
     if (device == nullptr) return make_neutral(dtype, op, shape);
-    return make_neutral_on(device, dtype, op, shape, operation.scratch);
+    return make_neutral_on(device, dtype, op, shape, operation.state.scratch);
   };
   for (const TensorSpec& tensor : spec.tensors) {
     Shape shape = tensor.shape;
     if (spec.first_dimension_differs()) shape.front() = 0;
-    operation.scratch.push_back(make_input(tensor.dtype, shape));
-    operation.inputs.push_back(view(operation.scratch.back()));
+    operation.state.scratch.push_back(make_input(tensor.dtype, shape));
+    operation.request.inputs.push_back(view(operation.state.scratch.back()));
     if (traits.scatters) {
-      shape.front() = share_of(shape.front(), operation.set_rank, num_members).size();
-      operation.outputs.push_back(view(operation.scratch.emplace_back(make(tensor.dtype, shape))));
+      shape.front() = share_of(shape.front(), operation.state.set_rank, num_members).size();
+      operation.request.outputs.push_back(view(operation.state.scratch.emplace_back(make(tensor.dtype, shape))));
     } else {
-      operation.outputs.push_back(operation.inputs.back());
+      operation.request.outputs.push_back(operation.request.inputs.back());
     }
   }
-  if (device != nullptr) operation.ready.push_back(device->record());
+  if (device != nullptr) operation.gpu.ready.push_back(device->record());
 }
 
 }  // namespace hvd

@@ -29,11 +29,11 @@ struct Work {
   }
   void add(OpKind kind, const std::string& name, int64_t rows, int64_t output_rows) {
     auto operation = std::make_shared<Operation>();
-    operation->spec.kind = kind;
-    operation->spec.name = name;
-    operation->spec.root = 0;
-    operation->inputs = {buffer(rows)};
-    if (output_rows > 0) operation->outputs = {buffer(output_rows)};
+    operation->request.kind = kind;
+    operation->request.name = name;
+    operation->request.root = 0;
+    operation->request.inputs = {buffer(rows)};
+    if (output_rows > 0) operation->request.outputs = {buffer(output_rows)};
     operations.push_back(std::move(operation));
   }
 };
@@ -46,11 +46,11 @@ Work make_work(Input& in) {
   work.add(OpKind::kAlltoall, "exchanged", 3, 0);
   work.add(OpKind::kReducescatter, "scattered", 3, 1);
   work.add(OpKind::kAllreduce, "small", 1, 1);
-  work.operations.back()->spec.reduce_op = in.flip() ? hvd::ReduceOp::kAverage : hvd::ReduceOp::kAdasum;
+  work.operations.back()->request.reduce_op = in.flip() ? hvd::ReduceOp::kAverage : hvd::ReduceOp::kAdasum;
   if (in.below(4) == 1) {
     auto join = std::make_shared<Operation>();
-    join->spec.kind = OpKind::kJoin;
-    join->spec.name = hvd::kJoinName;
+    join->request.kind = OpKind::kJoin;
+    join->request.name = hvd::kJoinName;
     work.operations.push_back(std::move(join));
   }
   return work;
@@ -94,7 +94,7 @@ void run(Input& in) {
     controls.push_back(std::make_unique<hvd::ControlPlane>(*peers.back()));
   }
   try {
-    for (const auto& operation : work.operations) engine.submit(operation, false);
+    for (const auto& operation : work.operations) engine.submit(operation);
   } catch (const hvd::Error&) {
     return;  // failed already
   }

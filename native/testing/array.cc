@@ -135,7 +135,7 @@ double reduced(DType dtype, ReduceOp op, int size, int64_t index) {
 std::shared_ptr<Operation> make_allreduce(const std::string& name, std::vector<Buffer> inputs,
                                           std::vector<Buffer> outputs, ReduceOp op) {
   auto operation = make_operation(OpKind::kAllreduce, name, std::move(inputs), std::move(outputs));
-  operation->spec.reduce_op = op;
+  operation->request.reduce_op = op;
   return operation;
 }
 

@@ -108,8 +108,13 @@ void World::run(const std::function<void(int)>& body) {
   if (first) std::rethrow_exception(first);
 }
 
+void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation, bool waits_next) {
+  operation->request.waits_next = waits_next;
+  engine.submit(operation);
+}
+
 void run_operation(Engine& engine, const std::shared_ptr<Operation>& operation) {
-  engine.submit(operation, true);
+  submit_to(engine, operation, true);
   if (!engine.wait(*operation, std::chrono::seconds(30))) {
     throw Error(ErrorKind::kInternal, operation->spec.name + " did not end within 30 s");
   }
@@ -118,12 +123,8 @@ void run_operation(Engine& engine, const std::shared_ptr<Operation>& operation) 
 
 std::shared_ptr<Operation> make_operation(OpKind kind, const std::string& name, std::vector<Buffer> inputs,
                                           std::vector<Buffer> outputs) {
-  auto operation = std::make_shared<Operation>();
-  operation->spec.kind = kind;
-  operation->spec.name = name;
-  operation->inputs = std::move(inputs);
-  operation->outputs = std::move(outputs);
-  return operation;
+  return std::make_shared<Operation>(
+      SubmitRequest{.kind = kind, .name = name, .inputs = std::move(inputs), .outputs = std::move(outputs)});
 }
 
 }  // namespace hvd::testing

@@ -51,6 +51,9 @@ class World {
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
+// `waits_next`: the caller waits at once.
+void submit_to(Engine& engine, const std::shared_ptr<Operation>& operation, bool waits_next);
+
 // Submits and waits; throws Error as a caller would see it. Gives up after 30 s.
 void run_operation(Engine& engine, const std::shared_ptr<Operation>& operation);
 

@@ -116,8 +116,8 @@ struct CrossedRanks {
   std::shared_ptr<Operation> submit(World& world, int rank, bool first) {
     const std::string name = (rank == 1) == first ? "b" : "a";
     auto operation = make_operation(OpKind::kBarrier, name, {}, {});
-    operation->call_site = "train.py:" + std::to_string(10 + rank);
-    world.engine(rank).submit(operation, first);
+    operation->request.call_site = "train.py:" + std::to_string(10 + rank);
+    submit_to(world.engine(rank), operation, first);
     return operation;
   }
 

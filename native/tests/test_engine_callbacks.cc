@@ -58,13 +58,13 @@ TEST("engine callbacks: each is called once, when the result is there") {
         // Ranks submit in different orders.
         const int number = rank % 2 == 0 ? i : kNumSums - 1 - i;
         Sum& sum = *sums.emplace_back(std::make_unique<Sum>(rank, "x" + std::to_string(number), count));
-        sum.operation->on_done = [&, raw = &sum] {
+        sum.operation->request.on_done = [&, raw = &sum] {
           const bool right = raw->operation->done() && !raw->operation->error() &&
                              raw->array.get(1) == reduced(DType::kFloat32, ReduceOp::kSum, 3, 1);
           if (!right) wrong.fetch_add(1);
           countdown.arrive();
         };
-        world.engine(rank).submit(sum.operation, false);
+        world.engine(rank).submit(sum.operation);
       }
       CHECK(countdown.wait());
       CHECK_EQ(wrong.load(), 0);
@@ -82,12 +82,12 @@ TEST("engine callbacks: one may submit the next operation, also while a caller w
     std::vector<std::unique_ptr<Sum>> chain;
     for (int i = 0; i < kLength; ++i) chain.push_back(std::make_unique<Sum>(rank, "link" + std::to_string(i), 5));
     for (int i = 0; i < kLength; ++i) {
-      chain[static_cast<size_t>(i)]->operation->on_done = [&, i] {
+      chain[static_cast<size_t>(i)]->operation->request.on_done = [&, i] {
         if (i + 1 == kLength) return countdown.arrive();
-        engine.submit(chain[static_cast<size_t>(i) + 1]->operation, false);
+        engine.submit(chain[static_cast<size_t>(i) + 1]->operation);
       };
     }
-    engine.submit(chain.front()->operation, false);
+    engine.submit(chain.front()->operation);
     for (int i = 0; i < kLength; ++i) {
       Array array = samples(DType::kFloat32, ReduceOp::kSum, rank, {3});
       run_operation(engine, make_allreduce("waited for", {array.view()}, {array.view()}));
@@ -102,8 +102,8 @@ TEST("engine callbacks: a wait calls those of other operations") {
     for (int round = 0; round < 50; ++round) {
       Countdown countdown(1);
       Sum early(rank, "early", 4);
-      early.operation->on_done = [&] { countdown.arrive(); };
-      world.engine(rank).submit(early.operation, false);
+      early.operation->request.on_done = [&] { countdown.arrive(); };
+      world.engine(rank).submit(early.operation);
       Array array = samples(DType::kFloat32, ReduceOp::kSum, rank, {4});
       run_operation(world.engine(rank), make_allreduce("late", {array.view()}, {array.view()}));
       CHECK(countdown.wait());
@@ -120,9 +120,9 @@ TEST("engine callbacks: who waited once hears of the end from the callback, also
       Engine& engine = world.engine(rank);
       Countdown countdown(1);
       Sum sum(rank, "x", round % 2 == 0 ? 4 : 9000);
-      sum.operation->on_done = [&] { countdown.arrive(); };
+      sum.operation->request.on_done = [&] { countdown.arrive(); };
       if (rank == 1) CHECK(gone.wait());
-      engine.submit(sum.operation, true);
+      submit_to(engine, sum.operation, true);
       const bool done = engine.wait_once(*sum.operation, std::chrono::milliseconds(rank == 1 ? 20000 : 1));
       CHECK_EQ(done, rank == 1);
       CHECK(!sum.operation->waited_long);  // it does not keep the caller from going on
@@ -138,8 +138,8 @@ TEST("engine callbacks: a mismatch is told, and the engine goes on") {
   world.run([&](int rank) {
     Countdown countdown(1);
     Sum differs(rank, "differs", 3 + rank);
-    differs.operation->on_done = [&] { countdown.arrive(); };
-    world.engine(rank).submit(differs.operation, false);
+    differs.operation->request.on_done = [&] { countdown.arrive(); };
+    world.engine(rank).submit(differs.operation);
     CHECK(countdown.wait());
     REQUIRE(differs.operation->error().has_value());
     CHECK(differs.operation->error()->kind() == ErrorKind::kMismatch);
@@ -152,8 +152,8 @@ TEST("engine callbacks: all are called when the engine is closed, before close()
   std::vector<std::unique_ptr<Sum>> sums;
   for (int i = 0; i < 20; ++i) {
     Sum& sum = *sums.emplace_back(std::make_unique<Sum>(0, "alone" + std::to_string(i), 4));
-    sum.operation->on_done = [&] { countdown.arrive(); };
-    world.engine(0).submit(sum.operation, false);
+    sum.operation->request.on_done = [&] { countdown.arrive(); };
+    world.engine(0).submit(sum.operation);
   }
   world.engine(0).close("the test ends it");
   CHECK_EQ(countdown.left(), 0);
@@ -166,8 +166,8 @@ TEST("engine callbacks: all are called when a peer is lost") {
   std::vector<std::unique_ptr<Sum>> sums;
   for (int rank = 0; rank < 2; ++rank) {
     Sum& sum = *sums.emplace_back(std::make_unique<Sum>(rank, "x", 4));
-    sum.operation->on_done = [&] { countdown.arrive(); };
-    world.engine(rank).submit(sum.operation, false);
+    sum.operation->request.on_done = [&] { countdown.arrive(); };
+    world.engine(rank).submit(sum.operation);
   }
   world.kill_victim();
   CHECK(countdown.wait());
@@ -178,11 +178,11 @@ TEST("engine callbacks: none is called of an operation that was refused") {
   World world(1);
   bool called = false;
   Sum sum(0, "x", 4);
-  sum.operation->set = 7;
-  sum.operation->on_done = [&] { called = true; };
+  sum.operation->request.process_set = 7;
+  sum.operation->request.on_done = [&] { called = true; };
   bool refused = false;
   try {
-    world.engine(0).submit(sum.operation, false);
+    world.engine(0).submit(sum.operation);
   } catch (const Error&) {
     refused = true;
   }
@@ -195,9 +195,18 @@ TEST("engine: operations without a name are counted, anew after a join") {
   World world(2);
   world.run([&](int rank) {
     Engine& engine = world.engine(rank);
-    for (int i = 0; i <= rank; ++i) CHECK_EQ(engine.next_number(0), static_cast<uint64_t>(i) + 1);
+    std::vector<float> values(1, 1.0F);
+    const auto run_unnamed = [&] {
+      const auto operation = make_operation(OpKind::kAllreduce, "", {view(values)}, {view(values)});
+      operation->request.name.reset();
+      run_operation(engine, operation);
+      return operation->spec.name;
+    };
+    const auto name_of = [](uint64_t number) { return "allreduce.noname." + std::to_string(number); };
+    CHECK_EQ(run_unnamed(), name_of(1));
+    if (rank == 1) CHECK_EQ(run_unnamed(), name_of(2));  // without rank 0, which has joined
     run_operation(engine, make_operation(OpKind::kJoin, kJoinName, {}, {}));
-    CHECK_EQ(engine.next_number(0), (uint64_t{1} << 32) + 1);
+    CHECK_EQ(run_unnamed(), name_of((uint64_t{1} << 32) + 1));
   });
 }
 

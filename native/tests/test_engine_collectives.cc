@@ -117,8 +117,8 @@ TEST("engine: prescale and postscale") {
         const bool average = is_floating(dtype);
         auto operation = make_allreduce(label("scaled", dtype, ReduceOp::kSum, count), {input.view()}, {output.view()},
                                         average ? ReduceOp::kAverage : ReduceOp::kSum);
-        operation->spec.prescale = 2.0;
-        operation->spec.postscale = 4.0;
+        operation->request.prescale = 2.0;
+        operation->request.postscale = 4.0;
         run_operation(engine, operation);
         check_reduced(output, ReduceOp::kSum, size, average ? 8.0 / size : 8.0);
       }
@@ -156,8 +156,8 @@ void check_allgather(Engine& engine, const std::string& name, const std::vector<
   for (int64_t i = 0; i < input.count(); ++i) input.set(i, static_cast<double>(10 * engine.rank() + i / width % 7));
   auto operation = make_operation(OpKind::kAllgather, name, {input.view()}, {});
   run_operation(engine, operation);
-  REQUIRE(operation->results.size() == 1);
-  const OwnedArray& result = operation->results.front();
+  REQUIRE(operation->result.arrays.size() == 1);
+  const OwnedArray& result = operation->result.arrays.front();
   int64_t at = 0;
   bool right = true;
   for (int64_t sender = 0; sender < engine.size(); ++sender) {
@@ -200,21 +200,20 @@ TEST("engine: alltoall with splits of all lengths") {
           input.set(at++, rank * 1000.0 + to * 100.0 + static_cast<double>(i % 99));
       }
       auto operation = make_operation(OpKind::kAlltoall, "alltoall" + std::to_string(factor), {input.view()}, {});
-      operation->splits = splits;
-      operation->has_splits = true;
+      operation->request.splits = splits;
       run_operation(engine, operation);
-      REQUIRE(operation->results.size() == 1);
+      REQUIRE(operation->result.arrays.size() == 1);
       bool right = true;
       at = 0;
       for (int from = 0; from < size; ++from) {
-        CHECK_EQ(operation->received_splits.at(static_cast<size_t>(from)), rows_between(from, rank));
+        CHECK_EQ(operation->result.received_splits.at(static_cast<size_t>(from)), rows_between(from, rank));
         for (int64_t i = 0; i < rows_between(from, rank) * 2; ++i) {
           const double wanted = from * 1000.0 + rank * 100.0 + static_cast<double>(i % 99);
-          right = right && element(DType::kInt64, operation->results[0].data.get(), at++) == wanted;
+          right = right && element(DType::kInt64, operation->result.arrays[0].data.get(), at++) == wanted;
         }
       }
       CHECK(right);
-      CHECK(operation->results[0].shape == (Shape{at / 2, 2}));
+      CHECK(operation->result.arrays[0].shape == (Shape{at / 2, 2}));
     }
   });
 }
@@ -226,7 +225,7 @@ TEST("engine: alltoall without splits divides evenly") {
     auto operation = make_operation(OpKind::kAlltoall, "even", {input.view()}, {});
     run_operation(engine, operation);
     for (int64_t i = 0; i < size * 3; ++i) {
-      CHECK_EQ(element(DType::kUInt8, operation->results.at(0).data.get(), i),
+      CHECK_EQ(element(DType::kUInt8, operation->result.arrays.at(0).data.get(), i),
                static_cast<double>(i / int64_t{3} * 16 + rank));
     }
   });
@@ -241,7 +240,7 @@ TEST("engine: reducescatter, also of fewer rows than ranks") {
         Array output(DType::kFloat32, {share.size(), 3});
         auto operation = make_operation(OpKind::kReducescatter, label("scatter", DType::kFloat32, op, rows),
                                         {input.view()}, {output.view()});
-        operation->spec.reduce_op = op;
+        operation->request.reduce_op = op;
         run_operation(engine, operation);
         check_reduced(output, op, size, op == ReduceOp::kAverage ? 1.0 / size : 1.0, share.begin * 3);
       }
@@ -257,8 +256,8 @@ TEST("engine: broadcast from every root, of several tensors, in place and not") 
       Array large_output(DType::kFloat64, {9000});
       auto operation = make_operation(OpKind::kBroadcast, "root" + std::to_string(root), {small.view(), large.view()},
                                       {small.view(), large_output.view()});
-      operation->spec.root = root;
-      operation->spec.reduce_op = ReduceOp::kAverage;  // means nothing here, and must do nothing
+      operation->request.root = root;
+      operation->request.reduce_op = ReduceOp::kAverage;  // means nothing here, and must do nothing
       run_operation(engine, operation);
       CHECK(small.bytes() == samples(DType::kBool, ReduceOp::kMax, root, {3}).bytes());
       CHECK(large_output.bytes() == samples(DType::kFloat64, ReduceOp::kMax, root, {9000}).bytes());

@@ -50,7 +50,7 @@ TEST("engine: calls that make no sense are refused where they are made") {
   Array whole(DType::kInt32, {4, 2});
   const auto with_root = [&](int root) {
     auto operation = make_operation(OpKind::kBroadcast, "broadcast", {rows.view()}, {rows.view()});
-    operation->spec.root = root;
+    operation->request.root = root;
     return operation;
   };
   check_refused(engine, with_root(2), "root rank 2");
@@ -64,8 +64,7 @@ TEST("engine: calls that make no sense are refused where they are made") {
   check_refused(engine, make_allreduce("missing", {rows.view()}, {}), "output");
   const auto with_splits = [&](std::vector<int64_t> splits) {
     auto operation = make_operation(OpKind::kAlltoall, "alltoall", {rows.view()}, {});
-    operation->splits = std::move(splits);
-    operation->has_splits = true;
+    operation->request.splits = std::move(splits);
     return operation;
   };
   check_refused(engine, with_splits({1}), "1 splits, but the size of its process set is 2");
@@ -74,7 +73,7 @@ TEST("engine: calls that make no sense are refused where they are made") {
   check_refused(engine, with_splits({-1, 2}), "negative");
   check_refused(engine, make_operation(OpKind::kAlltoall, "odd", {longer.view()}, {}), "multiple");
   auto elsewhere = make_allreduce("elsewhere", {rows.view()}, {rows.view()});
-  elsewhere->set = 7;
+  elsewhere->request.process_set = 7;
   check_refused(engine, elsewhere, "process set does not exist");
   world.run([&](int rank) { check_sum(world.engine(rank), "fine"); });
 }
@@ -84,7 +83,7 @@ TEST("engine: a name that is in flight is refused, and free again afterwards") {
   Array first(DType::kFloat32, {3});
   Array second(DType::kFloat32, {3});
   auto operation = make_allreduce("x", {first.view()}, {first.view()});
-  world.engine(0).submit(operation, false);
+  world.engine(0).submit(operation);
   const auto error = error_of(world.engine(0), make_allreduce("x", {second.view()}, {second.view()}));
   REQUIRE(error.has_value());
   CHECK(error->kind() == ErrorKind::kDuplicateName);
@@ -140,7 +139,7 @@ TEST("engine: warns once of an operation that some ranks do not submit") {
   World world(size, options);
   Array late = samples(DType::kFloat32, ReduceOp::kSum, 1, {3});
   auto operation = make_allreduce("late", {late.view()}, {late.view()});
-  world.engine(1).submit(operation, false);
+  world.engine(1).submit(operation);
   const auto barrier = [&] {
     world.run([&](int rank) { run_operation(world.engine(rank), make_operation(OpKind::kBarrier, "tick", {}, {})); });
   };
@@ -180,7 +179,7 @@ TEST("engine: an idle coordinator warns by itself, whoever drove it last") {
     Array late(DType::kFloat32, {3});
     auto operation = make_allreduce("late", {late.view()}, {late.view()});
     // The coordinator's caller comes and goes; the engine itself must remember to look.
-    world.engine(0).submit(operation, true);
+    submit_to(world.engine(0), operation, true);
     CHECK(!world.engine(0).wait(*operation, std::chrono::milliseconds(1)));
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (log.size() == 0 && std::chrono::steady_clock::now() < until) {

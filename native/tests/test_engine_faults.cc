@@ -199,7 +199,7 @@ TEST("faults: a rank that closes early takes nothing from the operations it has 
       world.run([&](int rank) {
         Array array = samples(DType::kFloat32, ReduceOp::kSum, rank, {300'000});
         auto operation = make_operation(OpKind::kBroadcast, "x", {array.view()}, {array.view()});
-        operation->spec.root = 2;
+        operation->request.root = 2;
         run_operation(world.engine(rank), operation);
         world.engine(rank).close("done");
         CHECK(array.bytes() == samples(DType::kFloat32, ReduceOp::kSum, 2, {300'000}).bytes());
@@ -215,7 +215,7 @@ TEST("faults: close ends what is in flight, also for a caller that drives") {
       Engine& engine = world.engine(0);
       Array array(DType::kFloat32, {round % 2 == 0 ? 3 : 5000});
       auto operation = make_allreduce("alone", {array.view()}, {array.view()});
-      engine.submit(operation, round % 4 < 2);
+      submit_to(engine, operation, round % 4 < 2);
       std::atomic<bool> ended{false};
       std::thread waiter([&] { ended = engine.wait(*operation, std::chrono::seconds(20)); });
       if (round % 3 == 0) static_cast<void>(operation->wait_done(std::chrono::milliseconds(2)));
@@ -243,7 +243,7 @@ TEST("faults: engines that are destroyed with operations in flight") {
             if (rank == 1 && round % 2 == 0) continue;
             Array& array = *arrays.emplace_back(std::make_unique<Array>(DType::kFloat32, Shape{300'000}));
             operations.push_back(make_allreduce(name, {array.view()}, {array.view()}));
-            world.engine(rank).submit(operations.back(), false);
+            world.engine(rank).submit(operations.back());
           }
         }
       }

@@ -41,10 +41,9 @@ TEST("engine gpu: averages, factors and weights") {
                              std::optional<double> weight, DType dtype) {
         const GpuTensor tensor = world.tensor(rank, dtype, kCount, rank == 0 ? 8 : 4);
         auto operation = reduction(name, tensor, op);
-        operation->spec.prescale = prescale;
-        operation->spec.postscale = postscale;
-        operation->spec.weighted = weight.has_value();
-        operation->weight = weight.value_or(1.0);
+        operation->request.prescale = prescale;
+        operation->request.postscale = postscale;
+        operation->request.weight = weight;
         world.run_operation(rank, operation);
         return tensor.get(kCount - 1);
       };
@@ -69,18 +68,18 @@ TEST("engine gpu: rows are gathered, exchanged, scattered and broadcast") {
         const GpuTensor mine = world.tensor(rank, DType::kInt32, rank + 1, rank);
         auto gather = make_operation(OpKind::kAllgather, "gather", {mine.view()}, {});
         world.run_operation(rank, gather);
-        CHECK_EQ(gather->results.at(0).device(), world.device_of(rank));
+        CHECK_EQ(gather->result.arrays.at(0).device(), world.device_of(rank));
         std::vector<double> expected;
         for (int other = 0; other < size; ++other)
           expected.insert(expected.end(), static_cast<size_t>(other) + 1, other);
-        CHECK(world.result(rank, gather->results[0]) == expected);
+        CHECK(world.result(rank, gather->result.arrays[0]) == expected);
 
         const GpuTensor parts = world.tensor(rank, DType::kFloat32, size, rank);
         auto exchange = make_operation(OpKind::kAlltoall, "exchange", {parts.view()}, {});
         world.run_operation(rank, exchange);
         std::vector<double> from_each;
         for (int other = 0; other < size; ++other) from_each.push_back(other);
-        CHECK(world.result(rank, exchange->results.at(0)) == from_each);
+        CHECK(world.result(rank, exchange->result.arrays.at(0)) == from_each);
 
         const GpuTensor input = world.tensor(rank, DType::kFloat32, 7, 1);
         const int64_t rows = 7 / size + (rank < 7 % size ? 1 : 0);
@@ -90,7 +89,7 @@ TEST("engine gpu: rows are gathered, exchanged, scattered and broadcast") {
 
         const GpuTensor state = world.tensor(rank, DType::kFloat64, kCount, rank);
         auto broadcast = make_operation(OpKind::kBroadcast, "state", {state.view()}, {state.view()});
-        broadcast->spec.root = size - 1;
+        broadcast->request.root = size - 1;
         world.run_operation(rank, broadcast);
         CHECK_EQ(state.get(kCount - 1), size - 1);
       });
@@ -108,7 +107,7 @@ TEST("engine gpu: tensors without elements, and results without rows") {
       world.run_operation(rank, make_allreduce("empty", {none}, {none}));
       auto gather = make_operation(OpKind::kAllgather, "rows", {none}, {});
       world.run_operation(rank, gather);
-      CHECK(gather->results.at(0).shape == Shape({0, 3}));
+      CHECK(gather->result.arrays.at(0).shape == Shape({0, 3}));
       CHECK(GpuWorld::settles(*gather));
       const GpuTensor some = world.tensor(rank, DType::kFloat32, 4, 2);
       auto group = make_allreduce("group", {none, some.view()}, {none, some.view()});
@@ -132,15 +131,15 @@ TEST("engine gpu: groups, fused tensors and operations of the CPU are in flight 
           const std::string name = std::to_string(which);
           tensors.push_back(world.tensor(rank, i % 2 == 0 ? DType::kFloat32 : DType::kFloat32, kCount, which + 1));
           operations.push_back(reduction("gpu." + name, tensors.back()));
-          world.engine(rank).submit(operations.back(), false);
+          world.engine(rank).submit(operations.back());
           auto& values = on_cpu[static_cast<size_t>(which)];
           operations.push_back(make_allreduce("cpu." + name, {view(values)}, {view(values)}));
-          world.engine(rank).submit(operations.back(), false);
+          world.engine(rank).submit(operations.back());
         }
         const GpuTensor a = world.tensor(rank, DType::kFloat32, 10, 1);
         const GpuTensor b = world.tensor(rank, DType::kInt32, 10, 2);
         operations.push_back(make_allreduce("group", {a.view(), b.view()}, {a.view(), b.view()}));
-        world.engine(rank).submit(operations.back(), false);
+        world.engine(rank).submit(operations.back());
         for (const auto& operation : operations) world.wait(rank, operation);
         for (int i = 0; i < 10; ++i) {
           CHECK_EQ(tensors[static_cast<size_t>(i)].get(kCount - 1), 3.0 * ((rank == 1 ? 9 - i : i) + 1));
@@ -177,7 +176,7 @@ TEST("engine gpu: the host does not wait for what the caller's stream still has 
       Buffer in_stream = tensor.view();
       in_stream.stream = streams[at];
       operations[at] = make_allreduce("x", {in_stream}, {in_stream});
-      world.engine(rank).submit(operations[at], true);
+      submit_to(world.engine(rank), operations[at], true);
       if (gpus == Gpus::kOurs) {  // NCCL has it, and the callers go on
         CHECK(world.engine(rank).wait(*operations[at], std::chrono::seconds(30)));
         CHECK(operations[at]->done());
@@ -202,23 +201,23 @@ TEST("engine gpu: process sets come and go, each with its own agreement") {
     world.ranks().run([&](int rank) {
       for (int round = 0; round < 3; ++round) {
         auto add = make_operation(OpKind::kAddProcessSet, "process_set.change", {}, {});
-        add->spec.ranks = {0, 2};
+        add->request.ranks = {0, 2};
         testing::run_operation(world.engine(rank), add);
-        const uint32_t set = add->new_process_set;
+        const uint32_t set = add->result.new_process_set;
         const GpuTensor everybody = world.tensor(rank, DType::kFloat32, kCount, 1);
         const auto of_all = reduction("of all", everybody);
-        world.engine(rank).submit(of_all, false);
+        world.engine(rank).submit(of_all);
         if (rank != 1) {
           const GpuTensor tensor = world.tensor(rank, DType::kFloat32, kCount, 1);
           auto operation = reduction("of two", tensor);
-          operation->set = set;
+          operation->request.process_set = set;
           world.run_operation(rank, operation);
           CHECK_EQ(tensor.get(kCount - 1), 2.0);
         }
         world.wait(rank, of_all);
         CHECK_EQ(everybody.get(kCount - 1), 3.0);
         auto remove = make_operation(OpKind::kRemoveProcessSet, "process_set.change", {}, {});
-        remove->spec.ranks = {set};
+        remove->request.ranks = {set};
         testing::run_operation(world.engine(rank), remove);
       }
     });
@@ -228,10 +227,9 @@ TEST("engine gpu: process sets come and go, each with its own agreement") {
 
 int join(Engine& engine, int device = kCpuDevice) {
   auto operation = make_operation(OpKind::kJoin, kJoinName, {}, {});
-  operation->spec.cacheable = false;
-  operation->device = device;
+  operation->request.device = device;
   run_operation(engine, operation);
-  return operation->last_joined;
+  return operation->result.last_joined;
 }
 
 TEST("engine gpu: a rank that has joined takes part with neutral memory on its device") {
@@ -243,7 +241,7 @@ TEST("engine gpu: a rank that has joined takes part with neutral memory on its d
         for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
           const GpuTensor tensor = world.tensor(rank, DType::kFloat32, kCount, rank + 2);
           auto operation = reduction("x" + std::string(name_of(op)), tensor, op);
-          operation->spec.prescale = op == ReduceOp::kSum ? 2.0 : 1.0;
+          operation->request.prescale = op == ReduceOp::kSum ? 2.0 : 1.0;
           world.run_operation(rank, operation);
           const double expected = op == ReduceOp::kSum ? 12 : op == ReduceOp::kMin ? 2 : op == ReduceOp::kMax ? 4 : 8;
           CHECK_EQ(tensor.get(kCount - 1), expected);
@@ -251,7 +249,7 @@ TEST("engine gpu: a rank that has joined takes part with neutral memory on its d
         const GpuTensor rows = world.tensor(rank, DType::kInt32, 2, rank);
         auto gather = make_operation(OpKind::kAllgather, "gather", {rows.view()}, {});
         world.run_operation(rank, gather);
-        CHECK(world.result(rank, gather->results.at(0)) == std::vector<double>({0, 0, 2, 2}));
+        CHECK(world.result(rank, gather->result.arrays.at(0)) == std::vector<double>({0, 0, 2, 2}));
       }
       CHECK(join(engine, world.device_of(rank)) != 1);
       const GpuTensor again = world.tensor(rank, DType::kFloat32, kCount, 1);

@@ -72,7 +72,7 @@ class GpuWorld {
     synchronize(rank);
   }
   void run_operation(int rank, const std::shared_ptr<Operation>& operation) {
-    engine(rank).submit(operation, true);
+    submit_to(engine(rank), operation, true);
     wait(rank, operation);
   }
   void synchronize(int rank) {

@@ -38,7 +38,7 @@ TEST("engine gpu: tensors of several devices in one operation are refused in pla
   const GpuTensor other = world.tensor(1, DType::kFloat32, 4, 1);
   std::vector<float> on_cpu(4);
   const auto refusal = [&](const Buffer& a, const Buffer& b) {
-    return outcome([&] { world.engine(0).submit(make_allreduce("x", {a, b}, {a, b}), false); });
+    return outcome([&] { world.engine(0).submit(make_allreduce("x", {a, b}, {a, b})); });
   };
   CHECK_EQ(
       refusal(tensor.view(), view(on_cpu)),
@@ -59,7 +59,7 @@ TEST("engine gpu: without a driver the caller hears what was tried, and the engi
   for (const bool has_options : {true, false}) {
     World world(2, has_options ? options : EngineOptions());
     world.run([&](int rank) {
-      const std::string heard = outcome([&] { world.engine(rank).submit(reduction("x", tensor), true); });
+      const std::string heard = outcome([&] { submit_to(world.engine(rank), reduction("x", tensor), true); });
       CHECK(heard.starts_with(of_kind(ErrorKind::kUsage)));
       CHECK(
           contains(heard, has_options ? "/no/libcuda.so.1" : "x: its tensors are on cuda:0, but this engine was made"));
@@ -150,7 +150,7 @@ TEST("engine gpu: a deterministic engine reduces on the host, and moves by NCCL"
     CHECK_EQ(try_sum(world, rank, "x"), "fine");
     const GpuTensor state = world.tensor(rank, DType::kFloat32, kCount, rank);
     auto broadcast = make_operation(OpKind::kBroadcast, "state", {state.view()}, {state.view()});
-    broadcast->spec.root = 1;
+    broadcast->request.root = 1;
     world.run_operation(rank, broadcast);
     CHECK_EQ(state.get(0), 1.0);
   });
@@ -205,11 +205,11 @@ void kill_in_the_middle(Gpus gpus, const std::string& injection) {
   }
   std::atomic<int> num_kept{2};
   for (size_t i = 0; i < 2; ++i) {
-    operations[i]->keeper = Keeper(&num_kept, [](void* count) { --*static_cast<std::atomic<int>*>(count); });
+    operations[i]->request.keeper = Keeper(&num_kept, [](void* count) { --*static_cast<std::atomic<int>*>(count); });
   }
   for (size_t rank = 0; rank < 3; ++rank) {
-    if (rank == 0 || !injection.empty()) world.engine(static_cast<int>(rank)).submit(operations[rank * 2], false);
-    if (rank == 0) world.engine(0).submit(operations[1], false);
+    if (rank == 0 || !injection.empty()) world.engine(static_cast<int>(rank)).submit(operations[rank * 2]);
+    if (rank == 0) world.engine(0).submit(operations[1]);
   }
   if (!injection.empty()) CHECK(world.engine(0).wait(*operations[0], std::chrono::seconds(20)));  // it is on its stream
   const auto start = std::chrono::steady_clock::now();
@@ -256,7 +256,7 @@ TEST("engine gpu: an error that NCCL has by itself is told to all ranks with its
       const GpuTensor tensor = world.tensor(rank, DType::kFloat32, kCount, 1);
       const auto operation = reduction("second", tensor);
       heard = outcome([&] {
-        world.engine(rank).submit(operation, true);
+        submit_to(world.engine(rank), operation, true);
         CHECK(world.engine(rank).wait(*operation, std::chrono::seconds(20)));
         if (operation->error()) throw Error(*operation->error());
         CHECK(GpuWorld::settles(*operation));
@@ -302,12 +302,12 @@ TEST("engine gpu: engines that are closed let the device end what all ranks take
     CHECK_EQ(world.cuda().configure("delay_us:20000"), 1);
     world.ranks().run([&](int rank) {
       const auto at = static_cast<size_t>(rank);
-      world.engine(rank).submit(operations[at], true);
+      submit_to(world.engine(rank), operations[at], true);
       CHECK(world.engine(rank).wait(*operations[at], std::chrono::seconds(20)));
       world.engine(rank).close("the job is over");
       CHECK(!operations[at]->error());
       CHECK(operations[at]->settled());
-      CHECK(!operations[at]->device_error());
+      CHECK(!operations[at]->gpu.error());
       CHECK_EQ(tensors[at].get(0), 2.0);
     });
     CHECK_EQ(std::string(world.cuda().wrong_uses()), "");
@@ -318,18 +318,18 @@ TEST("engine gpu: an agreement of one process set does not keep another one wait
   GpuWorld world(3, Gpus::kOurs);
   world.ranks().run([&](int rank) {
     auto add = make_operation(OpKind::kAddProcessSet, "process_set.change", {}, {});
-    add->spec.ranks = {0, 1};
+    add->request.ranks = {0, 1};
     run_operation(world.engine(rank), add);
     const GpuTensor tensor = world.tensor(rank, DType::kFloat32, kCount, 1);
     const GpuTensor of_two = world.tensor(rank, DType::kFloat32, kCount, 1);
     const auto everybody = reduction("everybody", tensor);
     const auto two = reduction("two", of_two);
-    two->set = add->new_process_set;
+    two->request.process_set = add->result.new_process_set;
     if (rank == 2) {  // comes when the others are done with theirs
       run_operation(world.engine(rank), make_operation(OpKind::kBarrier, "barrier.noname", {}, {}));
-      world.engine(rank).submit(everybody, true);
+      submit_to(world.engine(rank), everybody, true);
     } else {
-      world.engine(rank).submit(everybody, false);
+      world.engine(rank).submit(everybody);
       world.run_operation(rank, two);
       CHECK_EQ(of_two.get(0), 2.0);
       run_operation(world.engine(rank), make_operation(OpKind::kBarrier, "barrier.noname", {}, {}));

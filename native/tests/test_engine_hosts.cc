@@ -73,8 +73,8 @@ TEST("engine hosts: factors and averages with each algorithm") {
     world.run([&](int rank) {
       std::vector<double> values(3000, rank + 1.0);
       const auto operation = make_allreduce("scaled", {view(values)}, {view(values)}, ReduceOp::kAverage);
-      operation->spec.prescale = 2.0;
-      operation->spec.postscale = 0.5;
+      operation->request.prescale = 2.0;
+      operation->request.postscale = 0.5;
       run_operation(world.engine(rank), operation);
       CHECK(std::all_of(values.begin(), values.end(), [](double value) { return std::abs(value - 3.0) < 1e-12; }));
     });
@@ -92,7 +92,7 @@ TEST("engine hosts: the other collectives") {
           Array array = samples(DType::kInt32, ReduceOp::kSum, rank, {count});
           const auto broadcast =
               make_operation(OpKind::kBroadcast, "b" + std::to_string(root) + suffix, {array.view()}, {array.view()});
-          broadcast->spec.root = root;
+          broadcast->request.root = root;
           run_operation(engine, broadcast);
           CHECK(array.bytes() == samples(DType::kInt32, ReduceOp::kSum, root, {count}).bytes());
         }
@@ -100,7 +100,7 @@ TEST("engine hosts: the other collectives") {
         const auto allgather = make_operation(OpKind::kAllgather, "g" + suffix, {mine.view()}, {});
         run_operation(engine, allgather);
         for (int owner = 0; owner < size; ++owner) {
-          const std::byte* data = allgather->results.at(0).data.get();
+          const std::byte* data = allgather->result.arrays.at(0).data.get();
           CHECK_EQ(element(DType::kInt32, data, owner * count + 1), sample(DType::kInt32, ReduceOp::kSum, owner, 1));
         }
         std::vector<int64_t> whole(static_cast<size_t>(count * size), rank + 1);

@@ -11,18 +11,17 @@ namespace {
 
 int join(Engine& engine, bool divide_by_initial_world_size = true) {
   auto operation = make_operation(OpKind::kJoin, "join.noname", {}, {});
-  operation->spec.cacheable = false;
-  operation->spec.divide_by_initial_world_size = divide_by_initial_world_size;
+  operation->request.divide_by_initial_world_size = divide_by_initial_world_size;
   run_operation(engine, operation);
-  return operation->last_joined;
+  return operation->result.last_joined;
 }
 
 template <typename T>
 T reduce_one(Engine& engine, const std::string& name, ReduceOp op, T value, size_t count, double prescale = 1.0) {
   std::vector<T> values(count, value);
   auto operation = make_operation(OpKind::kAllreduce, name, {view(values)}, {view(values)});
-  operation->spec.reduce_op = op;
-  operation->spec.prescale = prescale;
+  operation->request.reduce_op = op;
+  operation->request.prescale = prescale;
   run_operation(engine, operation);
   return values.back();
 }
@@ -89,14 +88,14 @@ TEST("join: a rank that has joined gives no rows and takes rows that nobody read
       std::vector<int32_t> rows(static_cast<size_t>(rank), rank);
       auto gather = make_operation(OpKind::kAllgather, "gather", {view(rows)}, {});
       run_operation(engine, gather);
-      REQUIRE(gather->results.at(0).shape == Shape{3});
-      const auto* values = reinterpret_cast<const int32_t*>(gather->results[0].data.get());
+      REQUIRE(gather->result.arrays.at(0).shape == Shape{3});
+      const auto* values = reinterpret_cast<const int32_t*>(gather->result.arrays[0].data.get());
       CHECK(values[0] == 1 && values[1] == 2 && values[2] == 2);
 
       std::vector<int32_t> parts{rank, rank, rank};
       auto exchange = make_operation(OpKind::kAlltoall, "exchange", {view(parts)}, {});
       run_operation(engine, exchange);
-      CHECK(exchange->received_splits == std::vector<int64_t>({0, 1, 1}));
+      CHECK(exchange->result.received_splits == std::vector<int64_t>({0, 1, 1}));
 
       std::vector<float> input(7, 1.0F);
       std::vector<float> output(2);
@@ -106,7 +105,7 @@ TEST("join: a rank that has joined gives no rows and takes rows that nobody read
 
       std::vector<float> state(4000, static_cast<float>(rank));
       auto broadcast = make_operation(OpKind::kBroadcast, "state", {view(state)}, {view(state)});
-      broadcast->spec.root = 2;
+      broadcast->request.root = 2;
       run_operation(engine, broadcast);
       CHECK_EQ(state.back(), 2.0F);
       run_operation(engine, make_operation(OpKind::kBarrier, "barrier.noname", {}, {}));
@@ -127,7 +126,7 @@ TEST("join: works with names that have a number, and with several tensors at onc
         for (size_t i = 0; i < tensors.size(); ++i) {
           operations.push_back(
               make_operation(OpKind::kAllreduce, "t" + std::to_string(i), {view(tensors[i])}, {view(tensors[i])}));
-          engine.submit(operations.back(), false);
+          engine.submit(operations.back());
         }
         int active = 0;  // ranks with at least as many steps
         for (int other = 0; other < 3; ++other) active += 1 + (other + epoch) % 3 > step ? 1 : 0;
@@ -149,9 +148,8 @@ TEST("weights: the average counts each rank as often as its weight says") {
       for (const double weight : {1.0, 0.0}) {
         std::vector<double> result(count);
         auto operation = make_operation(OpKind::kAllreduce, "x", {view(values)}, {view(result)});
-        operation->spec.reduce_op = ReduceOp::kAverage;
-        operation->spec.weighted = true;
-        operation->weight = rank == 0 ? weight : 3.0;
+        operation->request.reduce_op = ReduceOp::kAverage;
+        operation->request.weight = rank == 0 ? weight : 3.0;
         run_operation(world.engine(rank), operation);
         CHECK_EQ(result.back(), weight == 1.0 ? 5.0 : 4.0);
       }
@@ -165,10 +163,9 @@ TEST("join: the device is a hint, which hosts without a GPU pass over") {
   World world(2, options);
   world.run([&](int rank) {
     auto operation = make_operation(OpKind::kJoin, "join.noname", {}, {});
-    operation->spec.cacheable = false;
-    operation->device = rank;
+    operation->request.device = rank;
     run_operation(world.engine(rank), operation);
-    CHECK(operation->last_joined >= 0);
+    CHECK(operation->result.last_joined >= 0);
   });
 }
 

@@ -15,7 +15,8 @@ struct KeptSum {
   KeptSum(int rank, const std::string& name, int64_t count = 3)
       : array(samples(DType::kFloat32, ReduceOp::kSum, rank, {count})),
         operation(make_allreduce(name, {array.view()}, {array.view()})) {
-    operation->keeper = Keeper(&is_kept, [](void* kept) { static_cast<std::atomic<bool>*>(kept)->store(false); });
+    operation->request.keeper =
+        Keeper(&is_kept, [](void* kept) { static_cast<std::atomic<bool>*>(kept)->store(false); });
   }
   KeptSum(const KeptSum&) = delete;
   KeptSum& operator=(const KeptSum&) = delete;
@@ -32,10 +33,10 @@ TEST("engine keeper: it goes before the operation is done, out of order, and wit
     std::latch looked(2);
     world.run([&](int rank) {
       const KeptSum lasting(rank, "lasting", count);
-      if (rank == 0) world.engine(rank).submit(lasting.operation, false);
+      if (rank == 0) world.engine(rank).submit(lasting.operation);
       for (int i = 0; i < 20; ++i) {
         const KeptSum brief(rank, "x", count);
-        world.engine(rank).submit(brief.operation, i % 2 == 0);
+        submit_to(world.engine(rank), brief.operation, i % 2 == 0);
         // Without driving: the engine's thread ends it.
         if (i % 2 == 0) CHECK(world.engine(rank).wait(*brief.operation, std::chrono::seconds(20)));
         if (i % 2 == 1) CHECK(brief.operation->wait_done(std::chrono::seconds(20)));
@@ -43,7 +44,7 @@ TEST("engine keeper: it goes before the operation is done, out of order, and wit
       }
       CHECK(lasting.is_kept.load());
       looked.arrive_and_wait();
-      if (rank == 1) world.engine(rank).submit(lasting.operation, false);
+      if (rank == 1) world.engine(rank).submit(lasting.operation);
       CHECK(lasting.operation->wait_done(std::chrono::seconds(20)));
       CHECK(!lasting.is_kept.load());
     });
@@ -55,11 +56,11 @@ TEST("engine keeper: it goes with an operation that is refused or fails, and wit
   std::latch looked(2);
   world.run([&](int rank) {
     KeptSum pending(rank, "pending" + std::to_string(rank));
-    world.engine(rank).submit(pending.operation, false);
+    world.engine(rank).submit(pending.operation);
     KeptSum refused(rank, "pending" + std::to_string(rank));
     bool is_refused = false;
     try {
-      world.engine(rank).submit(refused.operation, false);
+      world.engine(rank).submit(refused.operation);
     } catch (const Error& error) {
       is_refused = error.kind() == ErrorKind::kDuplicateName;
     }
@@ -68,7 +69,7 @@ TEST("engine keeper: it goes with an operation that is refused or fails, and wit
     refused.operation.reset();
     CHECK(!refused.is_kept.load());
     KeptSum wrong(rank, "wrong", 3 + rank);
-    world.engine(rank).submit(wrong.operation, false);
+    world.engine(rank).submit(wrong.operation);
     CHECK(wrong.operation->wait_done(std::chrono::seconds(20)));
     CHECK(wrong.operation->error().has_value());
     CHECK(!wrong.is_kept.load());

@@ -94,7 +94,7 @@ TEST("life: an engine that has been closed says so") {
   REQUIRE(engine.error().has_value());
   CHECK(std::string(engine.error()->what()).find("first") != std::string::npos);
   try {
-    engine.submit(make_allreduce("x", {array.view()}, {array.view()}), true);
+    submit_to(engine, make_allreduce("x", {array.view()}, {array.view()}), true);
     CHECK(false);
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kShutDown);

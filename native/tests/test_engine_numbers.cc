@@ -31,9 +31,8 @@ std::vector<T> allreduced(Engine& engine, DType dtype, ReduceOp op, std::vector<
   std::vector<T> result(values.size());
   auto operation = make_allreduce("x" + std::string(name_of(dtype)) + std::to_string(values.size()),
                                   {view_of(values, dtype)}, {view_of(result, dtype)}, op);
-  operation->spec.cacheable = false;
-  operation->spec.prescale = factors.prescale;
-  operation->spec.postscale = factors.postscale;
+  operation->request.prescale = factors.prescale;
+  operation->request.postscale = factors.postscale;
   run_operation(engine, operation);
   return result;
 }
@@ -186,7 +185,7 @@ TEST("engine numbers: rows of integers are averaged exactly") {
       const auto operation = make_operation(OpKind::kReducescatter, "rows" + std::to_string(width),
                                             {view(mine, {static_cast<int64_t>(rows), static_cast<int64_t>(width)})},
                                             {view(got, {static_cast<int64_t>(own_rows), static_cast<int64_t>(width)})});
-      operation->spec.reduce_op = ReduceOp::kAverage;
+      operation->request.reduce_op = ReduceOp::kAverage;
       run_operation(engine, operation);
       CHECK(std::memcmp(got.data(), mean.data() + before * width, got.size() * sizeof(int64_t)) == 0);
     }
@@ -208,8 +207,7 @@ TEST("engine numbers: averages of integers go on when a rank has joined") {
           }
         }
         auto join = make_operation(OpKind::kJoin, "join.noname", {}, {});
-        join->spec.cacheable = false;
-        join->spec.divide_by_initial_world_size = by_all;
+        join->request.divide_by_initial_world_size = by_all;
         run_operation(engine, join);
       });
     }

@@ -29,9 +29,9 @@ class Task {
     const OpKind kind = kinds_[number / 5 % 4];
     const bool has_output = kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
     operation_ = make_operation(kind, name, {input_->view()}, {});
-    if (has_output) operation_->outputs = {output_->view()};
-    if (kind == OpKind::kBroadcast) operation_->spec.root = number % size;
-    if (kind == OpKind::kBarrier) operation_->inputs.clear();
+    if (has_output) operation_->request.outputs = {output_->view()};
+    if (kind == OpKind::kBroadcast) operation_->request.root = number % size;
+    if (kind == OpKind::kBarrier) operation_->request.inputs.clear();
   }
 
   [[nodiscard]] const std::shared_ptr<Operation>& operation() const { return operation_; }
@@ -48,7 +48,7 @@ class Task {
           break;
         case OpKind::kAllgather:
           for (int from = 0; from < size_; ++from) {
-            const double got = element(DType::kFloat32, operation_->results.at(0).data.get(), from * count + i);
+            const double got = element(DType::kFloat32, operation_->result.arrays.at(0).data.get(), from * count + i);
             if (got != sample(DType::kFloat32, ReduceOp::kSum, from, i)) return false;
           }
           break;
@@ -76,7 +76,7 @@ void run_shuffled(Engine& engine, int count, unsigned seed) {
   std::vector<size_t> order(tasks.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
-  for (const size_t index : order) engine.submit(tasks[index].operation(), false);
+  for (const size_t index : order) engine.submit(tasks[index].operation());
   std::shuffle(order.begin(), order.end(), random);
   for (const size_t index : order) finish(engine, tasks[index].operation());
   for (const Task& task : tasks) CHECK(task.right());
@@ -110,8 +110,8 @@ TEST("engine: small and urgent operations overtake long ones") {
       arrays.push_back(std::make_unique<Array>(samples(DType::kFloat32, ReduceOp::kSum, rank, {count})));
       const Buffer view = arrays.back()->view();
       auto operation = make_operation(OpKind::kAllreduce, name, {view}, {view});
-      operation->priority = priority;
-      engine.submit(operation, false);
+      operation->request.priority = priority;
+      engine.submit(operation);
       return operation;
     };
     std::vector<std::shared_ptr<Operation>> longs;
@@ -172,7 +172,7 @@ TEST("engine: many threads on each rank") {
               const std::string name = std::to_string(thread) + "." + std::to_string(i);
               const Buffer buffer = arrays[static_cast<size_t>(i)].view();
               operations.push_back(make_allreduce(name, {buffer}, {buffer}));
-              engine.submit(operations.back(), together == 1);
+              submit_to(engine, operations.back(), together == 1);
             }
             for (const auto& operation : operations) {
               if (!engine.wait(*operation, kPatience)) {
@@ -200,9 +200,9 @@ TEST("engine: nobody waits for the operations that are left when a waiting calle
       for (int i = 0; i < 6; ++i) arrays.push_back(samples(DType::kFloat32, ReduceOp::kMax, rank, {3000}));
       for (size_t i = 0; i < 6; ++i) {
         auto operation = make_allreduce("x" + std::to_string(i), {arrays[i].view()}, {arrays[i].view()});
-        operation->spec.reduce_op = i % 2 == 0 ? ReduceOp::kMin : ReduceOp::kMax;
+        operation->request.reduce_op = i % 2 == 0 ? ReduceOp::kMin : ReduceOp::kMax;
         operations.push_back(operation);
-        engine.submit(operation, i == 5);
+        submit_to(engine, operation, i == 5);
       }
       REQUIRE(engine.wait(*operations[5], kPatience));
       for (const auto& operation : operations) REQUIRE(operation->wait_done(kPatience));
@@ -228,7 +228,7 @@ TEST("engine: wait gives up in time") {
   Array array(DType::kFloat32, {3});
   auto operation = make_allreduce("alone", {array.view()}, {array.view()});
   Engine& engine = world.engine(0);
-  engine.submit(operation, true);
+  submit_to(engine, operation, true);
   const auto start = std::chrono::steady_clock::now();
   CHECK(!engine.wait(*operation, std::chrono::milliseconds(30)));
   CHECK(!engine.wait(*operation, Duration::zero()));

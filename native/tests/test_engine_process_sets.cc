@@ -9,16 +9,14 @@ namespace {
 
 uint32_t add(Engine& engine, const std::vector<int64_t>& ranks) {
   auto operation = make_operation(OpKind::kAddProcessSet, "process_set.change", {}, {});
-  operation->spec.ranks = ranks;
-  operation->spec.cacheable = false;
+  operation->request.ranks = ranks;
   run_operation(engine, operation);
-  return operation->new_process_set;
+  return operation->result.new_process_set;
 }
 
 void remove(Engine& engine, uint32_t set) {
   auto operation = make_operation(OpKind::kRemoveProcessSet, "process_set.change", {}, {});
-  operation->spec.ranks = {set};
-  operation->spec.cacheable = false;
+  operation->request.ranks = {set};
   run_operation(engine, operation);
 }
 
@@ -26,7 +24,7 @@ void remove(Engine& engine, uint32_t set) {
 double sum_in(Engine& engine, uint32_t set, const std::string& name, size_t count = 3000) {
   std::vector<double> values(count, engine.rank() + 1.0);
   auto operation = make_operation(OpKind::kAllreduce, name, {view(values)}, {view(values)});
-  operation->set = set;
+  operation->request.process_set = set;
   run_operation(engine, operation);
   return values.back();
 }
@@ -68,13 +66,13 @@ TEST("process sets: they come and go while others are in use, and their ids are 
     for (uint32_t round = 0; round < 30; ++round) {
       std::vector<float> values(5000, 1.0F);
       auto in_flight = make_operation(OpKind::kAllreduce, "in flight", {view(values)}, {view(values)});
-      engine.submit(in_flight, false);
+      engine.submit(in_flight);
       const uint32_t set = add(engine, {1, 2, 3});
       CHECK_EQ(set, round + 1);
       std::vector<float> others(4000, 2.0F);
       auto in_set = make_operation(OpKind::kAllreduce, "in set", {view(others)}, {view(others)});
-      in_set->set = set;
-      if (rank != 0) engine.submit(in_set, false);  // still in flight when the set is removed
+      in_set->request.process_set = set;
+      if (rank != 0) engine.submit(in_set);  // still in flight when the set is removed
       remove(engine, set);
       if (rank != 0) CHECK(in_set->done());
       if (rank != 0) CHECK_EQ(others.front(), 6.0F);

@@ -137,7 +137,7 @@ TEST("engine autotune: tries thresholds while steps repeat, and the results stay
       for (size_t i = 0; i < tensors.size(); ++i) {
         operations.push_back(
             make_operation(OpKind::kAllreduce, "t" + std::to_string(i), {view(tensors[i])}, {view(tensors[i])}));
-        engine.submit(operations.back(), false);
+        engine.submit(operations.back());
       }
       for (size_t i = 0; i < tensors.size(); ++i) {
         CHECK(engine.wait(*operations[i], std::chrono::seconds(30)));

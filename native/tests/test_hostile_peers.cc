@@ -140,7 +140,7 @@ struct Victim {
     EngineOptions options;
     options.log = log.sink();
     engine = std::make_unique<Engine>(std::move(parts[1]), options);
-    for (const auto& operation : all()) engine->submit(operation, false);
+    for (const auto& operation : all()) engine->submit(operation);
   }
   [[nodiscard]] std::vector<std::shared_ptr<Operation>> all() const { return {gathered, exchanged, reduced}; }
 

@@ -58,8 +58,8 @@ TEST("mpi: the calls of all ranks come in the same order") {
       for (int i = 0; i < kNum; ++i) {
         const auto which = static_cast<size_t>((i * (rank + 1)) % kNum);
         auto operation = make_allreduce("x" + std::to_string(which), {arrays[which].view()}, {arrays[which].view()});
-        operation->priority = rank - i;
-        engine.submit(operation, false);
+        operation->request.priority = rank - i;
+        engine.submit(operation);
         operations.push_back(operation);
       }
       for (const auto& operation : operations) {
@@ -136,7 +136,7 @@ TEST("mpi: a rank that is lost ends what MPI has in flight, at once, and MPI is 
     Engine& engine = world.engine(rank);
     Array array = samples(DType::kFloat32, ReduceOp::kSum, rank, {50'000});
     auto operation = make_allreduce("stuck", {array.view()}, {array.view()});
-    engine.submit(operation, false);
+    engine.submit(operation);
     if (++num_submitted == size) {
       while (engine.statistics().batches < 2 && !operation->done())
         static_cast<void>(engine.wait(*operation, std::chrono::milliseconds(1)));
@@ -171,7 +171,7 @@ TEST("mpi: a rank that closes in the middle is named, after a moment for what it
     Engine& engine = world.engine(rank);
     Array array = samples(DType::kFloat32, ReduceOp::kSum, rank, {50'000});
     auto operation = make_allreduce("stuck", {array.view()}, {array.view()});
-    engine.submit(operation, false);
+    engine.submit(operation);
     while (engine.statistics().batches < 2) static_cast<void>(engine.wait(*operation, std::chrono::milliseconds(1)));
     if (rank == 1) engine.close("its patience ended");
     REQUIRE(engine.wait(*operation, kPatience));

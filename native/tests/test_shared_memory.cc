@@ -23,10 +23,9 @@ constexpr Duration kPrompt = std::chrono::seconds(2);
 
 OwnedArray share(Engine& engine, int64_t bytes) {
   auto operation = make_operation(OpKind::kShareMemory, "shared_memory.noname", {}, {});
-  operation->spec.ranks = {bytes};
-  operation->spec.cacheable = false;
+  operation->request.ranks = {bytes};
   run_operation(engine, operation);
-  return operation->results.front();
+  return operation->result.arrays.front();
 }
 
 // An array in shared memory that holds the values of another one.
@@ -62,8 +61,8 @@ TEST("shared memory: results are bit-equal to those of private memory, for every
               const Buffer shared = place(memory, 64, mine);
               for (const Buffer& buffer : {mine.view(), shared}) {
                 auto operation = make_allreduce("x", {buffer}, {buffer}, op);
-                operation->spec.prescale = operation->spec.postscale = factor;
-                engine.submit(operation, false);  // so that small values do not travel with the announcement
+                operation->request.prescale = operation->request.postscale = factor;
+                engine.submit(operation);  // so that small values do not travel with the announcement
                 REQUIRE(engine.wait(*operation, std::chrono::seconds(30)));
                 if (operation->error()) throw Error(*operation->error());
               }
@@ -97,7 +96,7 @@ TEST("shared memory: several arrays and groups travel together, bit-equal to pri
         const std::vector<Buffer> four(shared.begin() + static_cast<std::ptrdiff_t>(i),
                                        shared.begin() + static_cast<std::ptrdiff_t>(i) + 4);
         operations.push_back(make_allreduce("four." + std::to_string(i), four, four));
-        engine.submit(operations.back(), false);
+        engine.submit(operations.back());
       }
       for (const auto& operation : operations) REQUIRE(engine.wait(*operation, std::chrono::seconds(30)));
       for (size_t i = 0; i < mine.size(); ++i) {
@@ -142,8 +141,7 @@ TEST("shared memory: process sets use it, and those who have joined are not wait
     Engine& engine = world.engine(rank);
     const OwnedArray memory = share(engine, int64_t{1} << 20);
     auto add = make_operation(OpKind::kAddProcessSet, "process_set.change", {}, {});
-    add->spec.ranks = {0, 2};
-    add->spec.cacheable = false;
+    add->request.ranks = {0, 2};
     run_operation(engine, add);
     std::vector<double> values(5000, rank + 1.0);
     Buffer buffer = view(values);
@@ -152,12 +150,12 @@ TEST("shared memory: process sets use it, and those who have joined are not wait
       Buffer shared = buffer;
       shared.data = memory.data.get();
       auto operation = make_operation(OpKind::kAllreduce, "x", {shared}, {shared});
-      operation->set = set;
+      operation->request.process_set = set;
       run_operation(engine, operation);
       return element(DType::kFloat64, memory.data.get(), 4999);
     };
     if (rank != 1) {
-      CHECK_EQ(sum(add->new_process_set), 4.0);
+      CHECK_EQ(sum(add->result.new_process_set), 4.0);
       CHECK_EQ(engine.statistics().direct_batches, uint64_t{1});
       CHECK_EQ(sum(0), 4.0);  // rank 1 joins
       CHECK_EQ(engine.statistics().direct_batches, uint64_t{1});
@@ -165,7 +163,6 @@ TEST("shared memory: process sets use it, and those who have joined are not wait
       CHECK_EQ(element(DType::kFloat64, memory.data.get(), 0), 0.0);  // nobody else's values
     }
     auto join = make_operation(OpKind::kJoin, "join.noname", {}, {});
-    join->spec.cacheable = false;
     run_operation(engine, join);
     CHECK_EQ(sum(0), 6.0);
   });
@@ -289,7 +286,7 @@ TEST("shared memory: a rank that leaves while others reduce keeps its values") {
     Array mine = samples(DType::kFloat32, ReduceOp::kSum, rank, {100'000});
     const Buffer buffer = place(memory, 0, mine);
     auto operation = make_allreduce("x", {buffer}, {buffer});
-    engine.submit(operation, false);
+    engine.submit(operation);
     if (rank == 0) engine.close("it has had enough");  // before, while or after the operation runs
     static_cast<void>(engine.wait(*operation, std::chrono::seconds(10)));
     REQUIRE(operation->done());

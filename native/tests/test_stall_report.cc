@@ -62,8 +62,8 @@ TEST("stalls: ranks that wait for each other are told of at once, with nothing s
       Array values(DType::kFloat32, {3});
       const std::string own = rank == 1 ? "b" : "a";
       auto first = make_operation(OpKind::kAllreduce, own, {values.view()}, {values.view()});
-      first->call_site = "train.py:" + std::to_string(10 + rank);
-      engine.submit(first, true);
+      first->request.call_site = "train.py:" + std::to_string(10 + rank);
+      submit_to(engine, first, true);
       const auto until = started + std::chrono::seconds(20);
       while (!engine.wait(*first, std::chrono::milliseconds(200)) && std::chrono::steady_clock::now() < until) {
         const std::lock_guard lock(log.mutex);
@@ -72,7 +72,7 @@ TEST("stalls: ranks that wait for each other are told of at once, with nothing s
       // The other one after all, so that everybody can go home.
       Array more(DType::kFloat32, {3});
       auto second = make_operation(OpKind::kAllreduce, rank == 1 ? "a" : "b", {more.view()}, {more.view()});
-      engine.submit(second, false);
+      engine.submit(second);
       CHECK(engine.wait(*first, std::chrono::seconds(20)));
       CHECK(engine.wait(*second, std::chrono::seconds(20)));
     });
@@ -94,7 +94,7 @@ TEST("stalls: a rank that is late but not blocked is no deadlock") {
   World world(2, options);
   Array values(DType::kFloat32, {3});
   auto operation = make_operation(OpKind::kAllreduce, "x", {values.view()}, {values.view()});
-  world.engine(0).submit(operation, true);
+  submit_to(world.engine(0), operation, true);
   CHECK(!world.engine(0).wait(*operation, std::chrono::milliseconds(1500)));
   CHECK(log.lines.empty());
 }

@@ -103,6 +103,10 @@ def private_array(num_bytes: int) -> NativeArray:
 class Handle:
     """One submitted operation; it holds the result or the exception."""
 
+    @property
+    def name(self) -> str:
+        """What the ranks agree on, for example ``allreduce.loss``."""
+
     def done(self) -> bool:
         """Whether the operation ended, also with an error. Never blocks, never raises."""
 
@@ -445,38 +449,41 @@ class Engine:
     def submit(
         self,
         kind: int,
-        name: str,
+        name: str | None,
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
         *,
+        prefix: str = ...,
         reduce_op: int = ...,
         prescale: float = ...,
         postscale: float = ...,
         root: int = ...,
         splits: Sequence[int] | None = ...,
         process_set: int = ...,
-        cacheable: bool = ...,
         waits_next: bool = ...,
         call_site: str = ...,
         keep_alive: object = None,
         weight: float | None = ...,
         ranks: Sequence[int] = ...,
         divide_by_initial_world_size: bool = ...,
-        unnamed: int = ...,
         priority: int = ...,
         device: int = ...,
     ) -> Handle:
         """Hands an operation to the engine; all inputs of one call form a group.
+
+        Ranks agree on the name ``<prefix>.<name>``, or on the name alone without a prefix. Without
+        a name the engine counts the operations of the process set, anew after a join on all ranks:
+        ranks that submit different ones under a number get a MismatchError. A barrier, and a join,
+        needs no number, as there is one at a time.
 
         ``outputs`` is one buffer per input for allreduce, broadcast and reducescatter (for
         reducescatter with the shape that this rank receives), and empty for allgather, alltoall
         and barrier. ``keep_alive`` (for example the tensors) is referenced until the handle is done.
         ``waits_next`` says that the caller will call ``wait`` at once, which saves a thread switch.
         ``weight`` of this rank's values makes an average a weighted one. ``ranks`` are the members
-        of a new process set, or the number of the one to be removed. ``unnamed`` counts operations
-        without a name, from 1: ranks that submit different ones under a number get a MismatchError.
-        What has a higher ``priority`` on some rank goes first. ``device`` of a JOIN is the GPU that
-        the rank takes part with; -1 is the one that it used last.
+        of a new process set, or the number of the one to be removed. What has a higher ``priority``
+        on some rank goes first. ``device`` of a JOIN is the GPU that the rank takes part with; -1 is
+        the one that it used last.
 
         All tensors of a call are on one device. Those on a GPU are used behind all that is in their
         streams now, and ``keep_alive`` is referenced until the device is done.
@@ -499,12 +506,6 @@ class Engine:
 
     def stop_timeline(self) -> None:
         """On rank 0: returns when all records are in the file; elsewhere nothing."""
-
-    def next_number(self, process_set: int) -> int:
-        """The number of the set's next operation without a name; equal on ranks in equal order.
-
-        A join on all ranks begins to count anew.
-        """
 
     def c_reference(self) -> int:
         """The address of a new ``HvdEngine``, see ``native/bindings/c_interface.h``."""

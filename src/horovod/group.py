@@ -141,20 +141,17 @@ class Group:
         # As _submit, without passing on a dictionary: this one is called for every gradient.
         if self._rank is None:
             raise self._refusal()
-        name, prefix = options.get("name"), options.get("prefix", "allreduce")
-        number = self._engine.next_number(self._id) if name is None else 0
         return self._engine.submit(
             _native.ALLREDUCE,
-            f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
+            options.get("name"),
             inputs,
             outputs,
+            prefix=options.get("prefix", "allreduce"),
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
             weight=weight,
             process_set=self._id,
-            cacheable=name is not None,
-            unnamed=number,
             waits_next=options.get("waits_next", False),
             call_site=options.get("call_site", ""),
             keep_alive=options.get("keep"),
@@ -236,7 +233,7 @@ class Group:
 
         Two barriers of one set cannot be in flight at the same time.
         """
-        options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
+        options = SubmitOptions(waits_next=True, call_site=call_site)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
     def join(
@@ -260,7 +257,7 @@ class Group:
                 operation fails on all ranks.
             call_site: ``file:line`` of the caller.
         """
-        options = SubmitOptions(name="noname", waits_next=True, call_site=call_site)
+        options = SubmitOptions(waits_next=True, call_site=call_site)
         return self._submit(
             _native.JOIN,
             "join",
@@ -353,17 +350,13 @@ class Group:
     ) -> Handle:
         if self._rank is None:
             raise self._refusal()
-        name = options.get("name")
-        prefix = options.get("prefix", prefix)
-        number = self._engine.next_number(self._id) if name is None else 0
         return self._engine.submit(
             kind,
-            f"{prefix}.noname.{number}" if name is None else f"{prefix}.{name}",
+            options.get("name"),
             inputs,
             outputs,
+            prefix=options.get("prefix", prefix),
             process_set=self._id,
-            cacheable=name is not None,
-            unnamed=number,
             waits_next=options.get("waits_next", False),
             call_site=options.get("call_site", ""),
             keep_alive=options.get("keep"),

@@ -120,10 +120,11 @@ class Sent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def submit(self, kind: int, name: str, *args: Any, **options: Any) -> _native.Handle:
+    def submit(self, *args: Any, **options: Any) -> _native.Handle:
         """As the engine's."""
-        self.names.append(name)
-        return self._engine.submit(kind, name, *args, **options)
+        handle = self._engine.submit(*args, **options)
+        self.names.append(handle.name)
+        return handle
 
     def take(self) -> list[str]:
         """The names since the last call."""

@@ -108,9 +108,10 @@ class Recorder:
         self._engine = engine
         self.names: list[str] = []
 
-    def submit(self, kind: int, name: str, *args: Any, **options: Any) -> _native.Handle:
-        self.names.append(name)
-        return self._engine.submit(kind, name, *args, **options)
+    def submit(self, *args: Any, **options: Any) -> _native.Handle:
+        handle = self._engine.submit(*args, **options)
+        self.names.append(handle.name)
+        return handle
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

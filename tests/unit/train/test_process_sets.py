@@ -41,15 +41,11 @@ class LoneEngine:
         self.agrees = True
         self.closed = ""
         self._ids = itertools.count(1)
-        self._numbers = itertools.count(1)
-
-    def next_number(self, process_set: int) -> int:
-        return next(self._numbers)
 
     def submit(
-        self, kind: int, name: str, inputs: object, outputs: object, **options: Any
+        self, kind: int, name: str | None, inputs: object, outputs: object, **options: Any
     ) -> LoneEngine:
-        self.submitted.append((kind, name, options))
+        self.submitted.append((kind, f"{options['prefix']}.{name or 'noname'}", options))
         return self
 
     def close(self, reason: str) -> None:

@@ -1,0 +1,98 @@
+#include "bindings/submit_request.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "bindings/kept_objects.h"
+
+namespace nb = nanobind;
+
+namespace hvd::bindings {
+namespace {
+
+// The name of the user's file may be of any bytes.
+std::string call_site_from(nb::handle call_site) {
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(call_site.ptr(), "utf-8", "surrogateescape"));
+  if (bytes.is_valid()) return {PyBytes_AsString(bytes.ptr()), static_cast<size_t>(PyBytes_Size(bytes.ptr()))};
+  PyErr_Clear();
+  return {};
+}
+
+ReduceOp reduce_op_from(int number) {
+  if (number < 0 || number > static_cast<int>(ReduceOp::kProduct)) {
+    throw Error(ErrorKind::kUsage, "unknown reduce operation " + std::to_string(number));
+  }
+  return static_cast<ReduceOp>(number);
+}
+
+struct Option {
+  std::string_view name;
+  void (*take)(SubmitRequest& request, nb::handle value);
+};
+
+// Those that a training step gives come first.
+constexpr std::array kOptions{
+    Option{"prefix", [](SubmitRequest& r, nb::handle v) { r.prefix = name_from(nb::cast<nb::str>(v)); }},
+    Option{"reduce_op", [](SubmitRequest& r, nb::handle v) { r.reduce_op = reduce_op_from(nb::cast<int>(v)); }},
+    Option{"prescale", [](SubmitRequest& r, nb::handle v) { r.prescale = nb::cast<double>(v); }},
+    Option{"postscale", [](SubmitRequest& r, nb::handle v) { r.postscale = nb::cast<double>(v); }},
+    Option{"weight",
+           [](SubmitRequest& r, nb::handle v) {
+             if (!v.is_none()) r.weight = nb::cast<double>(v);
+           }},
+    Option{"process_set", [](SubmitRequest& r, nb::handle v) { r.process_set = nb::cast<uint32_t>(v); }},
+    Option{"waits_next", [](SubmitRequest& r, nb::handle v) { r.waits_next = nb::cast<bool>(v); }},
+    Option{"call_site", [](SubmitRequest& r, nb::handle v) { r.call_site = call_site_from(v); }},
+    Option{"keep_alive", [](SubmitRequest& r, nb::handle v) { r.keeper = keep(nb::borrow(v)); }},
+    Option{"priority", [](SubmitRequest& r, nb::handle v) { r.priority = nb::cast<int32_t>(v); }},
+    Option{"root", [](SubmitRequest& r, nb::handle v) { r.root = nb::cast<int32_t>(v); }},
+    Option{"splits",
+           [](SubmitRequest& r, nb::handle v) {
+             if (!v.is_none()) r.splits = nb::cast<std::vector<int64_t>>(v);
+           }},
+    Option{"ranks", [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},
+    Option{"divide_by_initial_world_size",
+           [](SubmitRequest& r, nb::handle v) { r.divide_by_initial_world_size = nb::cast<bool>(v); }},
+    Option{"device", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
+};
+
+void take_option(SubmitRequest& request, nb::handle key, nb::handle value) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+  if (text == nullptr) throw nb::python_error();
+  const std::string_view name(text, static_cast<size_t>(size));
+  const auto* const option =
+      std::find_if(kOptions.begin(), kOptions.end(), [&](const Option& candidate) { return candidate.name == name; });
+  if (option == kOptions.end()) {
+    throw nb::type_error(("submit() got an unexpected keyword argument '" + std::string(name) + "'").c_str());
+  }
+  try {
+    option->take(request, value);
+  } catch (const std::bad_cast&) {
+    throw nb::type_error(("submit(): " + std::string(name) + " cannot be " + nb::repr(value).c_str()).c_str());
+  }
+}
+
+}  // namespace
+
+std::string name_from(const nb::str& name) {
+  Py_ssize_t size = 0;
+  if (const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size)) return {text, static_cast<size_t>(size)};
+  PyErr_Clear();
+  throw Error(ErrorKind::kUsage,
+              "the name " + std::string(nb::repr(name).c_str()) +
+                  " holds lone surrogates, which cannot be sent: it was made of bytes that are not UTF-8. Replace "
+                  "them, for example with name.encode(errors='replace').decode()");
+}
+
+SubmitRequest request_from(const nb::kwargs& options) {
+  SubmitRequest request;
+  for (const auto& [key, value] : options) take_option(request, key, value);
+  return request;
+}
+
+}  // namespace hvd::bindings

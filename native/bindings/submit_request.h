@@ -1,0 +1,19 @@
+// What Python asks of the engine, from the keyword arguments of Engine.submit.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "engine/operation.h"
+
+namespace hvd::bindings {
+
+// A name as other ranks read it. Throws Error (kUsage) if it cannot be sent.
+[[nodiscard]] std::string name_from(const nanobind::str& name);
+
+// Only what is given is looked at: a table of arguments with their defaults costs more than the rest of a submission.
+// Throws TypeError for a keyword that there is not, or a value of another type.
+[[nodiscard]] SubmitRequest request_from(const nanobind::kwargs& options);
+
+}  // namespace hvd::bindings
