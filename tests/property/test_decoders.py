@@ -33,14 +33,16 @@ from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.roster import RankInfo
 from horovod.runner.placing.hosts import parse_hostfile, parse_hosts
-from horovod.runner.placing.plan import AgentJob, RankJob
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Decoder, Kind, encode
 from horovod.runner.protocol.frames import FrameError as PipeError
 
 SECRET = bytes(range(32))
 KEY = b"k" * 32
 INFO = RankInfo(1, 2, "host", 4711, "key", "1.0", "127.0.0.1", 80, "horovod-x", 2)
-JOB = AgentJob("host", ("python", "x.py"), "/", {"A": "b"}, (RankJob(0, {"C": "d"}),), SECRET, 1)
+JOB = AgentJob(
+    "host", "/", {"A": "b"}, (WorkerJob(0, 0, {"C": "d"}, ("python", "x.py")),), SECRET, 1
+)
 
 
 @st.composite

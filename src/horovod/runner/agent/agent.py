@@ -29,9 +29,10 @@ from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
 from horovod.runner.agent.lifeline import Lifeline
 from horovod.runner.agent.outbox import Outbox
-from horovod.runner.agent.ranks import Rank, Stream, explain_start_error, start_rank
+from horovod.runner.agent.workers import Stream, Worker, explain_start_error, start_worker
 from horovod.runner.placing import this_machine, threads
-from horovod.runner.placing.plan import AgentJob, interface_environment, store_of
+from horovod.runner.placing.plan import interface_environment
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob, store_of
 from horovod.runner.protocol.frames import (
     GRACE_S,
     STOP_SOON,
@@ -73,14 +74,15 @@ class Agent:
         self._loop = loop
         self._inbox = Decoder()
         self._outbox = Outbox(loop, self._set_paused, self._on_launcher_gone)
-        self._ranks: dict[int, Rank] = {}  # by pid; those that have not ended
+        self._workers: dict[int, Worker] = {}  # by pid; those that have not ended
         self._streams: list[Stream] = []
         self._paused = False
         self._dropping = False
         self._drop_timer: asyncio.TimerHandle | None = None
-        self._dropped: dict[int, int] = {}  # bytes, by rank
+        self._dropped: dict[int, int] = {}  # bytes, by worker
         self._grace_s = GRACE_S
-        self._job_seen = False
+        self._job: AgentJob | None = None
+        self._common: dict[str, str] = {}  # the variables of all workers
         self._lifeline: Lifeline | None = None
         self._cut = False
         self._stopping = False
@@ -127,13 +129,21 @@ class Agent:
 
     def _obey(self, frame: Frame) -> None:
         if frame.kind is Kind.JOB:
-            if not self._job_seen and not self._stopping:
-                self._job_seen = True
+            if self._job is None and not self._stopping:
                 try:
-                    job = AgentJob.from_json(frame.payload)
+                    self._job = AgentJob.from_json(frame.payload)
                 except StartError:
                     raise FrameError("not a job") from None
-                self._start(job)
+                self._start(self._job)
+        elif frame.kind is Kind.START_WORKER:
+            try:
+                worker = WorkerJob.from_json(frame.payload)
+            except StartError:
+                raise FrameError("not a worker") from None
+            if self._job is not None and not self._stopping:
+                self._start_worker(worker, self._job)
+        elif frame.kind is Kind.END_WORKER:
+            self._end_worker(frame.worker, Stop.from_bytes(frame.payload))
         elif frame.kind is Kind.INVITATION:
             if self._lifeline is None:
                 try:
@@ -202,7 +212,7 @@ class Agent:
         os.close(descriptor)
         self._on_launcher_gone()
 
-    # -- the ranks
+    # -- the workers
 
     def _start(self, job: AgentJob) -> None:
         secret_file = write_secret(self._directory, job.secret)
@@ -215,19 +225,40 @@ class Agent:
             **interface_environment(self._interfaces(job), job.env),
             "HOROVOD_SECRET_FILE": secret_file,
         }
-        common.update(self._threads(common, len(job.ranks)))
-        for rank_job in job.ranks:
+        common.update(self._threads(common, max(1, len(job.workers))))
+        self._common = common
+        for worker in job.workers:
             if self._stopping:
                 break
-            env = {**common, **rank_job.env}
-            try:
-                self._watch_rank(start_rank(rank_job.rank, job, env))
-            except (OSError, subprocess.SubprocessError, ValueError) as error:
-                code, reason = explain_start_error(error, job)
-                payload = f"{code} {reason}".encode()
-                self._outbox.send(Kind.NOT_STARTED, rank_job.rank, payload)
-                self.stop()
+            self._start_worker(worker, job)
         self._on_child()
+
+    def _start_worker(self, job: WorkerJob, of: AgentJob) -> None:
+        """Starts one worker; if that fails, the launcher decides what becomes of the others."""
+        try:
+            worker = start_worker(job, of, {**self._common, **job.env})
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            code, reason = explain_start_error(error, job.command, of.cwd)
+            self._outbox.send(Kind.NOT_STARTED, job.worker, f"{code} {reason}".encode())
+            return
+        self._workers[worker.process.pid] = worker
+        self._streams += worker.streams
+        self._outbox.send(Kind.STARTED, worker.worker, b"%d" % worker.process.pid)
+        if not self._paused:
+            for stream in worker.streams:
+                self._loop.add_reader(_open(stream), self._relay, stream)
+
+    def _end_worker(self, identity: int, how: Stop) -> None:
+        """Ends one worker with all of its session; the end of its process is told as any other."""
+        for pid, worker in self._workers.items():
+            if worker.worker == identity:
+                processes.signal_session(pid, how.signum)
+                self._loop.call_later(how.grace_s, self._kill_session, pid, worker)
+
+    def _kill_session(self, pid: int, worker: Worker) -> None:
+        """Kills what is left of a worker, unless its pid is now that of another one."""
+        if self._workers.get(pid, worker) is worker:
+            processes.signal_session(pid, signal.SIGKILL)
 
     def _threads(self, env: Mapping[str, str], num_ranks: int) -> dict[str, str]:
         """What divides the cores of this host among its ranks; told to the launcher."""
@@ -236,14 +267,6 @@ class Agent:
         if line := threads.describe(variables, num_cores, num_ranks):
             self._outbox.send(Kind.NOTE, payload=line.encode())
         return variables
-
-    def _watch_rank(self, rank: Rank) -> None:
-        self._ranks[rank.process.pid] = rank
-        self._streams += rank.streams
-        self._outbox.send(Kind.STARTED, rank.rank, b"%d" % rank.process.pid)
-        if not self._paused:
-            for stream in rank.streams:
-                self._loop.add_reader(_open(stream), self._relay, stream)
 
     def _relay(self, stream: Stream) -> int:
         """Passes on what can be read at once; returns the number of bytes."""
@@ -254,7 +277,7 @@ class Agent:
         except BlockingIOError:
             return 0
         if data:
-            self._outbox.relay(stream.kind, stream.rank, data)
+            self._outbox.relay(stream.kind, stream.worker, data)
         else:
             self._close(stream)
         return len(data)
@@ -296,7 +319,7 @@ class Agent:
         except BlockingIOError:
             return
         if data:
-            self._dropped[stream.rank] = self._dropped.get(stream.rank, 0) + len(data)
+            self._dropped[stream.worker] = self._dropped.get(stream.worker, 0) + len(data)
         else:
             self._close(stream)
 
@@ -310,20 +333,32 @@ class Agent:
     def _on_child(self) -> None:
         ended, any_left = processes.reap()
         for pid, code in ended.items():
-            rank = self._ranks.pop(pid, None)
-            if rank is None:
-                continue  # an orphan that a rank left to us
-            rank.process.returncode = code
-            for stream in rank.streams:
+            worker = self._workers.pop(pid, None)
+            if worker is None:
+                continue  # an orphan that a worker left to us
+            worker.process.returncode = code
+            for stream in worker.streams:
                 self._drain(stream)
-            self._outbox.send(Kind.EXITED, rank.rank, b"%d" % code)
+            self._outbox.send(Kind.EXITED, worker.worker, b"%d" % code)
+            if self._stays:
+                self._end_leftovers(pid, worker)
         if not any_left:
-            if self._job_seen or self._stopping:
+            if self._stopping or (self._job is not None and not self._stays):
                 self._finish()
-        elif not self._ranks and self._job_seen:
-            self.stop()  # what the ranks left running in the background
+        elif not self._workers and self._job is not None and not self._stays:
+            self.stop()  # what the workers left running in the background
             if not self._leftovers_signaled:
                 self._signal(signal.SIGTERM)
+
+    @property
+    def _stays(self) -> bool:
+        """Whether further workers may come when none is left."""
+        return self._job is not None and self._job.stays and not self._stopping
+
+    def _end_leftovers(self, pid: int, worker: Worker) -> None:
+        """Ends what one worker left running in the background, while others go on."""
+        processes.signal_session(pid, signal.SIGTERM)
+        self._loop.call_later(GRACE_S, self._kill_session, pid, worker)
 
     # -- the end
 
@@ -347,13 +382,13 @@ class Agent:
 
     def _signal(self, signum: int) -> None:
         """As a terminal does with Ctrl-C; SIGTERM reaches daemons, too."""
-        for pid in self._ranks:
+        for pid in self._workers:
             with contextlib.suppress(PermissionError):  # it changed its user
                 os.killpg(pid, signum)
         self._leftovers_signaled = signum == signal.SIGTERM
         if self._leftovers_signaled:
             # Those that left their group, or that outlived its leader.
-            processes.signal_others(signal.SIGTERM, self._ranks)
+            processes.signal_others(signal.SIGTERM, self._workers)
 
     def _kill(self) -> None:
         if self._finished.done():
@@ -375,8 +410,8 @@ class Agent:
             self._drain(stream)
         self._stopping = True
         shutil.rmtree(self._directory, ignore_errors=True)
-        for rank, num_bytes in self._dropped.items():
-            self._outbox.send(Kind.DROPPED, rank, b"%d" % num_bytes)
+        for worker, num_bytes in self._dropped.items():
+            self._outbox.send(Kind.DROPPED, worker, b"%d" % num_bytes)
         self._outbox.send(Kind.DONE)
         if self._cut:
             self._leave()  # sshd holds the pipe open for hours, and nobody reads it

@@ -45,10 +45,10 @@ class Outbox:
         self._on_empty = callback
         self._flush()
 
-    def relay(self, kind: Kind, rank: int, data: bytes) -> None:
+    def relay(self, kind: Kind, worker: int, data: bytes) -> None:
         """Queues what a rank wrote."""
         self._count(len(data))
-        self.send(kind, rank, data)
+        self.send(kind, worker, data)
 
     def taken(self, num_bytes: int) -> None:
         """The console of the launcher has taken so much more of what was relayed."""
@@ -61,10 +61,10 @@ class Outbox:
             self._full = full
             self._on_full(full)
 
-    def send(self, kind: Kind, rank: int = -1, payload: bytes = b"") -> None:
+    def send(self, kind: Kind, worker: int = -1, payload: bytes = b"") -> None:
         """Queues a frame and writes what the pipe takes at once."""
         if not self._broken:
-            self._pending += header(kind, rank, len(payload))
+            self._pending += header(kind, worker, len(payload))
             self._pending += payload
             self._flush()
 

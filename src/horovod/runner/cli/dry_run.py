@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horovod.runner.placing.hosts import Slot
-    from horovod.runner.placing.plan import AgentJob, JobSettings
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.protocol.agent_job import AgentJob
 
 # Shown with their values; all others are only counted, because they may hold anything.
 _SHOWN = re.compile(r"_?(?:HOROVOD|NCCL)_\w+|PYTHONUNBUFFERED")
@@ -62,18 +63,18 @@ def _block(job: AgentJob) -> str:
         [
             "",
             f"host {job.hostname}",
-            f"  command    {shlex.join(job.command)}",
+            *(f"  command    {shlex.join(command)}" for command in job.commands),
             f"  directory  {job.cwd}",
             *_variables(shown),
             f"  and {hidden} of this environment",
-            *(_rank(rank_job.rank, rank_job.env) for rank_job in job.ranks),
+            *(_rank(worker.rank, worker.env) for worker in job.workers),
         ]
     )
 
 
 def _threads(job: AgentJob) -> dict[str, str]:
     """The agent divides the cores of its host; this one is known here."""
-    num_ranks = len(job.ranks)
+    num_ranks = len(job.workers)
     if not job.remote:
         return thread_variables(job.env, computing_cores(), num_ranks)
     share = f"<its cores / {num_ranks} ranks>"

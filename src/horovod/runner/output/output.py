@@ -17,7 +17,7 @@ from horovod.runner.output.lines import LinePrefixer, Tail
 from horovod.runner.output.outlets import FileOutlet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from horovod.runner.output.console import Console
 
@@ -42,21 +42,16 @@ class Output:
     """Where the output of all ranks goes. Safe to use from several threads; nothing here waits.
 
     Args:
-        size: the number of ranks.
         console: gets whole lines.
         directory: for files ``rank.<rank>/stdout`` and ``rank.<rank>/stderr``; None for no files.
         timestamps: write the time in front of the prefix.
         now: the text of the current time.
         coloured: the streams whose prefixes have a colour for each rank.
         stdin_rank: who may ask the user, so that what it writes appears without an end of line.
-
-    Raises:
-        UsageError: the files cannot be created.
     """
 
     def __init__(
         self,
-        size: int,
         console: Console,
         *,
         directory: str | None = None,
@@ -66,7 +61,11 @@ class Output:
         stdin_rank: int | None = None,
     ) -> None:
         self.console = console
-        self._stdin_rank = stdin_rank
+        # The worker that has this rank from the start, and with it the stdin.
+        self._asking = stdin_rank
+        self._ranks: dict[int, int] = {}  # by worker
+        self._width = 1  # of a rank, in the names of folders
+        self._directory: Path | None = None
         self._prompts: dict[str, float] = {}  # by stream, when it shall appear
         self._now = now if timestamps else lambda: ""
         self._coloured = frozenset(coloured)
@@ -74,48 +73,67 @@ class Output:
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._tails: dict[int, Tail] = {}
         self._num_lines = 0  # on the console
-        self._num_lines_at: dict[int, int] = {}  # the last time that a rank wrote to stderr
+        self._num_lines_at: dict[int, int] = {}  # the last time that a worker wrote to stderr
         self._files: dict[tuple[int, str], FileOutlet] = {}
         self._disk = console.add_writer()
         if directory is not None:
-            self._open_files(Path(directory), size)
+            self._directory = Path(directory)
 
-    def _open_files(self, directory: Path, size: int) -> None:
-        width = len(str(size - 1))
+    def place(self, ranks: Mapping[int, int], size: int = 0) -> None:
+        """Says which rank a worker has now; a worker of which nothing was said has its own number.
+
+        The files of a rank stay those of the rank, whoever has it.
+
+        Args:
+            ranks: by worker; further ones, or other ranks of those that are known.
+            size: how many ranks there may be, for the names of folders; 0 if that was said before.
+
+        Raises:
+            UsageError: the files cannot be created.
+        """
+        with self._lock:
+            self._ranks.update(ranks)
+            self._width = max(self._width, len(str(size - 1)) if size else 1)
+            if self._directory is not None:
+                for rank in ranks.values():
+                    self._open_files(self._directory, rank)
+
+    def _open_files(self, directory: Path, rank: int) -> None:
+        folder = directory / f"rank.{rank:0{self._width}d}"
         try:
-            for rank in range(size):
-                folder = directory / f"rank.{rank:0{width}d}"
-                folder.mkdir(parents=True, exist_ok=True)
-                for stream in STREAMS:
+            folder.mkdir(parents=True, exist_ok=True)
+            for stream in STREAMS:
+                if (rank, stream) not in self._files:
                     self._files[rank, stream] = FileOutlet(folder / stream)
         except OSError as error:
-            self.close()
+            self._close_files()
             raise UsageError(
                 f"cannot write the output of the ranks to {directory}: {error.strerror}"
             ) from None
 
-    def write(self, rank: int, stream: str, data: bytes) -> None:
-        """Takes bytes that a rank wrote.
+    def write(self, worker: int, stream: str, data: bytes) -> None:
+        """Takes bytes that a worker wrote.
 
         Args:
-            rank: who wrote them.
+            worker: who wrote them.
             stream: "stdout" or "stderr".
             data: any number of bytes; lines may be split between calls.
         """
         with self._lock:
+            rank = self._ranks.get(worker, worker)
             if stream == "stderr":
-                self._tails.setdefault(rank, Tail()).feed(data)
+                self._tails.setdefault(worker, Tail()).feed(data)
             if (rank, stream) in self._files:
                 self._disk.put(self._files[rank, stream], data)
-            prefixer = self._prefixers.get((rank, stream))
+            prefixer = self._prefixers.get((worker, stream))
             if prefixer is None:
-                prefixer = LinePrefixer(partial(self._prefix, rank, stream))
-                self._prefixers[rank, stream] = prefixer
+                prefixer = LinePrefixer(partial(self._prefix, worker, stream))
+                self._prefixers[worker, stream] = prefixer
             lines = prefixer.feed(data)
             self._num_lines += lines.count(b"\n")
             if stream == "stderr":
-                self._num_lines_at[rank] = self._num_lines
-            if rank == self._stdin_rank:
+                self._num_lines_at[worker] = self._num_lines
+            if worker == self._asking:
                 self._prompts.pop(stream, None)
                 if prefixer.holds_text:
                     self._prompts[stream] = time.monotonic() + PROMPT_S
@@ -127,13 +145,13 @@ class Output:
         Returns:
             The seconds until the next prompt is due; None if there is none.
         """
-        if self._stdin_rank is None:
+        if self._asking is None:
             return None
         with self._lock:
             now_s = time.monotonic()
             for stream in [each for each, due_s in self._prompts.items() if due_s <= now_s]:
                 del self._prompts[stream]
-                prefixer = self._prefixers[self._stdin_rank, stream]
+                prefixer = self._prefixers[self._asking, stream]
                 self._put(stream, prefixer.begin(), prefixer)
             return min(self._prompts.values(), default=now_s) - now_s if self._prompts else None
 
@@ -141,29 +159,30 @@ class Output:
         """Lets no line of a rank, or its other stream, begin behind a prompt."""
         if not text:
             return
-        for name in STREAMS if self._stdin_rank is not None else ():
-            asking = self._prefixers.get((self._stdin_rank or 0, name))
+        for name in STREAMS if self._asking is not None else ():
+            asking = self._prefixers.get((self._asking or 0, name))
             meets = name == stream or self.console.is_one
             if asking is not None and asking is not prefixer and asking.has_begun and meets:
                 asking.break_off()
                 text = b"\n" + text
         self.console.put(stream, text)
 
-    def _prefix(self, rank: int, stream: str) -> bytes:
+    def _prefix(self, worker: int, stream: str) -> bytes:
+        rank = self._ranks.get(worker, worker)
         text = f"{self._now()}[{rank}]<{stream}>:"
         if stream in self._coloured:
             text = f"{_COLOURS[rank % len(_COLOURS)]}{text}{_NO_COLOUR}"
         return text.encode()
 
-    def stderr_tail(self, rank: int) -> tuple[str, ...]:
-        """The last lines that a rank wrote to stderr, at most 20."""
+    def stderr_tail(self, worker: int) -> tuple[str, ...]:
+        """The last lines that a worker wrote to stderr, at most 20."""
         with self._lock:
-            return self._tails[rank].lines() if rank in self._tails else ()
+            return self._tails[worker].lines() if worker in self._tails else ()
 
-    def lines_since(self, rank: int) -> int:
-        """How many lines of others the console got after the last one of a rank's stderr."""
+    def lines_since(self, worker: int) -> int:
+        """How many lines of others the console got after the last one of a worker's stderr."""
         with self._lock:
-            return self._num_lines - self._num_lines_at.get(rank, 0)
+            return self._num_lines - self._num_lines_at.get(worker, 0)
 
     def has_room(self) -> bool:
         """Whether more should come now; if not, the console has news when it should again."""

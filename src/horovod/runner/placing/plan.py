@@ -1,19 +1,17 @@
-"""What the agent of each host has to do. Pure: settings and addresses in, jobs out.
-
-A job travels to its agent over a pipe, never on a command line, because it holds the secret and
-the whole environment.
-"""
+"""What the agent of each host has to do. Pure: settings and addresses in, jobs out."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from horovod.config import Config
-from horovod.errors import StartError
-from horovod.rendezvous.secret import check_secret
+from horovod.runner.protocol.agent_job import (
+    DEFAULT_GRACE_S,
+    AgentJob,
+    WorkerJob,
+    store_variables,
+)
 from horovod.runner.system.environment import without_own, without_secrets
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Slot
 
 LOOPBACK_INTERFACE = "lo"
-# Slurm (KillWait) and Kubernetes give as much if nothing else was said; neither tells its jobs.
-DEFAULT_GRACE_S = Config.grace_s
 INTERFACE_NAMES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 
 
@@ -59,119 +55,6 @@ class StoreAddress:
     secret: bytes = field(repr=False)
 
 
-@dataclass(frozen=True)
-class RankJob:
-    """One rank, and the variables that only this rank gets."""
-
-    rank: int
-    env: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class AgentJob:
-    """Everything that the agent of one host needs.
-
-    Attributes:
-        hostname: as the user wrote it.
-        command, cwd: what each rank executes, and where.
-        env: the variables that all ranks of the host have in common, complete.
-        ranks: the ranks of this host.
-        secret: of the job's store; the agent writes it into a private file.
-        launcher_pid: the process on the agent's own machine whose death ends the job; 0 if the
-            launcher runs elsewhere.
-        user: whom to log in as; empty for the one that ssh takes. Only the launcher needs it.
-        network_interfaces: of the user's choice, of which the host has one; empty for any.
-        grace_s: between a signal that stops the job and SIGKILL.
-        stdin_rank: the rank that gets a stdin; -1 for none.
-        stdin: the descriptor of it, which the agent has inherited.
-    """
-
-    hostname: str
-    command: tuple[str, ...]
-    cwd: str
-    env: Mapping[str, str] = field(repr=False)
-    ranks: tuple[RankJob, ...]
-    secret: bytes = field(repr=False)
-    launcher_pid: int = 0
-    user: str = ""
-    network_interfaces: tuple[str, ...] = ()
-    grace_s: float = DEFAULT_GRACE_S
-    stdin_rank: int = -1
-    stdin: int = -1
-
-    @property
-    def remote(self) -> bool:
-        """Whether the agent runs on another machine than the launcher."""
-        return self.launcher_pid == 0
-
-    def at(self, address: str, port: int) -> AgentJob:
-        """The same job with its store at another endpoint."""
-        return replace(self, env={**self.env, **_store_variables(address, port)})
-
-    def to_json(self) -> bytes:
-        """The job as the agent reads it."""
-        document = {
-            "hostname": self.hostname,
-            "command": list(self.command),
-            "cwd": self.cwd,
-            "env": dict(self.env),
-            "ranks": [{"rank": job.rank, "env": dict(job.env)} for job in self.ranks],
-            "secret": self.secret.hex(),
-            "launcher_pid": self.launcher_pid,
-            "user": self.user,
-            "network_interfaces": self.network_interfaces,
-            "grace_s": self.grace_s,
-            "stdin_rank": self.stdin_rank,
-            "stdin": self.stdin,
-        }
-        return json.dumps(document).encode("ascii")
-
-    @staticmethod
-    def from_json(text: bytes) -> AgentJob:
-        """Reads what :meth:`to_json` wrote.
-
-        Raises:
-            StartError: it is something else. Nothing of it is repeated: it holds the secret.
-        """
-        try:
-            document = json.loads(text)
-            job = AgentJob(
-                hostname=document["hostname"],
-                command=tuple(document["command"]),
-                cwd=document["cwd"],
-                env=document["env"],
-                ranks=tuple(RankJob(job["rank"], job["env"]) for job in document["ranks"]),
-                secret=check_secret(bytes.fromhex(document["secret"])),
-                launcher_pid=document["launcher_pid"],
-                user=document["user"],
-                network_interfaces=tuple(document["network_interfaces"]),
-                grace_s=float(document["grace_s"]),
-                stdin_rank=document["stdin_rank"],
-                stdin=document["stdin"],
-            )
-        except (ValueError, KeyError, TypeError, RecursionError, StartError) as error:
-            raise StartError(f"this is not the job of an agent: {type(error).__name__}") from None
-        return _checked(job)
-
-
-def _checked(job: AgentJob) -> AgentJob:
-    """Returns the job if its fields have their types, and can be given to a process."""
-    texts = [job.hostname, job.cwd, job.user, *job.command, *job.network_interfaces]
-    for env in (job.env, *(rank_job.env for rank_job in job.ranks)):
-        if not isinstance(env, dict):
-            raise StartError("this is not the job of an agent: its variables are no dictionary")
-        texts += itertools.chain.from_iterable(env.items())
-    numbers = [
-        job.launcher_pid,
-        job.stdin_rank,
-        job.stdin,
-        *(rank_job.rank for rank_job in job.ranks),
-    ]
-    if not job.command or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
-        raise StartError("this is not the job of an agent: a field is of a wrong type")
-    return job
-
-
 def make_plan(
     slots: Sequence[Slot],
     settings: JobSettings,
@@ -204,10 +87,9 @@ def make_plan(
     return [
         AgentJob(
             hostname=hostname,
-            command=settings.command,
             cwd=settings.cwd,
             env=there if hostname in remote else here,
-            ranks=tuple(RankJob(slot.rank, rank_environment(slot)) for slot in group),
+            workers=tuple(_worker(slot, settings.command) for slot in group),
             secret=store.secret,
             launcher_pid=0 if hostname in remote else launcher_pid,
             user=group[0].user,
@@ -216,6 +98,11 @@ def make_plan(
         )
         for hostname, group in _by_host(slots)
     ]
+
+
+def _worker(slot: Slot, command: tuple[str, ...]) -> WorkerJob:
+    # In a job whose workers are fixed, rank and identity are the same number.
+    return WorkerJob(slot.rank, slot.rank, rank_environment(slot), command)
 
 
 def _by_host(slots: Sequence[Slot]) -> list[tuple[str, list[Slot]]]:
@@ -240,27 +127,12 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
     return {
         **inherited,
         "PYTHONUNBUFFERED": "1",
-        **_store_variables(store.address, store.port),
+        **store_variables(store.address, store.port),
         "HOROVOD_CONTROLLER": "gloo",
         # With mpi the ranks tell that mpirun has to start them.
         "HOROVOD_CPU_OPERATIONS": inherited.get("HOROVOD_CPU_OPERATIONS") or "gloo",
         "HOROVOD_GLOO_IFACE": interfaces[0] if interfaces else LOOPBACK_INTERFACE,
     }
-
-
-def _store_variables(address: str, port: int) -> dict[str, str]:
-    return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-    }
-
-
-def store_of(job: AgentJob) -> tuple[str, int]:
-    """Address and port of the store of a job."""
-    return (
-        job.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
-        int(job.env["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
-    )
 
 
 def interface_environment(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:

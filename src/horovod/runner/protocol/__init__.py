@@ -1,5 +1,6 @@
 """What launcher and agents say to each other.
 
+agent_job   what an agent is told to run
 frames      kinds and their form on a pipe
 invitation  where the launcher's store is, and how to prove oneself to it
 """

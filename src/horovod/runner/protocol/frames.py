@@ -1,4 +1,4 @@
-"""The messages between a launcher and an agent: kind, rank, length, payload.
+"""The messages between a launcher and an agent: kind, worker, length, payload.
 
 Both ends are processes of the same user that are joined by a pipe, so the frames carry no
 authentication; the length is still bounded, because ssh may put text of a login script in between.
@@ -33,9 +33,11 @@ class Kind(enum.IntEnum):
     KILL = 3  # SIGKILL now
     INVITATION = 4  # find the way to the store; payload: Invitation as JSON
     TAKEN = 5  # payload: how many more bytes of output the console took, in decimal
+    START_WORKER = 6  # one more; payload: WorkerJob as JSON
+    END_WORKER = 7  # one, while others go on; payload: as of STOP
     READY = 16  # the agent runs; payload: its pid in decimal, a space, its version
-    STARTED = 17  # a rank runs; payload: its pid in decimal
-    STDOUT = 18  # payload: bytes that a rank wrote
+    STARTED = 17  # a worker runs; payload: its pid in decimal
+    STDOUT = 18  # payload: bytes that a worker wrote
     STDERR = 19
     EXITED = 20  # payload: exit code in decimal, negative for a signal
     NOT_STARTED = 21  # payload: exit code in decimal, a space, the reason
@@ -50,10 +52,10 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One message; ``rank`` is -1 where no rank is meant."""
+    """One message; ``worker`` is -1 where none is meant, and otherwise no rank but an identity."""
 
     kind: Kind
-    rank: int
+    worker: int
     payload: bytes
 
 
@@ -94,14 +96,14 @@ class FrameError(ValueError):
     """The bytes are not a frame; the other end is not what it should be."""
 
 
-def encode(kind: Kind, rank: int = -1, payload: bytes = b"") -> bytes:
+def encode(kind: Kind, worker: int = -1, payload: bytes = b"") -> bytes:
     """The bytes of one frame."""
-    return header(kind, rank, len(payload)) + payload
+    return header(kind, worker, len(payload)) + payload
 
 
-def header(kind: Kind, rank: int, num_bytes: int) -> bytes:
+def header(kind: Kind, worker: int, num_bytes: int) -> bytes:
     """What stands in front of a payload."""
-    return _HEADER.pack(kind, rank, num_bytes)
+    return _HEADER.pack(kind, worker, num_bytes)
 
 
 class Decoder:
@@ -118,7 +120,7 @@ class Decoder:
         """
         self._pending += data
         while len(self._pending) >= _HEADER.size:
-            kind, rank, length = _HEADER.unpack_from(self._pending)
+            kind, worker, length = _HEADER.unpack_from(self._pending)
             if kind not in Kind._value2member_map_ or length > MAX_PAYLOAD_BYTES:
                 raise FrameError(f"not a frame: {bytes(self._pending[:80])!r}")
             end = _HEADER.size + length
@@ -127,4 +129,4 @@ class Decoder:
             with memoryview(self._pending) as view:
                 payload = bytes(view[_HEADER.size : end])
             del self._pending[:end]
-            yield Frame(Kind(kind), rank, payload)
+            yield Frame(Kind(kind), worker, payload)

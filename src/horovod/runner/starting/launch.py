@@ -16,7 +16,7 @@ from horovod.rendezvous.secret import make_secret
 from horovod.rendezvous.server import StoreServer
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
-from horovod.runner.placing.plan import AgentJob, JobSettings, StoreAddress, make_plan
+from horovod.runner.placing.plan import JobSettings, StoreAddress, make_plan
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting import local, ssh
 from horovod.runner.starting.before_start import check_timeline
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
+    from horovod.runner.protocol.agent_job import AgentJob
     from horovod.runner.supervision.link import AgentLink
     from horovod.runner.supervision.outcome import Outcome
 
@@ -115,7 +116,6 @@ def launch(
 
     with ExitStack() as stack:
         output = Output(
-            len(slots),
             options.console,
             directory=options.output_filename,
             timestamps=options.prefix_timestamp,
@@ -123,6 +123,7 @@ def launch(
             stdin_rank=settings.stdin_rank,
         )
         stack.callback(output.close)
+        output.place({slot.rank: slot.rank for slot in slots}, len(slots))
         secret = make_secret()
         server = stack.enter_context(_open_store(secret, settings, remote))
         for address, port in server.endpoints:

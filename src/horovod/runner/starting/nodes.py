@@ -36,7 +36,8 @@ from horovod.runner.supervision.supervisor import Alarm, Supervisor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod.runner.placing.plan import AgentJob, JobSettings
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.protocol.agent_job import AgentJob
     from horovod.runner.starting.launch import LaunchOptions
     from horovod.runner.supervision.failure import RankExit
 
@@ -345,15 +346,15 @@ def _job_of(
 def _run_ranks(
     job: AgentJob, nodes: _Nodes, options: LaunchOptions, say: Callable[[str], None]
 ) -> Outcome:
-    size = int(job.ranks[0].env["HOROVOD_SIZE"])
+    size = int(job.workers[0].env["HOROVOD_SIZE"])
     output = Output(
-        size,
         options.console,
         directory=options.output_filename,
         timestamps=options.prefix_timestamp,
         coloured=options.console.coloured(job.env),
     )
     try:
+        output.place({worker.worker: worker.rank for worker in job.workers}, size)
         return Supervisor(
             [job],
             lambda each: local.start_agent(each.env),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from horovod.runner.placing.hosts import Slot
-    from horovod.runner.placing.plan import AgentJob
+    from horovod.runner.protocol.agent_job import AgentJob
 
 _STDIN = 0
 
@@ -64,6 +64,6 @@ def own_stdin() -> Iterator[int]:
 
 def lend_stdin(job: AgentJob, rank: int, descriptor: int) -> AgentJob:
     """The job of a host with the descriptor, if the rank is one of its."""
-    if all(rank_job.rank != rank for rank_job in job.ranks):
+    if all(worker.rank != rank for worker in job.workers):
         return job
     return replace(job, stdin_rank=rank, stdin=descriptor)

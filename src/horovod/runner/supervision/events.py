@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod.runner.protocol.agent_job import WorkerJob
     from horovod.runner.protocol.frames import Stop
     from horovod.runner.protocol.invitation import Endpoint
     from horovod.runner.supervision.failure import RankExit
@@ -141,6 +142,22 @@ class StartAll(Command):
     """
 
     endpoint: Endpoint | None = None
+
+
+@dataclass(frozen=True)
+class StartWorker(Command):
+    """Start one more worker on a host whose agent runs."""
+
+    host: str
+    worker: WorkerJob
+
+
+@dataclass(frozen=True)
+class EndWorker(Command):
+    """End one worker, while others go on."""
+
+    worker: int
+    how: Stop
 
 
 @dataclass(frozen=True)

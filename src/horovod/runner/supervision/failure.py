@@ -39,6 +39,7 @@ class RankExit:
         at_s: when the launcher heard of it, seconds on any one clock.
         stderr_tail: the last lines that it wrote to stderr.
         start_error: why its command could not be started; empty if it ran.
+        worker: the identity of the process, whatever its rank; -1 if nobody asks.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class RankExit:
     at_s: float
     stderr_tail: tuple[str, ...] = ()
     start_error: str = ""
+    worker: int = -1
 
     @property
     def signal_name(self) -> str | None:

@@ -28,7 +28,7 @@ from horovod.runner.system import processes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod.runner.placing.plan import AgentJob
+    from horovod.runner.protocol.agent_job import AgentJob
 
 _READ_BYTES = 256 * 1024
 _MAX_PREAMBLE_BYTES = 64 * 1024
@@ -98,10 +98,10 @@ class AgentLink:
                 self._complaints.feed(data)
         return self._complaints.lines()
 
-    def send(self, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, kind: Kind, payload: bytes = b"", worker: int = -1) -> None:
         """Queues a frame for the agent; an agent that is gone is no error here."""
         if self.open:
-            self._outgoing += encode(kind, payload=payload)
+            self._outgoing += encode(kind, worker, payload)
             self._flush()
 
     def owe(self, num_bytes: int) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horovod.runner.output.console import PATIENCE_S, SHORT_PATIENCE_S
-from horovod.runner.placing.plan import DEFAULT_GRACE_S
+from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 from horovod.runner.protocol.frames import Frame, FrameError, Kind
 from horovod.runner.supervision import events
 from horovod.runner.supervision.failure import RankExit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from horovod.runner.output.console import Console
     from horovod.runner.output.output import Output
-    from horovod.runner.placing.plan import AgentJob
+    from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
     from horovod.runner.protocol.invitation import Endpoint, Invitation
     from horovod.runner.supervision.connect_back import ConnectBack
     from horovod.runner.supervision.events import Command, Event
@@ -126,7 +126,9 @@ class Supervisor:
         self._alarm = alarm
         self._selector = selectors.DefaultSelector()
         self._links: list[AgentLink] = []
-        self._policy = policy or FixedJob(_placed(jobs), start_timeout_s, grace_s)
+        placed = _placed(jobs)
+        self._placed = dict(placed)
+        self._policy = policy or FixedJob(placed, start_timeout_s, grace_s)
         self._began_s = time.monotonic()
         self._state = self._policy.begin(self._began_s)
         self._all_ready = False
@@ -166,7 +168,7 @@ class Supervisor:
             self._log(f"the job ran for {time.monotonic() - self._began_s:.1f} s")
         if not outcome.summary or outcome.failure is None:
             return outcome
-        near = self._output.lines_since(outcome.failure.rank) <= SCREEN_LINES
+        near = self._output.lines_since(outcome.failure.worker) <= SCREEN_LINES
         return replace(outcome, details_are_above=near and not self._dropped)
 
     # -- the policy
@@ -185,6 +187,11 @@ class Supervisor:
             case events.StartAll():
                 if self._crossing is not None and command.endpoint is not None:
                     self._cross(self._crossing, *command.endpoint)
+            case events.StartWorker():
+                self._start_worker(command.host, command.worker)
+            case events.EndWorker():
+                host = self._placed[command.worker].hostname
+                self._link_of(host).send(Kind.END_WORKER, command.how.to_bytes(), command.worker)
             case events.EndAll():
                 for link in self._links:
                     link.send(Kind.STOP, command.how.to_bytes())
@@ -205,6 +212,14 @@ class Supervisor:
                 self._tell_exit(command.ended)
             case events.ReportOutcome():
                 self._tell_outcome(command.outcome)
+
+    def _start_worker(self, host: str, worker: WorkerJob) -> None:
+        self._placed[worker.worker] = Placed(worker.rank, host)
+        self._output.place({worker.worker: worker.rank})
+        self._link_of(host).send(Kind.START_WORKER, worker.to_json())
+
+    def _link_of(self, host: str) -> AgentLink:
+        return next(link for link in self._links if link.hostname == host)
 
     def _end(self, outcome: Outcome) -> None:
         """Ends the job for a reason that lies outside of it."""
@@ -302,13 +317,14 @@ class Supervisor:
                 self._on_way_found(link, frame)
             case Kind.STARTED:
                 pid = frame.payload.decode()
-                self._log(f"rank {frame.rank} on {link.hostname} is process {pid}")
-                self._feed(events.WorkerStarted(time.monotonic(), frame.rank))
+                rank = self._rank_of(frame.worker)
+                self._log(f"rank {rank} on {link.hostname} is process {pid}")
+                self._feed(events.WorkerStarted(time.monotonic(), frame.worker))
             case Kind.EXITED:
-                self._on_exit(link, frame.rank, int(frame.payload))
+                self._on_exit(link, frame.worker, int(frame.payload))
             case Kind.NOT_STARTED:
                 code, _, reason = frame.payload.decode(errors="replace").partition(" ")
-                self._on_exit(link, frame.rank, int(code), reason)
+                self._on_exit(link, frame.worker, int(code), reason)
             case Kind.STOPPING:
                 self._on_agent_stopping(link, frame.payload.decode(errors="replace"))
             case Kind.NOTE:
@@ -325,12 +341,23 @@ class Supervisor:
         now_s = time.monotonic()
         self._feed(events.HostStopping(now_s, link.hostname, reason, int(signum)))
 
-    def _on_exit(self, link: AgentLink, rank: int, code: int, start_error: str = "") -> None:
+    def _rank_of(self, worker: int) -> int:
+        """Of a worker that an agent names.
+
+        Raises:
+            FrameError: the job has no such worker.
+        """
+        if worker not in self._placed:
+            raise FrameError(f"about worker {worker}, which this job does not have")
+        return self._placed[worker].rank
+
+    def _on_exit(self, link: AgentLink, worker: int, code: int, start_error: str = "") -> None:
         now_s = time.monotonic()
-        tail = self._output.stderr_tail(rank)
-        ended = RankExit(rank, link.hostname, code, now_s, tail, start_error)
+        rank = self._rank_of(worker)
+        tail = self._output.stderr_tail(worker)
+        ended = RankExit(rank, link.hostname, code, now_s, tail, start_error, worker)
         self._log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
-        self._feed(events.WorkerExited(now_s, rank, ended))
+        self._feed(events.WorkerExited(now_s, worker, ended))
 
     # -- the start
 
@@ -384,7 +411,8 @@ class Supervisor:
 
     def _relay(self, link: AgentLink, frame: Frame) -> None:
         stream = "stdout" if frame.kind is Kind.STDOUT else "stderr"
-        self._output.write(frame.rank, stream, frame.payload)
+        self._rank_of(frame.worker)
+        self._output.write(frame.worker, stream, frame.payload)
         # An agent that hears nothing lets its ranks wait.
         if link.owe(len(frame.payload)) and self._output.has_room():
             link.acknowledge()
@@ -426,7 +454,7 @@ class Supervisor:
 
 def _placed(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
     return {
-        rank_job.rank: Placed(rank_job.rank, job.hostname) for job in jobs for rank_job in job.ranks
+        worker.worker: Placed(worker.rank, job.hostname) for job in jobs for worker in job.workers
     }
 
 

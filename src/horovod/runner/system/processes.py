@@ -92,6 +92,19 @@ def signal_others(signum: int, groups: Collection[int]) -> None:
                 process.send_signal(signum)
 
 
+def signal_session(session: int, signum: int) -> None:
+    """Sends a signal to the descendants of this process that belong to a session.
+
+    Args:
+        session: the pid of the process that began it; it may have ended.
+        signum: the signal.
+    """
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getsid(process.pid) == session:
+                process.send_signal(signum)
+
+
 def reap() -> tuple[dict[int, int], bool]:
     """Collects the children that have ended, without waiting.
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def make(**settings: object) -> tuple[Output, io.StringIO, io.StringIO]:
     stdout, stderr = io.StringIO(), io.StringIO()
-    return Output(11, Console(stdout, stderr), **settings), stdout, stderr  # type: ignore[arg-type]
+    sink = Output(Console(stdout, stderr), **settings)  # type: ignore[arg-type]
+    sink.place({rank: rank for rank in range(11)}, 11)
+    return sink, stdout, stderr
 
 
 def test_streams_and_prefixes() -> None:
@@ -52,8 +54,26 @@ def test_files_hold_the_bytes_without_prefixes(tmp_path: Path) -> None:
     assert stdout.getvalue() == "[3]<stdout>:�a\r\n"
 
 
+def test_a_worker_is_not_its_rank(tmp_path: Path) -> None:
+    """A newcomer takes the rank of one that is gone; the console and the files name ranks."""
+    sink, stdout, _ = make(directory=str(tmp_path))
+    sink.write(1, "stderr", b"gone\n")
+    sink.write(1, "stdout", b"old\n")
+    sink.place({11: 1, 2: 0})
+    sink.write(11, "stdout", b"new\n")
+    sink.write(2, "stdout", b"moved\n")
+    sink.console.wait(30)
+    sink.close()
+    assert stdout.getvalue() == "[1]<stdout>:old\n[1]<stdout>:new\n[0]<stdout>:moved\n"
+    assert (tmp_path / "rank.01/stdout").read_bytes() == b"old\nnew\n"
+    assert (tmp_path / "rank.00/stdout").read_bytes() == b"moved\n"
+    assert (sink.stderr_tail(1), sink.stderr_tail(11)) == (("gone",), ())
+
+
 def test_a_single_rank_has_files_too(tmp_path: Path) -> None:
-    Output(1, Console(io.StringIO(), io.StringIO()), directory=str(tmp_path)).close()
+    sink = Output(Console(io.StringIO(), io.StringIO()), directory=str(tmp_path))
+    sink.place({0: 0}, 1)
+    sink.close()
     assert (tmp_path / "rank.0/stdout").exists()
 
 
@@ -67,7 +87,7 @@ def test_a_console_that_knows_only_ascii() -> None:
     raw = io.BytesIO()
     console = io.TextIOWrapper(raw, encoding="ascii")
     with Console(console, console) as written:
-        Output(1, written).write(0, "stdout", "é\n".encode())
+        Output(written).write(0, "stdout", "é\n".encode())
     assert raw.getvalue() == b"[0]<stdout>:?\n"
 
 
@@ -139,7 +159,7 @@ def test_each_rank_has_its_colour_and_lines_have_none(tmp_path: Path) -> None:
 def test_a_prompt_appears_and_nobody_writes_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horovod.runner.output.output.PROMPT_S", 0.0)
     console = io.StringIO()
-    sink = Output(3, Console(console, console), stdin_rank=1)
+    sink = Output(Console(console, console), stdin_rank=1)
     sink.write(0, "stdout", b"begun")
     sink.write(1, "stdout", b"(Pdb) ")
     assert sink.show_prompts() is None

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from horovod.config import Config
+from horovod.errors import StartError
 from horovod.runner.placing.hosts import assign, parse_hosts
-from horovod.runner.placing.plan import (
-    AgentJob,
-    JobSettings,
-    StoreAddress,
-    interface_environment,
-    make_plan,
-    store_of,
-)
+from horovod.runner.placing.plan import JobSettings, StoreAddress, interface_environment, make_plan
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob, store_of
 
 SECRET = bytes(range(32))
 STORE = StoreAddress("127.0.0.1", 4242, SECRET)
@@ -25,12 +23,12 @@ def plan(hosts: str, num_proc: int, **settings: Any) -> list[AgentJob]:
 def test_one_job_per_host_with_its_ranks() -> None:
     jobs = plan("a:2,b:1", 3)
     assert [job.hostname for job in jobs] == ["a", "b"]
-    assert [[rank.rank for rank in job.ranks] for job in jobs] == [[0, 1], [2]]
+    assert [[worker.rank for worker in job.workers] for job in jobs] == [[0, 1], [2]]
 
 
 def test_the_variables_of_a_rank() -> None:
     job = plan("a:1,b:2", 3)[1]
-    assert job.ranks[1].env == {
+    assert job.workers[1].env == {
         "HOROVOD_HOSTNAME": "b",
         "HOROVOD_RANK": "2",
         "HOROVOD_SIZE": "3",
@@ -52,7 +50,7 @@ def test_the_variables_of_a_rank() -> None:
 
 def test_a_rank_reads_what_the_plan_wrote() -> None:
     job = plan("a:2", 2)[0]
-    config = Config.from_env({**job.env, **job.ranks[1].env})
+    config = Config.from_env({**job.env, **job.workers[1].env})
     assert (config.rank, config.size, config.local_rank, config.hostname) == (1, 2, 1, "a")
     assert (config.rendezvous_addr, config.rendezvous_port) == ("127.0.0.1", 4242)
 
@@ -116,6 +114,36 @@ def test_a_job_survives_the_journey() -> None:
     odd = "not utf-8: \udcff"
     job = plan("a:2", 2, environ={"ODD": odd}, command=("echo", odd))[0]
     assert AgentJob.from_json(job.to_json()) == job
+
+
+def test_each_worker_has_a_command_and_a_role_of_its_own() -> None:
+    job = plan("a:2", 2)[0]
+    first, second = job.workers
+    assert (first.command, first.role) == (("python", "x"), "worker")
+    job = replace(job, workers=(first, replace(second, command=("serve",), role="evaluator")))
+    back = AgentJob.from_json(job.to_json())
+    assert [(worker.command, worker.role) for worker in back.workers] == [
+        (("python", "x"), "worker"),
+        (("serve",), "evaluator"),
+    ]
+    assert WorkerJob.from_json(back.workers[1].to_json()) == back.workers[1]
+
+
+def test_a_command_of_many_workers_travels_once() -> None:
+    command = ("python", "x" * 1000)
+    few, many = (len(plan(f"a:{n}", n, command=command)[0].to_json()) for n in (1, 100))
+    assert many - few < 99 * 300
+
+
+def test_a_worker_that_is_something_else_is_refused() -> None:
+    for text in (
+        b"",
+        b"{}",
+        b'[[0, 0, {}, 0, "worker"], []]',
+        b'[[0, "0", {}, 0, "worker"], ["x"]]',
+    ):
+        with pytest.raises(StartError, match="this is not a worker"):
+            WorkerJob.from_json(text)
 
 
 def test_the_secret_is_not_shown() -> None:

@@ -11,7 +11,7 @@ FRAMES = st.builds(Frame, st.sampled_from(Kind), st.integers(-1, 9999), st.binar
 
 @given(st.lists(FRAMES, max_size=8), st.integers(1, 30))
 def test_frames_survive_any_cut(frames: list[Frame], step: int) -> None:
-    data = b"".join(encode(frame.kind, frame.rank, frame.payload) for frame in frames)
+    data = b"".join(encode(frame.kind, frame.worker, frame.payload) for frame in frames)
     decoder = Decoder()
     received = []
     for start in range(0, len(data), step):

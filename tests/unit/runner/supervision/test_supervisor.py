@@ -8,12 +8,14 @@ import time
 
 from horovod.runner.output.console import Console
 from horovod.runner.output.output import Output
-from horovod.runner.placing.plan import AgentJob, RankJob
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Kind, encode
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.supervisor import Supervisor
 
-JOB = AgentJob("somewhere", ("x",), "/", {}, (RankJob(0, {}), RankJob(1, {})), b"s" * 32)
+JOB = AgentJob(
+    "somewhere", "/", {}, (WorkerJob(0, 0, {}, ("x",)), WorkerJob(1, 1, {}, ("x",))), b"s" * 32
+)
 
 
 def supervise(script: str, start_timeout_s: float = 30.0) -> tuple[Outcome, str]:
@@ -27,7 +29,7 @@ def supervise(script: str, start_timeout_s: float = 30.0) -> tuple[Outcome, str]
     supervisor = Supervisor(
         [JOB],
         start,
-        Output(2, Console(stdout, io.StringIO())),
+        Output(Console(stdout, io.StringIO())),
         start_timeout_s=start_timeout_s,
         log=lambda line: None,
         announce=lambda line: None,

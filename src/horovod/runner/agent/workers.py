@@ -1,4 +1,4 @@
-"""How the agent starts a rank, and why a command cannot be started."""
+"""How the agent starts a worker, and why a command cannot be started."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from horovod.runner.protocol.frames import Kind
 from horovod.runner.system import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from horovod.runner.placing.plan import AgentJob
+    from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 
 
 # A user has 64 MiB for pipes on a host, beyond which all further ones are tiny.
@@ -27,29 +27,29 @@ _MOST_LARGE_PIPES = 16
 
 @dataclass
 class Stream:
-    """The pipe from stdout or stderr of a rank; None after its end."""
+    """The pipe from stdout or stderr of a worker; None after its end."""
 
     kind: Kind
-    rank: int
+    worker: int
     pipe: IO[bytes] | None
 
 
 @dataclass
-class Rank:
-    """A rank that was started."""
+class Worker:
+    """A worker that was started."""
 
-    rank: int
+    worker: int
     process: subprocess.Popen[bytes]
     streams: tuple[Stream, Stream]
 
 
-def start_rank(rank: int, job: AgentJob, env: Mapping[str, str]) -> Rank:
-    """Starts the job's command in a session of its own; the kernel kills it if the agent dies.
+def start_worker(worker: WorkerJob, job: AgentJob, env: Mapping[str, str]) -> Worker:
+    """Starts a command in a session of its own; the kernel kills it if the agent dies.
 
     Args:
-        rank: for the messages about it.
-        job: command and working directory.
-        env: all variables of the rank.
+        worker: the command, and who it is in the messages about it.
+        job: the working directory.
+        env: all variables of the worker.
 
     Raises:
         OSError, ValueError, subprocess.SubprocessError: see :func:`explain_start_error`.
@@ -57,10 +57,10 @@ def start_rank(rank: int, job: AgentJob, env: Mapping[str, str]) -> Rank:
     agent_pid = os.getpid()
     # preexec_fn is safe here: the agent has one thread.
     process = subprocess.Popen(
-        job.command,
+        worker.command,
         cwd=job.cwd,
         env=env,
-        stdin=job.stdin if rank == job.stdin_rank else subprocess.DEVNULL,
+        stdin=job.stdin if worker.rank == job.stdin_rank else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -70,23 +70,23 @@ def start_rank(rank: int, job: AgentJob, env: Mapping[str, str]) -> Rank:
     assert process.stderr is not None
     for pipe in (process.stdout, process.stderr):
         os.set_blocking(pipe.fileno(), False)
-        if len(job.ranks) <= _MOST_LARGE_PIPES:
+        if len(job.workers) <= _MOST_LARGE_PIPES:
             with contextlib.suppress(OSError):  # the user has no more memory for pipes
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     streams = (
-        Stream(Kind.STDOUT, rank, process.stdout),
-        Stream(Kind.STDERR, rank, process.stderr),
+        Stream(Kind.STDOUT, worker.worker, process.stdout),
+        Stream(Kind.STDERR, worker.worker, process.stderr),
     )
-    return Rank(rank, process, streams)
+    return Worker(worker.worker, process, streams)
 
 
-def explain_start_error(error: Exception, job: AgentJob) -> tuple[int, str]:
+def explain_start_error(error: Exception, command: Sequence[str], cwd: str) -> tuple[int, str]:
     """Returns the exit code that a shell would give, and what went wrong."""
-    name = job.command[0]
+    name = command[0]
     if not isinstance(error, OSError):
         return 1, str(error)
-    if error.filename == job.cwd and name != job.cwd:
-        return 1, f"the working directory {job.cwd} cannot be entered: {error.strerror}"
+    if error.filename == cwd and name != cwd:
+        return 1, f"the working directory {cwd} cannot be entered: {error.strerror}"
     hint = f"; write 'python {name}'" if name.endswith(".py") else ""
     if error.errno == errno.ENOENT:
         return 127, f"the command {name!r} was not found{hint}"
