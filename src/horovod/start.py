@@ -74,7 +74,7 @@ def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> R
     try:
         if config.size == 1:
             label = f"{config.hostname}:{os.getpid()}"
-            options = _options(config, [label], dump, LinkSpeeds(), mpi)
+            options = engine_options(config, [label], dump.arguments, mpi=mpi)
             engine = _native.Engine(0, 1, options, None, (), ())
         else:
             engine, config = _connect(config, incarnation, dump, mpi)
@@ -117,7 +117,7 @@ def _connect(
         engine = _native.Engine(
             config.rank,
             config.size,
-            _options(config, peers.rank_names, dump, peers.speeds, mpi),
+            engine_options(config, peers.rank_names, dump.arguments, peers.speeds, mpi),
             peers.port,
             peers.local_peers,
             peers.remote_peers,
@@ -155,13 +155,22 @@ def _costs(speeds: LinkSpeeds) -> _native.CostConstants:
     )
 
 
-def _options(
+def engine_options(
     config: Config,
     rank_names: Sequence[str],
-    dump: StackDump,
-    speeds: LinkSpeeds,
-    mpi: ProcessMpi,
+    stack_dump: tuple[int, int, int] = (0, 0, 0),
+    speeds: LinkSpeeds | None = None,
+    mpi: ProcessMpi | None = None,
 ) -> _native.EngineOptions:
+    """What the settings of a rank mean for its engine.
+
+    Args:
+        config: the settings.
+        rank_names: of all ranks, for messages.
+        stack_dump: how another thread gets the stacks of this process, see :class:`StackDump`.
+        speeds: of the network between the hosts, if they were measured.
+        mpi: of this process; only needed if MPI moves the data.
+    """
     return _native.EngineOptions(
         fusion_threshold=config.fusion_threshold,
         cache_capacity=config.cache_capacity,
@@ -172,13 +181,13 @@ def _options(
         deterministic=config.deterministic,
         least_log_level=NATIVE_LOG_LEVELS[config.log_level],
         log_time=not config.log_hide_time,
-        stack_dump=dump.arguments,
+        stack_dump=stack_dump,
         fuse_groups=not config.disable_group_fusion,
         core=_core_of(config),
         num_cores=usable_cores(),
         autotune=_autotune(config),
         allreduce_algorithm=config.allreduce_algorithm,
-        costs=_costs(speeds),
-        mpi=mpi.world(config) if config.cpu_operations == "mpi" else None,
+        costs=_costs(speeds or LinkSpeeds()),
+        mpi=mpi.world(config) if mpi and config.cpu_operations == "mpi" else None,
         gpu=gpu.options(config),
     )

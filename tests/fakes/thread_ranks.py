@@ -1,30 +1,23 @@
-"""A job whose ranks are threads of the test process, over the engine's memory transport."""
+"""A job whose ranks are threads of the test process, for several calls one after the other."""
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
-from horovod import _native, context
-from horovod.errors import HorovodInternalError
-from horovod.group import Group
+from horovod import _native
+from horovod.config import Config
+from horovod.testing.threads import ThreadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horovod.group import Group
+
 DEADLINE_S = 30.0
-
-_of_thread = threading.local()
-
-
-def _group_of_thread() -> Group:
-    group: Group = _of_thread.group
-    return group
 
 
 class ThreadRanks:
-    """Ranks 0 … size-1; while it is open, ``context.global_group()`` answers each thread its own.
+    """Ranks 0 … size-1 of a job that has begun.
 
     Args:
         size: the number of ranks.
@@ -33,70 +26,37 @@ class ThreadRanks:
 
     def __init__(self, size: int, options: _native.EngineOptions | None = None) -> None:
         self.size = size
-        self.engines = _native.make_world(size, options or _native.EngineOptions())
-        self.groups = [Group(engine, 0, range(size)) for engine in self.engines]
+        configs = [Config(rank=rank, size=size, is_placed=True) for rank in range(size)]
+        self._world = ThreadWorld(configs, options or _native.EngineOptions())
+        for each in self._world.contexts:
+            each.init()
+        self.groups: list[Group] = [each.job().group for each in self._world.contexts]
+        self.engines = [group.engine for group in self.groups]
         self.failed = False
 
     def __enter__(self) -> ThreadRanks:
-        self._saved = (context.global_group, context.is_initialized)
-        context.global_group = _group_of_thread
-        context.is_initialized = lambda: hasattr(_of_thread, "group")
         return self
 
     def __exit__(self, *_: object) -> None:
-        context.global_group, context.is_initialized = self._saved
         self.close("the test is over")
 
     def close(self, reason: str) -> None:
-        """Closes all engines, which lets every thread that still waits go on with an error.
-
-        Side by side, as processes do: NCCL waits a second for those that stay behind.
-        """
-        closing = [threading.Thread(target=engine.close, args=(reason,)) for engine in self.engines]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        """Closes all engines, which lets every thread that still waits go on with an error."""
+        self._world.close(reason)
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Calls ``function(rank, *args)`` on every rank; returns the results in rank order.
 
         Raises:
-            AssertionError: the ranks did not end in time.
+            TimeoutError: the ranks did not end in time.
             BaseException: what the first rank that failed has raised; the others are stopped, and
                 ``failed`` says that this job can do nothing more.
         """
-        results: list[Any] = [None] * self.size
-        failures: list[BaseException] = []
-
-        def body(rank: int) -> None:
-            _of_thread.group = self.groups[rank]
-            try:
-                results[rank] = function(rank, *args)
-            except BaseException as error:
-                failures.append(error)
-                self.engines[rank].close(f"its test failed: {error}")
-            finally:
-                del _of_thread.group
-
-        threads = [
-            threading.Thread(target=body, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(self.size)
-        ]
-        for thread in threads:
-            thread.start()
-        deadline_s = time.monotonic() + DEADLINE_S
-        for thread in threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-        stuck = [thread.name for thread in threads if thread.is_alive()]
-        self.failed = bool(failures or stuck)
-        if stuck:
-            self.close("the test ran out of time")
-        # A rank that fails takes the others along; its own error is the interesting one.
-        for error in sorted(failures, key=lambda e: isinstance(e, HorovodInternalError)):
-            raise error
-        assert not stuck, f"{', '.join(stuck)} did not end within {DEADLINE_S} s"
-        return results
+        try:
+            return self._world.run(lambda rank: function(rank, *args), DEADLINE_S, ranks_stay=True)
+        except BaseException:
+            self.failed = True
+            raise
 
 
 def run_ranks(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:

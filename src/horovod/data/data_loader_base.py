@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import sys
 import threading
@@ -143,7 +144,11 @@ class AsyncDataLoaderMixin:
         queue: EpochQueue[Any] = EpochQueue(self.async_loader_queue_size)
         self._epochs = itertools.count()
         self._thread = threading.Thread(
-            target=self._read, args=(queue,), name=f"{type(self).__name__} reads", daemon=True
+            # The script may ask for its rank while it reads.
+            target=contextvars.copy_context().run,
+            args=(self._read, queue),
+            name=f"{type(self).__name__} reads",
+            daemon=True,
         )
         self._queue = queue
         self._thread.start()
