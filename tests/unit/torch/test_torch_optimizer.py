@@ -557,8 +557,9 @@ def test_survivors_and_newcomers_of_a_new_job_agree_on_names(op: int) -> None:
     kept: list[Any] = []
 
     def wrapped() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(0)
         model = torch.nn.Linear(2, 1)
+        for param in model.parameters():
+            torch.nn.init.constant_(param, 0.25)  # all threads draw from one generator
         plain = torch.optim.SGD(model.parameters(), lr=0.5)
         return model, hvd.DistributedOptimizer(plain, model.named_parameters(), op=op)
 
