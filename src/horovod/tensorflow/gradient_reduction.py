@@ -6,13 +6,11 @@ import contextlib
 import functools
 import math
 import re
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from horovod.errors import UsageError
 from horovod.tensorflow import calls, reductions
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
@@ -26,8 +24,9 @@ from horovod.tensorflow.gradient_groups import (
 from horovod.tensorflow.rank_ops import is_member_op, num_members_op
 from horovod.tensorflow.xla import refuse_xla
 from horovod.train.numbering import JobNumber, NameNumbers
+from horovod.train.optimizer_options import checked_reduction, groups_asked_for
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average, resolve_reduce_op
+from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -92,16 +91,8 @@ def make_settings(
     Raises:
         UsageError: the arguments are wrong.
     """
-    reduce_op = resolve_reduce_op(op)
-    if gradient_predivide_factor != 1.0 and reduce_op is not Average:
-        raise UsageError("gradient_predivide_factor needs op=Average")
-    if gradient_predivide_factor == 0.0:
-        raise UsageError("gradient_predivide_factor=0 cannot divide")
-    if num_groups != 0:
-        warnings.warn(
-            "num_groups is deprecated; use groups", DeprecationWarning, stacklevel=stacklevel
-        )
-        groups = num_groups if groups is None else groups
+    reduce_op = checked_reduction(op, gradient_predivide_factor)
+    groups = groups_asked_for(num_groups, groups, stacklevel + 1)
     return ReductionSettings(
         name, reduce_op, gradient_predivide_factor, groups=checked_groups(groups), **others
     )

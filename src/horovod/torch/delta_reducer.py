@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod.errors import UsageError
-from horovod.group import Group, ReduceOp
+from horovod.group import ReduceOp
 from horovod.torch.calls import AllreduceCall
 from horovod.torch.devices import hand_over
-from horovod.torch.parameter_groups import NameSuffix
 from horovod.torch.tensors import dense
+from horovod.train.optimizer_options import reduces
+from horovod.train.parameter_names import NameSuffix
 from horovod.train.process_set import group_of
 from horovod.train.waiting import wait_for_all
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod.torch.gradient_reducer import ReductionSettings
-    from horovod.torch.gradient_weight import WeightSource
+    from horovod.train.weights import WeightSource
 
 Snapshot = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -61,7 +62,7 @@ class DeltaReducer:
         """
         self.reduced = True
         group = group_of(self._settings.process_set)
-        if not _reduces(group):
+        if not reduces(group):
             return
         gradients = [param.grad for param in params if param.grad is not None]
         overflow = not all(bool(_values(g).isfinite().all()) for g in gradients)
@@ -80,7 +81,7 @@ class DeltaReducer:
         Args:
             params: all parameters of the optimizer.
         """
-        if not _reduces(group_of(self._settings.process_set)):
+        if not reduces(group_of(self._settings.process_set)):
             return []
         # Those frozen meanwhile count too, as not all ranks may have frozen them.
         chosen = [param for param in params if param.requires_grad or param in self._ever_trained]
@@ -133,10 +134,6 @@ class DeltaReducer:
             UsageError: always.
         """
         raise UsageError("weight needs op=Average, not ADASUM")
-
-
-def _reduces(group: Group) -> bool:
-    return group.size > 1 and group.is_member
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from horovod.errors import HorovodInternalError, UsageError
-from horovod.group import ReduceOp
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.devices import by_device
@@ -25,8 +24,7 @@ from horovod.torch.gradient_buckets import (
     may_live_in_bucket,
     plan_gradient_buckets,
 )
-from horovod.torch.gradient_layouts import LayoutAgreement
-from horovod.torch.gradient_weight import GradientWeight, WeightSource
+from horovod.torch.gradient_layouts import ParameterGradients
 from horovod.torch.gradients_in_flight import (
     BucketInFlight,
     DenseInFlight,
@@ -34,12 +32,15 @@ from horovod.torch.gradients_in_flight import (
     SentDense,
     SparseGradientInFlight,
 )
-from horovod.torch.parameter_groups import NameSuffix
 from horovod.torch.sparse import SPARSE_OPS, SparseExchange, empty_like
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
+from horovod.train.gradient_layouts import LayoutAgreement
 from horovod.train.gradients import GradientSchedule
+from horovod.train.optimizer_options import reduces
+from horovod.train.parameter_names import NameSuffix
 from horovod.train.process_set import ProcessSet, group_of
 from horovod.train.same_parameters import PendingParameterCheck
+from horovod.train.weights import GradientWeight, WeightSource, check_weighting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from horovod._native import Buffer, Handle
-    from horovod.group import Group
+    from horovod.group import Group, ReduceOp
     from horovod.torch.compression import Compressor
     from horovod.torch.gradient_buckets import GradientBucket
 
@@ -121,7 +122,7 @@ class GradientReducer:
         self._groups: list[Sequence[torch.Tensor]] = []
         self._weight = GradientWeight(settings.weight)
         self._group: Group | None = None
-        self._layouts: LayoutAgreement
+        self._layouts: LayoutAgreement[torch.Tensor]
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, _remove, self._hooks).atexit = False
         # Optimizers over parameters of equal names may be in flight at the same time.
@@ -200,7 +201,7 @@ class GradientReducer:
         """
         self.reduced = False
         group = self._bind()
-        if _reduces(group):
+        if reduces(group):
             if self._may_make_buckets:
                 self._make_buckets()
             self._begin_check(group)
@@ -243,7 +244,9 @@ class GradientReducer:
             self._check = None
             self._arrivals.clear()
             self._schedule.regroup(self._groups)
-            self._layouts = LayoutAgreement(group, settings.may_travel_sparse, settings.call_site)
+            self._layouts = LayoutAgreement(
+                group, ParameterGradients(), settings.may_travel_sparse, settings.call_site
+            )
             self._begin_step()
         return group
 
@@ -262,7 +265,7 @@ class GradientReducer:
         for param in params:
             if param.requires_grad and param not in self._schedule:
                 self._watch((param,))
-        if not _reduces(group):
+        if not reduces(group):
             return
         if self._may_make_buckets:
             self._make_buckets()
@@ -452,21 +455,6 @@ class GradientReducer:
             self._begin_step()
         if failure is not None:
             raise failure
-
-
-def _reduces(group: Group) -> bool:
-    """Whether there is anything to do; ranks outside of the set keep their own gradients."""
-    return group.size > 1 and group.is_member
-
-
-def check_weighting(weight: WeightSource, op: ReduceOp) -> None:
-    """Refuses weights of what is no average.
-
-    Raises:
-        UsageError: there is a weight and ``op`` is not Average.
-    """
-    if weight is not None and op != ReduceOp.AVERAGE:
-        raise UsageError(f"weight needs op=Average, not {op.name}")
 
 
 def _write_back(gradients: GradientsInFlight) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from horovod._native import Handle
     from horovod.torch.compression import Compressor
-    from horovod.torch.gradient_layouts import GradientLayout
     from horovod.torch.sparse import SparseInFlight
+    from horovod.train.gradient_layouts import GradientLayout
 
 
 class GradientsInFlight(Protocol):

@@ -14,19 +14,20 @@ from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
-from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings, check_weighting
-from horovod.torch.parameter_groups import make_groups, name_parameters
+from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings
 from horovod.torch.sync_check import SampledSyncCheck
 from horovod.train.call_site import call_site
 from horovod.train.gradients import check_passes
+from horovod.train.optimizer_options import checked_reduction, groups_asked_for
+from horovod.train.parameter_names import make_groups, name_parameters
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Adasum, Average, resolve_reduce_op
+from horovod.train.reduce_op import Adasum, Average
+from horovod.train.weights import check_weighting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from horovod.group import ReduceOp
-    from horovod.torch.gradient_weight import WeightSource
+    from horovod.train.weights import WeightSource
 
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 
@@ -313,13 +314,13 @@ def DistributedOptimizer(
         >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     """
     site = call_site()
-    reduce_op = resolve_reduce_op(op)
-    _check_arguments(optimizer, reduce_op, gradient_predivide_factor, weight)
+    if isinstance(optimizer, ReducingOptimizer):
+        raise UsageError("the optimizer is a DistributedOptimizer already")
+    reduce_op = checked_reduction(op, gradient_predivide_factor)
+    check_weighting(weight, reduce_op)
     check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
-    if num_groups != 0:
-        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    groups = groups_asked_for(num_groups, groups)
     settings = ReductionSettings(
         reduce_op,
         gradient_predivide_factor,
@@ -334,21 +335,9 @@ def DistributedOptimizer(
         deltas = DeltaReducer(settings, names, backward_passes_per_step)
         return cast("OptimizerT", _wrap(optimizer, DeltaOptimizer, deltas, settings))
     trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
-    members = make_groups(trainable, names, groups, group_of(process_set), site)
+    members = make_groups(trainable, names, groups, group_of(process_set), site, torch.Tensor)
     reducer = GradientReducer(settings, names, members, backward_passes_per_step)
     return cast("OptimizerT", _wrap(optimizer, ReducingOptimizer, reducer, settings))
-
-
-def _check_arguments(
-    optimizer: torch.optim.Optimizer, op: ReduceOp, predivide_factor: float, weight: WeightSource
-) -> None:
-    if isinstance(optimizer, ReducingOptimizer):
-        raise UsageError("the optimizer is a DistributedOptimizer already")
-    if predivide_factor != 1.0 and op is not Average:
-        raise UsageError("gradient_predivide_factor needs op=Average")
-    if predivide_factor == 0.0:
-        raise UsageError("gradient_predivide_factor=0 cannot divide")
-    check_weighting(weight, op)
 
 
 def _wrap(

@@ -29,11 +29,11 @@ from horovod.torch.calls import AllreduceCall, ReducescatterCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import follow, wait
-from horovod.torch.gradient_weight import check_weight
 from horovod.torch.tensors import memory_of, view
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
+from horovod.train.weights import check_weight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from torch_training import F64, assert_close
 
 import horovod.torch as hvd
 from horovod.errors import MismatchError, UsageError
-from horovod.torch.gradient_layouts import DENSE, GradientLayout, decide_layout
+from horovod.train.gradient_layouts import DENSE, GradientLayout, decide_layout
 
 NONE, SPARSE, IS_DENSE = range(3)
 

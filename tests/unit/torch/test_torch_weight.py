@@ -11,7 +11,7 @@ from torch_training import F64, assert_close, backward, gradients, local_gradien
 
 import horovod.torch as hvd
 from horovod.errors import UsageError
-from horovod.torch.gradient_weight import GradientWeight
+from horovod.train.weights import GradientWeight
 
 SAMPLES = (1.0, 3.0)
 

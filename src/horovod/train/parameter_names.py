@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
-
-import torch
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod.errors import UsageError
 from horovod.train import objects
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from horovod.group import Group
+
+P = TypeVar("P", bound=Hashable)
 
 _numbers = NameNumbers()
 
@@ -42,8 +43,8 @@ class NameSuffix:
 
 def name_parameters(
     param_groups: Iterable[dict[str, Any]],
-    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
-) -> dict[torch.Tensor, str]:
+    named_parameters: Iterable[tuple[str, P]] | None,
+) -> dict[P, str]:
     """Names every parameter of an optimizer.
 
     Args:
@@ -80,12 +81,13 @@ def name_parameters(
 
 
 def make_groups(
-    trainable: Sequence[torch.Tensor],
-    names: dict[torch.Tensor, str],
-    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    trainable: Sequence[P],
+    names: dict[P, str],
+    groups: int | Sequence[Sequence[P]] | None,
     process_group: Group,
     call_site: str,
-) -> list[list[torch.Tensor]]:
+    kind: type[P],
+) -> list[list[P]]:
     """Divides the trainable parameters into groups that are reduced as one operation.
 
     Args:
@@ -95,6 +97,7 @@ def make_groups(
             reduces each parameter by itself.
         process_group: the ranks; with a number of groups they agree on the order of rank 0.
         call_site: ``file:line`` of the caller.
+        kind: the class of parameters.
 
     Raises:
         UsageError: ``groups`` makes no sense.
@@ -107,7 +110,7 @@ def make_groups(
             raise UsageError(f"groups={groups} must be positive")
         ordered = _in_order_of_first(trainable, names, process_group, call_site)
         return [part for part in split_list(ordered, groups) if part]
-    listed = _listed_groups(groups)
+    listed = _listed_groups(groups, kind)
     wanted = set(trainable)
     chosen = [[param for param in group if param in wanted] for group in listed]
     grouped = {param for group in chosen for param in group}
@@ -115,17 +118,17 @@ def make_groups(
     return [group for group in chosen if group] + alone
 
 
-def _listed_groups(groups: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+def _listed_groups(groups: Sequence[Sequence[P]], kind: type[P]) -> list[list[P]]:
     try:
-        listed = [list(group) for group in groups if not isinstance(group, torch.Tensor)]
+        listed = [list(group) for group in groups if not isinstance(group, kind)]
     except TypeError:
         listed = []
     if len(listed) != len(groups):
         raise UsageError("groups must be a positive integer or a list of lists of parameters")
-    seen: set[torch.Tensor] = set()
+    seen: set[P] = set()
     for index, group in enumerate(listed):
         for param in group:
-            if not isinstance(param, torch.Tensor):
+            if not isinstance(param, kind):
                 raise UsageError(f"groups[{index}] holds a {type(param).__name__}, not a tensor")
             if param in seen:
                 raise UsageError(f"groups[{index}] holds a tensor that is in a group already")
@@ -134,8 +137,8 @@ def _listed_groups(groups: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.
 
 
 def _in_order_of_first(
-    trainable: Sequence[torch.Tensor], names: dict[torch.Tensor, str], group: Group, site: str
-) -> list[torch.Tensor]:
+    trainable: Sequence[P], names: dict[P, str], group: Group, site: str
+) -> list[P]:
     if group.size == 1 or not group.is_member:
         return list(trainable)
     what = "DistributedOptimizer(groups=…)"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from horovod.errors import UsageError
+from horovod.group import ReduceOp
 
 WeightSource: TypeAlias = float | Callable[[], float] | None
 """A weight, what returns the weight of the next step, or None for equal weights."""
@@ -59,3 +60,13 @@ def check_weight(weight: float) -> float:
     if not math.isfinite(value) or value < 0.0:
         raise UsageError(f"weight={weight!r} must be a finite number of at least 0")
     return value
+
+
+def check_weighting(weight: WeightSource, op: ReduceOp) -> None:
+    """Refuses weights of what is no average.
+
+    Raises:
+        UsageError: there is a weight and ``op`` is not Average.
+    """
+    if weight is not None and op != ReduceOp.AVERAGE:
+        raise UsageError(f"weight needs op=Average, not {op.name}")
