@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from horovod._native import Handle
     from horovod.group import Group
+    from horovod.torch.calls import AllreduceCall, ReducescatterCall
 
 _table = HandleTable()
 
@@ -42,6 +43,22 @@ def add(
         return finish(handle)
 
     return _table.add(group, handle, result)
+
+
+def start(
+    call: AllreduceCall | ReducescatterCall,
+    tensors: tuple[torch.Tensor, ...],
+    take: Callable[[tuple[torch.Tensor, ...]], Any] = tuple,
+) -> int:
+    """Starts a reduction into new tensors.
+
+    Args:
+        call: what to do.
+        tensors: of this rank.
+        take: makes the result of the reduced tensors.
+    """
+    outputs = call.outputs(tensors)
+    return add(call.group, call.submit(tensors, outputs), lambda _: take(outputs), outputs)
 
 
 @outside_of_graphs

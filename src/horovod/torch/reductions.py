@@ -20,7 +20,9 @@ Common errors:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -36,9 +38,10 @@ from horovod.train.reduce_op import Average, resolve_reduce_op
 from horovod.train.weights import check_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 CompressorLike = type[Compressor] | Compressor
+C = TypeVar("C", AllreduceCall, ReducescatterCall)
 
 
 @outside_of_graphs
@@ -81,20 +84,8 @@ def allreduce(
     """
     source = view(tensor)
     if compression is not Compression.none or tensor.requires_grad:
-        call = _allreduce_call(
-            "allreduce",
-            name,
-            op,
-            average,
-            prescale_factor,
-            postscale_factor,
-            process_set,
-            weight,
-        )
-        compressed, context = compression.compress(tensor)
-        (reduced,) = autograd.allreduce(call, (compressed,))
-        result: torch.Tensor = compression.decompress(reduced, context)
-        return result
+        call = _call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
+        return _run(autograd.allreduce, call, (tensor,), compression)[0]
     # The way of most calls, with nothing that a small tensor would have to pay for.
     output = torch.empty_like(tensor)
     handle = group_of(process_set).allreduce(
@@ -132,19 +123,10 @@ def allreduce_async(
 
     Do not change ``tensor`` before that. The result has no gradient.
     """
-    call = _allreduce_call(
-        "allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-        priority,
+    call = _call(
+        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
     )
-    outputs = call.outputs((tensor,))
-    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0], outputs)
+    return handles.start(call, (tensor,), itemgetter(0))
 
 
 @outside_of_graphs
@@ -160,16 +142,7 @@ def allreduce_(
     weight: float | None = None,
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
-    call = _allreduce_call(
-        "allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-    )
+    call = _call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
     tensors = (tensor,)
     wait(call.submit(tensors, tensors, waits_next=True), tensor)
     return tensor
@@ -192,16 +165,8 @@ def allreduce_async_(
 
     Neither read nor change ``tensor`` before that.
     """
-    call = _allreduce_call(
-        "allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-        priority,
+    call = _call(
+        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
     )
     tensors = (tensor,)
     return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor, tensors)
@@ -227,22 +192,8 @@ def grouped_allreduce(
 
     The rest is as in :func:`allreduce`.
     """
-    call = _allreduce_call(
-        "grouped_allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-    )
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = autograd.allreduce(call, tuple(tensor for tensor, _ in pairs))
-    return [
-        compression.decompress(tensor, context)
-        for tensor, (_, context) in zip(reduced, pairs, strict=True)
-    ]
+    call = _grouped_call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
+    return _run(autograd.allreduce, call, tensors, compression)
 
 
 @outside_of_graphs
@@ -259,20 +210,10 @@ def grouped_allreduce_async(
     priority: int = 0,
 ) -> int:
     """Starts :func:`grouped_allreduce`; :func:`synchronize` returns a tuple of tensors."""
-    call = _allreduce_call(
-        "grouped_allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-        priority,
+    call = _grouped_call(
+        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
     )
-    inputs = tuple(tensors)
-    outputs = call.outputs(inputs)
-    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs, outputs)
+    return handles.start(call, tuple(tensors))
 
 
 @outside_of_graphs
@@ -288,16 +229,7 @@ def grouped_allreduce_(
     weight: float | None = None,
 ) -> list[torch.Tensor]:
     """Reduces several tensors in place as one operation and returns them."""
-    call = _allreduce_call(
-        "grouped_allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-    )
+    call = _grouped_call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
     inputs = tuple(tensors)
     wait(call.submit(inputs, inputs, waits_next=True), inputs[0])
     return list(inputs)
@@ -317,16 +249,8 @@ def grouped_allreduce_async_(
     priority: int = 0,
 ) -> int:
     """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns them as a tuple."""
-    call = _allreduce_call(
-        "grouped_allreduce",
-        name,
-        op,
-        average,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        weight,
-        priority,
+    call = _grouped_call(
+        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
     )
     inputs = tuple(tensors)
     return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs, inputs)
@@ -361,16 +285,10 @@ def reducescatter(
         UsageError: the arguments are wrong.
         HorovodInternalError: the operation failed, or ``op`` is another reduction.
     """
-    return _reducescatter(
-        "reducescatter",
-        (tensor,),
-        name,
-        compression,
-        op,
-        process_set,
-        prescale_factor,
-        postscale_factor,
-    )[0]
+    call = _reducescatter_call(
+        "reducescatter", name, op, prescale_factor, postscale_factor, process_set
+    )
+    return _run(autograd.reducescatter, call, (tensor,), compression)[0]
 
 
 @outside_of_graphs
@@ -386,8 +304,7 @@ def reducescatter_async(
     call = _reducescatter_call(
         "reducescatter", name, op, prescale_factor, postscale_factor, process_set
     )
-    outputs = call.outputs((tensor,))
-    return handles.add(call.group, call.submit((tensor,), outputs), lambda _: outputs[0], outputs)
+    return handles.start(call, (tensor,), itemgetter(0))
 
 
 @outside_of_graphs
@@ -407,16 +324,10 @@ def grouped_reducescatter(
 
     The rest is as in :func:`reducescatter`.
     """
-    return _reducescatter(
-        "grouped_reducescatter",
-        tensors,
-        name,
-        compression,
-        op,
-        process_set,
-        prescale_factor,
-        postscale_factor,
+    call = _reducescatter_call(
+        "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set
     )
+    return _run(autograd.reducescatter, call, tensors, compression)
 
 
 @outside_of_graphs
@@ -432,9 +343,7 @@ def grouped_reducescatter_async(
     call = _reducescatter_call(
         "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set
     )
-    inputs = tuple(tensors)
-    outputs = call.outputs(inputs)
-    return handles.add(call.group, call.submit(inputs, outputs), lambda _: outputs, outputs)
+    return handles.start(call, tuple(tensors))
 
 
 def _allreduce_call(
@@ -461,6 +370,10 @@ def _allreduce_call(
     )
 
 
+_call = partial(_allreduce_call, "allreduce")
+_grouped_call = partial(_allreduce_call, "grouped_allreduce")
+
+
 def _reducescatter_call(
     prefix: str,
     name: str | None,
@@ -480,20 +393,15 @@ def _reducescatter_call(
     )
 
 
-def _reducescatter(
-    prefix: str,
+def _run(
+    differentiable: Callable[[C, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]],
+    call: C,
     tensors: Sequence[torch.Tensor],
-    name: str | None,
     compression: CompressorLike,
-    op: int,
-    process_set: ProcessSet,
-    prescale_factor: float,
-    postscale_factor: float,
 ) -> list[torch.Tensor]:
-    """Both synchronous forms of reducescatter; ``prefix`` is the operation's word in the name."""
-    call = _reducescatter_call(prefix, name, op, prescale_factor, postscale_factor, process_set)
+    """Runs a call that autograd follows; the tensors travel compressed."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = autograd.reducescatter(call, tuple(tensor for tensor, _ in pairs))
+    reduced = differentiable(call, tuple(tensor for tensor, _ in pairs))
     return [
         compression.decompress(tensor, context)
         for tensor, (_, context) in zip(reduced, pairs, strict=True)
