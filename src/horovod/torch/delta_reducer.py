@@ -19,7 +19,7 @@ from horovod.train.waiting import wait_for_all
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.torch.gradient_reducer import ReductionSettings
+    from horovod.train.gradient_reducer import ReducerSettings
     from horovod.train.weights import WeightSource
 
 Snapshot = list[tuple[torch.Tensor, torch.Tensor]]
@@ -40,7 +40,7 @@ class DeltaReducer:
     """
 
     def __init__(
-        self, settings: ReductionSettings, names: dict[torch.Tensor, str], passes: int
+        self, settings: ReducerSettings, names: dict[torch.Tensor, str], passes: int
     ) -> None:
         self.reduced = False
         self.names = names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from horovod.torch.compression import Compressor
     from horovod.torch.sparse import SparseInFlight
     from horovod.train.gradient_layouts import GradientLayout
-
-
-class GradientsInFlight(Protocol):
-    """One operation that reduces gradients."""
-
-    def wait(self) -> None:
-        """Waits for its end; raises what went wrong."""
-
-    def write_back(self) -> None:
-        """Puts the results of the ended operation into ``p.grad``."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
-from horovod.torch.gradient_reducer import GradientReducer, ReductionSettings
+from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.sync_check import SampledSyncCheck
 from horovod.train.call_site import call_site
+from horovod.train.gradient_reducer import ReducerSettings
 from horovod.train.gradients import check_passes
 from horovod.train.optimizer_options import checked_reduction, groups_asked_for
 from horovod.train.parameter_names import make_groups, name_parameters
@@ -321,7 +322,7 @@ def DistributedOptimizer(
     check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
     groups = groups_asked_for(num_groups, groups)
-    settings = ReductionSettings(
+    settings = ReducerSettings(
         reduce_op,
         gradient_predivide_factor,
         compression,
@@ -344,7 +345,7 @@ def _wrap(
     optimizer: torch.optim.Optimizer,
     form: type[ReducingOptimizer],
     reducer: GradientReducer | DeltaReducer,
-    settings: ReductionSettings,
+    settings: ReducerSettings,
 ) -> ReducingOptimizer:
     plain = type(optimizer)
     wrapped_class = type(plain.__name__, (form, plain), {"__doc__": plain.__doc__})

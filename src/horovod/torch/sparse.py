@@ -14,6 +14,7 @@ from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import beside
 from horovod.train.call_site import call_site
+from horovod.train.gradient_reducer import SPARSE_OPS
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import resolve_reduce_op
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horovod._native import Handle
-
-SPARSE_OPS = (ReduceOp.AVERAGE, ReduceOp.SUM)
-"""The reductions in which a row that a rank does not have counts as zero."""
 
 _HALF = (torch.float16, torch.bfloat16)
 _INDEX_BYTES = 8

@@ -24,17 +24,15 @@ from torch_training import (
 import horovod.torch as hvd
 from horovod.errors import UsageError
 from horovod.torch.delta_reducer import DeltaReducer
-from horovod.torch.gradient_reducer import ReductionSettings
 from horovod.torch.optimizer import DeltaOptimizer, _wrap
+from horovod.train.gradient_reducer import ReducerSettings
 
 
 def wrap_deltas(
     plain: torch.optim.Optimizer, model: torch.nn.Module, compression: Any = hvd.Compression.none
 ) -> Any:
     """The optimizer for Adasum with an average in its place, whose results are easy to tell."""
-    settings = ReductionSettings(
-        hvd.Average, 1.0, compression, False, hvd.global_process_set, "here"
-    )
+    settings = ReducerSettings(hvd.Average, 1.0, compression, False, hvd.global_process_set, "here")
     names = {param: name for name, param in model.named_parameters()}
     return _wrap(plain, DeltaOptimizer, DeltaReducer(settings, names, 1), settings)
 
