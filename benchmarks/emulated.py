@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import measure
 
-from horovod.rendezvous import StoreServer, make_secret, write_secret
+from horovod.job.job import open_job
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "dist"))
 import cluster
@@ -114,16 +114,10 @@ def run_on_hosts(
 def _run_with_mpirun(
     hosts: cluster.Cluster, shape: Shape, command: Sequence[str], directory: Path
 ) -> None:
-    secret = make_secret()
     with cluster.entered(hosts.hosts[0].namespace):
-        store = StoreServer(secret, hosts.hosts[0].address)
-    with store:
-        environ = {
-            **os.environ,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port),
-            "HOROVOD_SECRET_FILE": write_secret(str(directory), secret),
-        }
+        job = open_job(hosts.hosts[0].address)
+    with job:
+        environ = {**os.environ, **job.told(directory).variables()}
         words = [*_mpirun(hosts, shape, _write_agent(hosts, directory)), *command]
         code = _run_to_the_end(hosts, words, environ)
     if code:

@@ -35,7 +35,8 @@ from libraries import close_libraries as close_libraries
 from libraries import open_libraries as open_libraries
 
 from horovod.config import Config
-from horovod.rendezvous import StoreClient, StoreServer, make_secret, read_secret, write_secret
+from horovod.job.job import open_job
+from horovod.rendezvous import StoreClient, read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -193,14 +194,8 @@ def _start_with_mpirun(command: list[str], num_ranks: int, directory: str) -> in
     mpirun = find_mpirun()
     assert mpirun is not None
     launcher = [mpirun, "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
-    secret = make_secret()
-    with StoreServer(secret) as store:
-        environ = {
-            **os.environ,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port),
-            "HOROVOD_SECRET_FILE": write_secret(directory, secret),
-        }
+    with open_job() as job:
+        environ = {**os.environ, **job.told(directory).variables()}
         return subprocess.run(
             [*launcher, "-np", str(num_ranks), *command],
             env=environ,

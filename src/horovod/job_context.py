@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from horovod import _native
-    from horovod.rendezvous.meeting import Meeting
+    from horovod.job.meeting import Meeting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class Context:
             return config
         if self._meeting is None:
             # Here, because a job of our launcher does not need it.
-            from horovod.rendezvous.meeting import Meeting
+            from horovod.job.meeting import Meeting
 
             self._meeting = Meeting(config)
         return self._meeting.attend(config)

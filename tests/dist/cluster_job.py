@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,15 +14,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from horovod.rendezvous import HOSTS_KEY, StoreServer, make_secret, write_secret
+from horovod.job.environment import with_horovod_on_path
+from horovod.job.job import open_job
 from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import (
     JobSettings,
-    StoreAddress,
     common_environment,
+    membership_of,
     rank_environment,
 )
-from horovod.runner.system.environment import with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,16 +122,14 @@ class Job:
     ) -> dict[str, str]:
         """Makes secret and store; returns the variables that all ranks have in common."""
         directory = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="hvd-cluster-"))
-        secret = make_secret()
         with hosts[0].entered():  # a listener stays where it was made
-            store = StoreServer(secret, hosts[0].address)
-        self._cleanup.callback(store.close)
-        store.set(HOSTS_KEY, json.dumps([slot.hostname for slot in slots]).encode())
+            job = self._cleanup.enter_context(open_job(hosts[0].address))
+        job.publish(membership_of(slots))
         environ = with_horovod_on_path({**os.environ, **env})
         settings = JobSettings((), "", environ, network_interfaces=(hosts[0].interface,))
         return {
-            **common_environment(settings, StoreAddress(store.address, store.port, secret)),
-            "HOROVOD_SECRET_FILE": write_secret(directory, secret),
+            **common_environment(settings, job.where),
+            **job.told(directory).variables(),
         }
 
     def _start(

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from launcher import environment
 
-from horovod.rendezvous.secret import make_secret, write_secret
-from horovod.rendezvous.server import StoreServer
+from horovod.job.job import open_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,13 +85,10 @@ def mpirun(
     """
     mpi = find_mpi()
     assert mpi is not None
-    secret = make_secret()
     directory.chmod(0o700)
-    with StoreServer(secret) as server:
+    with open_job() as job:
         variables = {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": server.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port),
-            "HOROVOD_SECRET_FILE": write_secret(directory, secret),
+            **job.told(directory).variables(),
             "HOROVOD_CPU_OPERATIONS": "mpi",
             "HOROVOD_MPI_LIBRARY": mpi.library,
         }

@@ -99,12 +99,9 @@ class Assignment:
             StartError: a value makes no sense.
         """
         reader = SettingsReader(variables)
-        store = None
-        if reader.text(_ADDRESS):
-            store = StoreAddress(reader.text(_ADDRESS), reader.value(_PORT), _secret_in(reader))
         timeout_s = reader.value(_START_TIMEOUT) if reader.text(_START_TIMEOUT) else None
         return Assignment(
-            store,
+            store_in(variables),
             _place_in(reader),
             reader.text(WORKER_ID),
             reader.text(_HOSTNAME),
@@ -112,6 +109,18 @@ class Assignment:
             timeout_s,
             reader.text(_INTERFACE),
         )
+
+
+def store_in(variables: Mapping[str, str]) -> StoreAddress | None:
+    """Where variables say that the store of a job is; None if they say nothing.
+
+    Raises:
+        StartError: a value makes no sense.
+    """
+    reader = SettingsReader(variables)
+    if not reader.text(_ADDRESS):
+        return None
+    return StoreAddress(reader.text(_ADDRESS), reader.value(_PORT), _secret_in(reader))
 
 
 _RANKS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
@@ -138,13 +147,13 @@ def _secret_in(reader: SettingsReader) -> bytes:
         raise StartError(f"{_SECRET_KEY} is not hexadecimal") from None
 
 
-# What opens this job, or another one, is handed over in other ways.
-_SECRET = re.compile(r"_?HOROVOD_SECRET_(?:KEY|FILE)")
+# What opens this job, or another one, is handed over in other ways; so is who somebody is in it.
+_OF_A_JOB = re.compile(r"_?HOROVOD_SECRET_(?:KEY|FILE)|HOROVOD_WORKER_ID|HOROVOD_GENERATION")
 
 
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that open a job, this one or another."""
-    return {name: value for name, value in environ.items() if not _SECRET.fullmatch(name)}
+def without_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that open a job, this one or another, and tell a worker of it."""
+    return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
 
 
 def with_horovod_on_path(environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from horovod.errors import StartError
 from horovod.job.environment import Assignment, StoreAddress
@@ -23,14 +23,17 @@ from horovod.job.records import (
 from horovod.job.store_process import start_store_process
 from horovod.rendezvous.incarnation import Incarnation, latest_key
 from horovod.rendezvous.roster import HOSTS_KEY
-from horovod.rendezvous.secret import make_secret
+from horovod.rendezvous.secret import make_secret, write_secret
 from horovod.rendezvous.server import StoreServer
 from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
 _LOOPBACK = "127.0.0.1"
+
+JobT = TypeVar("JobT", bound="Job")
 
 
 class Job:
@@ -69,6 +72,21 @@ class Job:
     def new_identity(self, host: str) -> str:
         """An identity for a process that is about to be started on a host."""
         return claim_identity(self._store, host)
+
+    def told(self, directory: str | os.PathLike[str] | None = None) -> Assignment:
+        """What any process of the job is told: where the store is.
+
+        Args:
+            directory: gets a file with the secret; it must be private (mode 0700). None to tell
+                the secret itself.
+
+        Raises:
+            StartError: the file cannot be written.
+        """
+        if directory is None:
+            return Assignment(self.where)
+        store = StoreAddress(self.where.address, self.where.port)
+        return Assignment(store, secret_file=write_secret(directory, self.where.secret))
 
     def assignment(self, worker: Worker) -> Assignment:
         """What a process that is about to be started must know to join and ask for its place."""
@@ -155,7 +173,7 @@ class Job:
         """Closes the store, if the job has opened it. Idempotent."""
         self._cleanup.close()
 
-    def __enter__(self) -> Job:
+    def __enter__(self: JobT) -> JobT:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -173,6 +191,11 @@ class LocalJob(Job):
         super().__init__(server, StoreAddress(server.address, server.port, secret))
         self.server = server
         self._cleanup.callback(server.close)
+
+    def narrow(self, endpoint: tuple[str, int]) -> None:
+        """Keeps one endpoint of the store only, the one that the hosts of the job can reach."""
+        self.server.narrow(endpoint)
+        self.where = StoreAddress(*endpoint, self.where.secret)
 
 
 def open_job(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from horovod.config import inherited_environment
 from horovod.errors import StartError
-from horovod.job.environment import python_command, with_horovod_on_path, without_secrets
+from horovod.job.environment import python_command, with_horovod_on_path, without_job
 from horovod.rendezvous.server import StoreServer
 
 _END = "end\n"
@@ -50,7 +50,7 @@ def start_store_process(address: str, port: int, secret: bytes) -> StoreProcess:
     """
     process = subprocess.Popen(
         python_command(__name__),
-        env=with_horovod_on_path(without_secrets(inherited_environment())),
+        env=with_horovod_on_path(without_job(inherited_environment())),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -25,6 +25,7 @@ import horovod
 from horovod.config import inherited_environment
 from horovod.cores import computing_cores
 from horovod.errors import StartError
+from horovod.job.environment import Assignment
 from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
 from horovod.runner.agent.lifeline import Lifeline
@@ -223,7 +224,7 @@ class Agent:
             **(only_own(inherited_environment()) if job.remote else {}),
             **job.env,
             **interface_environment(self._interfaces(job), job.env),
-            "HOROVOD_SECRET_FILE": secret_file,
+            **Assignment(secret_file=secret_file).variables(),
         }
         common.update(self._threads(common, max(1, len(job.workers))))
         self._common = common

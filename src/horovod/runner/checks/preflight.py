@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
+from horovod.job.job import LocalJob, open_job
 from horovod.rendezvous.interfaces import reachable_addresses
-from horovod.rendezvous.secret import make_secret
-from horovod.rendezvous.server import StoreServer
 from horovod.runner.checks.facts import Facts
 from horovod.runner.checks.run_on import HostError, explain_here, run_on
 from horovod.runner.placing import this_machine
@@ -20,10 +19,10 @@ from horovod.runner.starting import ssh
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from horovod.rendezvous.server import StoreServer
     from horovod.runner.checks.run_on import StartModule
     from horovod.runner.placing.hosts import Host
 
-_LOOPBACK = "127.0.0.1"
 _PROBE = "horovod.runner.checks.probe"
 
 
@@ -84,17 +83,17 @@ def examine_hosts(
     Raises:
         StartError: the store cannot listen.
     """
-    secret = make_secret()
     names = [host.name for host in hosts]
     remote = this_machine.other_machines(names)
     with (
-        _open_store(secret, remote, interfaces) as store,
+        _open_job(remote, interfaces) as opened,
         ThreadPoolExecutor(2 * len(hosts)) as pool,
     ):
+        store = opened.server
         question = {
             "num_hosts": len(hosts),
             "endpoints": store.endpoints,
-            "secret": secret.hex(),
+            "secret": opened.where.secret.hex(),
             "timeout_s": timeout_s,
         }
         clocks = [pool.submit(_clock_s, store, index, timeout_s) for index in range(len(hosts))]
@@ -112,12 +111,12 @@ def examine_hosts(
         ]
 
 
-def _open_store(secret: bytes, remote: Sequence[str], interfaces: Sequence[str]) -> StoreServer:
+def _open_job(remote: Sequence[str], interfaces: Sequence[str]) -> LocalJob:
     """At loopback, or at all addresses of which some host may know only one."""
     if not remote:
-        return StoreServer(secret, address=_LOOPBACK)
+        return open_job()
     address, *further = reachable_addresses(interfaces)
-    return StoreServer(secret, address=address, further_addresses=further)
+    return open_job(address, further_addresses=further)
 
 
 def _ask(

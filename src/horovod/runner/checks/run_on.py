@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.errors import StartError
+from horovod.job.environment import python_command, with_horovod_on_path
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting import ssh
-from horovod.runner.system.environment import python_command, with_horovod_on_path
 
 # A login script may write to stdout as well; what stands behind this mark is the answer.
 _MARK = "horovod-answer: "

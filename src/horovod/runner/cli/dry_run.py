@@ -9,7 +9,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from horovod.cores import computing_cores
-from horovod.runner.placing.plan import INTERFACE_NAMES, StoreAddress, make_plan
+from horovod.job.environment import StoreAddress
+from horovod.runner.placing.plan import INTERFACE_NAMES, make_plan
 from horovod.runner.placing.threads import thread_variables
 
 if TYPE_CHECKING:

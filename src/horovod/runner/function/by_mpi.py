@@ -9,9 +9,9 @@ import subprocess
 import threading
 from typing import IO, TYPE_CHECKING
 
+from horovod.job.environment import without_job
+from horovod.job.job import LocalJob, open_job
 from horovod.rendezvous.interfaces import reachable_addresses
-from horovod.rendezvous.secret import make_secret
-from horovod.rendezvous.server import StoreServer
 from horovod.runner.output.console import PATIENCE_S
 from horovod.runner.output.lines import Tail
 from horovod.runner.placing import this_machine
@@ -20,18 +20,17 @@ from horovod.runner.starting import by_mpi
 from horovod.runner.starting.controller import Starter, Surroundings, choose
 from horovod.runner.starting.mpirun import MpiJob
 from horovod.runner.supervision.outcome import Outcome
-from horovod.runner.system.environment import without_secrets
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Sequence
 
+    from horovod.rendezvous.server import StoreServer
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.launch import LaunchOptions
 
-_LOOPBACK = "127.0.0.1"
 _READ_BYTES = 65536
 _FULL_BYTES = 4 << 20
 
@@ -62,18 +61,12 @@ def launch_by_mpirun(
     choice = choose("mpi", Surroundings(mpirun=shutil.which("mpirun", path=path) is not None))
     if options.verbose:
         options.console.say(choice.line)
-    secret = make_secret()
-    with _open_store(secret, slots, settings) as server, store_user(server):
-        variables = {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": server.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.port),
-            "HOROVOD_SECRET_KEY": secret.hex(),
-        }
-        environ = without_secrets(by_mpi.environment(settings, slots))
+    with _open_job(slots, settings) as opened, store_user(opened.server):
+        environ = without_job(by_mpi.environment(settings, slots))
         job = MpiJob(
             slots=slots,
             command=settings.command,
-            environ={**environ, **variables},
+            environ={**environ, **opened.told().variables()},
             ssh=options.ssh,
             network_interfaces=settings.network_interfaces,
             output_filename=options.output_filename or "",
@@ -84,12 +77,12 @@ def launch_by_mpirun(
         return _wait(line, job, options)
 
 
-def _open_store(secret: bytes, slots: Sequence[Slot], settings: JobSettings) -> StoreServer:
+def _open_job(slots: Sequence[Slot], settings: JobSettings) -> LocalJob:
     """At loopback, or where other hosts find it: mpirun has no agents that could try addresses."""
     hostnames = list(dict.fromkeys(slot.hostname for slot in slots))
     if not this_machine.other_machines(hostnames):
-        return StoreServer(secret, address=_LOOPBACK, port=0)
-    return StoreServer(secret, address=reachable_addresses(settings.network_interfaces)[0])
+        return open_job()
+    return open_job(reachable_addresses(settings.network_interfaces)[0])
 
 
 def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:

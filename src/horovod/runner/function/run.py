@@ -14,6 +14,7 @@ import cloudpickle
 
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
+from horovod.job.environment import with_horovod_on_path
 from horovod.runner.function.task import FUNCTION_KEY, error_key, pack_function, result_key
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts
@@ -24,7 +25,6 @@ from horovod.runner.starting.controller import request_of
 from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.supervision.failure import RankExit, first_failure
-from horovod.runner.system.environment import with_horovod_on_path
 from horovod.runner.system.signals import wakeups
 
 if TYPE_CHECKING:

@@ -6,13 +6,16 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from horovod.job.environment import Assignment, StoreAddress, without_job
+from horovod.job.membership import Membership, Worker, assign_places
+from horovod.job.place import Place
 from horovod.runner.protocol.agent_job import (
     DEFAULT_GRACE_S,
     AgentJob,
     WorkerJob,
     store_variables,
 )
-from horovod.runner.system.environment import without_own, without_secrets
+from horovod.runner.system.environment import without_own
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -44,15 +47,6 @@ class JobSettings:
     network_interfaces: tuple[str, ...] = ()
     grace_s: float = DEFAULT_GRACE_S
     stdin_rank: int | None = None
-
-
-@dataclass(frozen=True)
-class StoreAddress:
-    """Where the key-value store of the job listens, and the secret that opens it."""
-
-    address: str
-    port: int
-    secret: bytes = field(repr=False)
 
 
 def make_plan(
@@ -119,7 +113,7 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
     inherited = {
         # A user who chose an interface for NCCL knows better than the default.
         "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE,
-        **without_secrets(settings.environ),
+        **without_job(settings.environ),
         **settings.variables,
     }
     if interfaces:
@@ -133,6 +127,15 @@ def common_environment(settings: JobSettings, store: StoreAddress) -> dict[str, 
         "HOROVOD_CPU_OPERATIONS": inherited.get("HOROVOD_CPU_OPERATIONS") or "gloo",
         "HOROVOD_GLOO_IFACE": interfaces[0] if interfaces else LOOPBACK_INTERFACE,
     }
+
+
+def membership_of(slots: Sequence[Slot]) -> Membership:
+    """The only generation of a job whose members do not change."""
+    workers = [
+        Worker(f"{slot.hostname}-{slot.local_rank}", slot.hostname, slot.local_rank)
+        for slot in slots
+    ]
+    return assign_places(None, workers, 0)
 
 
 def interface_environment(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
@@ -152,12 +155,12 @@ def interface_environment(names: Sequence[str], env: Mapping[str, str]) -> dict[
 
 def rank_environment(slot: Slot) -> dict[str, str]:
     """The variables that tell a rank its place in the job."""
-    return {
-        "HOROVOD_HOSTNAME": slot.hostname,
-        "HOROVOD_RANK": str(slot.rank),
-        "HOROVOD_SIZE": str(slot.size),
-        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-    }
+    place = Place(
+        rank=slot.rank,
+        size=slot.size,
+        local_rank=slot.local_rank,
+        local_size=slot.local_size,
+        cross_rank=slot.cross_rank,
+        cross_size=slot.cross_size,
+    )
+    return Assignment(place=place, hostname=slot.hostname).variables()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.config import Config
 from horovod.errors import StartError
+from horovod.job.environment import Assignment, StoreAddress, store_in
 from horovod.rendezvous.secret import check_secret
 
 if TYPE_CHECKING:
@@ -190,16 +191,15 @@ def _checked(job: AgentJob) -> AgentJob:
 
 
 def store_variables(address: str, port: int) -> dict[str, str]:
-    """The variables that say where the store of a job is."""
-    return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-    }
+    """The variables that say where the store of a job is.
+
+    Without the secret, which the agent of each host writes into a file.
+    """
+    return Assignment(StoreAddress(address, port)).variables()
 
 
 def store_of(job: AgentJob) -> tuple[str, int]:
     """Address and port of the store of a job."""
-    return (
-        job.env["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
-        int(job.env["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
-    )
+    store = store_in(job.env)
+    assert store is not None, "the plan of a job names its store"
+    return store.address, store.port

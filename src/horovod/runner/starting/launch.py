@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -10,13 +9,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from horovod.config import Config
 from horovod.errors import UsageError
+from horovod.job.job import LocalJob, open_job
 from horovod.rendezvous.interfaces import reachable_addresses
-from horovod.rendezvous.roster import HOSTS_KEY
-from horovod.rendezvous.secret import make_secret
-from horovod.rendezvous.server import StoreServer
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
-from horovod.runner.placing.plan import JobSettings, StoreAddress, make_plan
+from horovod.runner.placing.plan import JobSettings, make_plan, membership_of
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting import local, ssh
 from horovod.runner.starting.before_start import check_timeline
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
+    from horovod.rendezvous.server import StoreServer
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.protocol.agent_job import AgentJob
@@ -124,15 +122,15 @@ def launch(
         )
         stack.callback(output.close)
         output.place({slot.rank: slot.rank for slot in slots}, len(slots))
-        secret = make_secret()
-        server = stack.enter_context(_open_store(secret, settings, remote))
+        addresses = reachable_addresses(settings.network_interfaces) if remote else [_LOOPBACK]
+        opened = stack.enter_context(open_job(addresses[0], further_addresses=addresses[1:]))
+        server = opened.server
         for address, port in server.endpoints:
             log(f"the store of the job listens at {address} port {port}")
-        server.set(HOSTS_KEY, json.dumps([slot.hostname for slot in slots]).encode())
+        opened.publish(membership_of(slots))
         if store_user is not None:
             stack.enter_context(store_user(server))
-        store = StoreAddress(server.address, server.port, secret)
-        jobs = make_plan(slots, settings, store, os.getpid(), remote)
+        jobs = make_plan(slots, settings, opened.where, os.getpid(), remote)
         if settings.stdin_rank is not None:
             own = stack.enter_context(own_stdin())
             jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
@@ -145,7 +143,7 @@ def launch(
             announce=options.console.say,
             interrupts=options.interrupts,
             wakeups=options.wakeups,
-            crossing=_crossing(server, settings, secret, jobs) if remote else None,
+            crossing=_crossing(opened, settings, jobs) if remote else None,
             explain=_explain,
             on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
             grace_s=settings.grace_s,
@@ -153,21 +151,12 @@ def launch(
         return supervisor.run()
 
 
-def _open_store(secret: bytes, settings: JobSettings, remote: Sequence[str]) -> StoreServer:
-    """At loopback, or at all addresses of which some host may know only one."""
-    if not remote:
-        return StoreServer(secret, address=_LOOPBACK, port=0)
-    address, *further = reachable_addresses(settings.network_interfaces)
-    return StoreServer(secret, address=address, further_addresses=further)
-
-
-def _crossing(
-    server: StoreServer, settings: JobSettings, secret: bytes, jobs: Sequence[AgentJob]
-) -> Crossing:
+def _crossing(opened: LocalJob, settings: JobSettings, jobs: Sequence[AgentJob]) -> Crossing:
+    endpoints = opened.server.endpoints
     return Crossing(
-        Invitation(server.endpoints, secret, settings.network_interfaces),
-        ConnectBack(server.endpoints, [job.hostname for job in jobs]),
-        server.narrow,
+        Invitation(endpoints, opened.where.secret, settings.network_interfaces),
+        ConnectBack(endpoints, [job.hostname for job in jobs]),
+        opened.narrow,
     )
 
 

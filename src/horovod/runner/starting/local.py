@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from horovod.runner.system.environment import python_command, with_horovod_on_path
+from horovod.job.environment import python_command, with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

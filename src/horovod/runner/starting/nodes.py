@@ -13,20 +13,22 @@ import selectors
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
+from horovod.job.environment import StoreAddress
+from horovod.job.job import Job
+from horovod.job.meeting import TWIN_KEY, Meeting, check_twin, claim_place
 from horovod.rendezvous.interfaces import interfaces_of
-from horovod.rendezvous.meeting import TWIN_KEY, Meeting, check_twin, claim_place
-from horovod.rendezvous.roster import HOSTS_KEY
 from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.hosts import Host, Slot, assign
-from horovod.runner.placing.plan import StoreAddress, interface_environment, make_plan
+from horovod.runner.placing.plan import interface_environment, make_plan, membership_of
 from horovod.runner.starting import local
 from horovod.runner.supervision.early_exit import leave_note
 from horovod.runner.supervision.fixed import SETTLE_S
@@ -105,13 +107,13 @@ class _Nodes:
         self._node = node
         self._config = config
         self.name = config.hostname
-        secret = secret_of(config)
-        where = (config.rendezvous_addr, config.rendezvous_port)
-        self._cleanup = ExitStack()
-        self.store = self._cleanup.enter_context(StoreClient(*where, secret, of_launcher=True))
-        self._watch_store = self._cleanup.enter_context(
-            StoreClient(*where, secret, of_launcher=True)
+        self.where = StoreAddress(config.rendezvous_addr, config.rendezvous_port, secret_of(config))
+        connect = partial(
+            StoreClient, self.where.address, self.where.port, self.where.secret, of_launcher=True
         )
+        self._cleanup = ExitStack()
+        self.store = self._cleanup.enter_context(connect())
+        self._watch_store = self._cleanup.enter_context(connect())
         self._read_end, self._write_end = os.pipe()
         self._news: Outcome | None = None
         self._thread = threading.Thread(target=self._watch, name="horovod-nodes", daemon=True)
@@ -308,10 +310,10 @@ def launch_node(
         stack.callback(nodes.close)
         slots = nodes.agree()
         if node.node_rank == 0:
-            nodes.store.set(HOSTS_KEY, json.dumps([slot.hostname for slot in slots]).encode())
+            Job(nodes.store, nodes.where).publish(membership_of(slots))
         nodes.begin()
         try:
-            outcome = _run_ranks(_job_of(node, slots, settings, config, nodes), nodes, options, say)
+            outcome = _run_ranks(_job_of(node, slots, settings, nodes), nodes, options, say)
         except BaseException as error:
             nodes.finish(Outcome(1, f"its launcher failed: {type(error).__name__}: {error}"))
             raise
@@ -325,15 +327,13 @@ def _job_of(
     node: NodeOptions,
     slots: Sequence[Slot],
     settings: JobSettings,
-    config: Config,
     nodes: _Nodes,
 ) -> AgentJob:
     mine = list(dict.fromkeys(slot.hostname for slot in slots))[node.node_rank]
-    store = StoreAddress(config.rendezvous_addr, config.rendezvous_port, secret_of(config))
     (job,) = make_plan(
         [slot for slot in slots if slot.hostname == mine],
         settings,
-        store,
+        nodes.where,
         os.getpid(),
         several_hosts=True,
     )

@@ -15,9 +15,9 @@ import pytest
 
 from horovod.config import Config
 from horovod.errors import StartError
+from horovod.job.meeting import Meeting
 from horovod.rendezvous import StoreClient, StoreServer, make_secret
 from horovod.rendezvous.job_file import JobFile
-from horovod.rendezvous.meeting import Meeting
 from horovod.rendezvous.pmi import PmiSession
 from horovod.rendezvous.reach import reach
 from horovod.settings.starters import Starter
@@ -273,7 +273,7 @@ def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    monkeypatch.setattr("horovod.rendezvous.meeting.reachable_addresses", lambda: addresses)
+    monkeypatch.setattr("horovod.job.meeting.reachable_addresses", lambda: addresses)
     config = Config(size=1, starter=Starter("Slurm", "5-0"))
     meeting = Meeting(config)
     listening = [

@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
+from horovod.job.job import open_job
 from horovod.rendezvous import pmix
 from horovod.rendezvous.handshake import HandshakeError
 from horovod.rendezvous.interfaces import address_of, own_addresses, reachable_addresses
 from horovod.rendezvous.job_file import JobFile
 from horovod.rendezvous.pmi import PmiSession
 from horovod.rendezvous.reach import AuthenticationError, Endpoint, Way, reach
-from horovod.rendezvous.secret import make_secret, secret_of
-from horovod.rendezvous.server import StoreServer
+from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.sockets import remaining_s, resolve
 from horovod.rendezvous.store import StoreClient
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horovod.config import Config
+    from horovod.rendezvous.server import StoreServer
 
 _LOOPBACK = "127.0.0.1"
 # A PMI-1 value has at most 1024 characters.
@@ -122,14 +123,17 @@ class Meeting:
 
     def _open_store(self, config: Config) -> StoreServer:
         given = config.secret_key or config.secret_file
-        secret = secret_of(config) if given else make_secret()
         address, *further = _addresses(config, self._deadline)
         port = config.meeting_point[1] if config.meeting_point else 0
-        server = StoreServer(secret, address, port, further_addresses=further[: _MAX_ENDPOINTS - 1])
-        self._cleanup.callback(server.close)
-        self._server = server
-        self._secret = secret
-        return server
+        job = open_job(
+            address,
+            port,
+            further_addresses=further[: _MAX_ENDPOINTS - 1],
+            secret=secret_of(config) if given else None,
+        )
+        self._server = self._cleanup.enter_context(job).server
+        self._secret = job.where.secret
+        return self._server
 
     def _find(self, config: Config, server: StoreServer | None) -> tuple[_Notice, Way]:
         """Learns of the store and reaches it."""
