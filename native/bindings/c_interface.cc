@@ -26,7 +26,8 @@ std::vector<Buffer> buffers_of(const HvdBuffer* buffers, int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
     const HvdBuffer& buffer = buffers[i];
     list.push_back({static_cast<std::byte*>(buffer.data), static_cast<DType>(buffer.dtype),
-                    Shape(buffer.shape, buffer.shape + buffer.num_dims)});
+                    Shape(buffer.shape, buffer.shape + buffer.num_dims),
+                    buffer.device_type == kHvdGpu ? buffer.device_index : kCpuDevice, buffer.stream});
   }
   return list;
 }
@@ -44,6 +45,8 @@ std::shared_ptr<Operation> operation_of(const HvdRequest& request) {
   wanted.prescale = request.prescale;
   wanted.postscale = request.postscale;
   wanted.root = request.root;
+  if (request.weighted != 0) wanted.weight = request.weight;
+  wanted.priority = request.priority;
   wanted.process_set = request.process_set;
   wanted.inputs = buffers_of(request.inputs, request.num_inputs);
   wanted.outputs = buffers_of(request.outputs, request.num_outputs);
@@ -106,8 +109,14 @@ const char* error_text(const HvdOperation* submitted) {
 
 void* take_result(const HvdOperation* submitted, int32_t index, HvdBuffer* result) {
   const OwnedArray& array = submitted->operation->result.arrays.at(static_cast<size_t>(index));
-  *result = {array.data.get(), static_cast<int32_t>(array.dtype), static_cast<int32_t>(array.shape.size()),
-             array.shape.data()};
+  const bool on_gpu = array.device() != kCpuDevice;
+  *result = {.data = array.data.get(),
+             .dtype = static_cast<int32_t>(array.dtype),
+             .num_dims = static_cast<int32_t>(array.shape.size()),
+             .shape = array.shape.data(),
+             .device_type = on_gpu ? kHvdGpu : kHvdCpu,
+             .device_index = on_gpu ? array.device() : 0,
+             .stream = array.stream};
   return new std::shared_ptr<std::byte[]>(array.data);
 }
 
@@ -117,8 +126,21 @@ const int64_t* received_splits(const HvdOperation* submitted, int32_t* count) {
   return splits.data();
 }
 
+int32_t order(HvdEngine* reference, HvdOperation* submitted, int32_t device_index, void* stream) {
+  try {
+    reference->engine->order(*submitted->operation, device_index, static_cast<device::Stream>(stream));
+    return 1;
+  } catch (const Error& error) {
+    submitted->refusal = error;
+  }
+  return 0;
+}
+
 constexpr HvdInterface kInterface = {
     .version = kHvdInterfaceVersion,
+    .size = sizeof(HvdInterface),
+    .request_size = sizeof(HvdRequest),
+    .buffer_size = sizeof(HvdBuffer),
     .prepare = &prepare,
     .submit = &submit,
     .wait = &wait,
@@ -131,6 +153,7 @@ constexpr HvdInterface kInterface = {
     .take_result = &take_result,
     .received_splits = &received_splits,
     .last_joined = [](const HvdOperation* submitted) -> int32_t { return submitted->operation->result.last_joined; },
+    .order = &order,
     .release_memory = [](void* reference) { delete static_cast<std::shared_ptr<std::byte[]>*>(reference); },
     .release_operation = [](HvdOperation* submitted) { delete submitted; },
     .release_engine = [](HvdEngine* engine) { delete engine; },

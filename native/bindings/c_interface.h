@@ -1,7 +1,8 @@
 // The engine for libraries that are loaded into a framework: plain C, so that they link nothing of ours, and a table of
 // functions, so that they need to find nothing but it. The module _native hands it out.
 //
-// Numbers are those of the native code: OpKind, DType, ReduceOp, ErrorKind.
+// Numbers are those of the native code: OpKind, DType, ReduceOp, ErrorKind. A library checks the version and the sizes
+// before it calls anything; both change with the layout, and what is new goes to the end (docs/decisions/0033).
 #pragma once
 
 #include <stdint.h>
@@ -10,17 +11,22 @@
 extern "C" {
 #endif
 
-enum { kHvdInterfaceVersion = 2 };
+enum { kHvdInterfaceVersion = 3 };
+
+enum { kHvdCpu = 0, kHvdGpu = 1 };  // types of devices
 
 typedef struct HvdEngine HvdEngine;  // a reference to an engine
 typedef struct HvdOperation HvdOperation;
 
-// A contiguous array in the memory of the CPU.
+// A contiguous array. Zeros for the device are the memory of the CPU.
 typedef struct {
   void* data;
   int32_t dtype;
   int32_t num_dims;
   const int64_t* shape;
+  int32_t device_type;
+  int32_t device_index;  // of a GPU, as its driver counts in this process
+  void* stream;          // of a GPU: the one on which inputs become valid and outputs may be overwritten
 } HvdBuffer;
 
 typedef struct {
@@ -39,7 +45,10 @@ typedef struct {
   const int64_t* splits;  // none if all members get the same number of rows
   int32_t num_splits;
   const char* call_site;
-  int32_t waits;  // the caller calls wait() or wait_once() at once
+  int32_t waits;     // the caller calls wait() or wait_once() at once
+  int32_t weighted;  // 1: an Average weighs the values of each rank; on all ranks or on none
+  double weight;     // of this rank's
+  int32_t priority;  // what has more goes first
 
   // Called once when the operation is done, unless submit() refused it; perhaps before submit() returns, and by a
   // thread that must not be blocked.
@@ -49,6 +58,9 @@ typedef struct {
 
 typedef struct {
   uint32_t version;
+  uint32_t size;          // bytes of this table
+  uint32_t request_size;  // bytes of HvdRequest
+  uint32_t buffer_size;   // bytes of HvdBuffer
 
   // The buffers must stay until the operation is done, what the request points at need not.
   HvdOperation* (*prepare)(const HvdRequest*);
@@ -70,6 +82,10 @@ typedef struct {
   void* (*take_result)(const HvdOperation*, int32_t index, HvdBuffer* result);
   const int64_t* (*received_splits)(const HvdOperation*, int32_t* count);
   int32_t (*last_joined)(const HvdOperation*);
+
+  // Of an operation on a GPU that is done: lets the stream wait until its memory is valid and free. Returns 1, or 0 if
+  // the device refuses; then the operation has an error.
+  int32_t (*order)(HvdEngine*, HvdOperation*, int32_t device_index, void* stream);
 
   void (*release_memory)(void* reference);
   void (*release_operation)(HvdOperation*);

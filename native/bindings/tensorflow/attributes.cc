@@ -42,38 +42,32 @@ int64_t integer_attribute(TF_OpKernelConstruction* construction, const char* nam
   return value;
 }
 
-bool read_attributes(TF_OpKernelConstruction* construction, OpKind kind, bool grouped, Attributes& attributes) {
+bool read_attributes(TF_OpKernelConstruction* construction, OpKind kind, bool grouped, kernels::Call& call) {
   Status status;
-  attributes.kind = kind;
-  attributes.grouped = grouped;
-  attributes.process_set = integer_attribute(construction, "process_set_id", status);
-  attributes.eager = flag(construction, "eager", status);
-  attributes.waits_briefly = flag(construction, "waits_briefly", status);
-  attributes.call_site = text(construction, "call_site", status);
-  attributes.name = text(construction, "tensor_name", status);
-  if (!attributes.eager) {
+  call.kind = kind;
+  call.grouped = grouped;
+  call.job = integer_attribute(construction, "job", status);
+  call.process_set = integer_attribute(construction, "process_set_id", status);
+  const bool eager = flag(construction, "eager", status);
+  if (flag(construction, "waits_briefly", status)) call.waits = kernels::Waits::kBriefly;
+  if (eager) call.waits = kernels::Waits::kUntilDone;
+  call.call_site = text(construction, "call_site", status);
+  call.name = text(construction, "tensor_name", status);
+  if (!eager) {
     const StringView node = tf.OpKernelConstruction_GetName(construction);
-    attributes.name = std::string(node.data, node.size);
-    const size_t slash = attributes.name.rfind('/');
-    if (flag(construction, "ignore_name_scope", status) && slash != std::string::npos) {
-      attributes.name.erase(0, slash + 1);
-    }
+    call.name = std::string(node.data, node.size);
+    const size_t slash = call.name.rfind('/');
+    if (flag(construction, "ignore_name_scope", status) && slash != std::string::npos) call.name.erase(0, slash + 1);
   }
-  if (kind == OpKind::kAllreduce || kind == OpKind::kReducescatter) {
-    attributes.reduce_op = static_cast<int>(integer_attribute(construction, "reduce_op", status));
-    attributes.prescale = factor(construction, "prescale_factor", status);
-    attributes.postscale = factor(construction, "postscale_factor", status);
+  if (traits_of(kind).reduces) {
+    call.reduce_op = static_cast<ReduceOp>(integer_attribute(construction, "reduce_op", status));
+    call.prescale = factor(construction, "prescale_factor", status);
+    call.postscale = factor(construction, "postscale_factor", status);
   }
-  if (kind == OpKind::kBroadcast) {
-    attributes.root = static_cast<int>(integer_attribute(construction, "root_rank", status));
-  }
-  if (kind == OpKind::kAlltoall) attributes.equal_splits = flag(construction, "equal_splits", status);
+  if (kind == OpKind::kBroadcast) call.root = static_cast<int>(integer_attribute(construction, "root_rank", status));
+  if (kind == OpKind::kAlltoall) call.equal_splits = flag(construction, "equal_splits", status);
   if (!status.ok()) tf.OpKernelConstruction_Failure(construction, status.get());
   return status.ok();
-}
-
-std::string prefix_of(const Attributes& attributes) {
-  return (attributes.grouped ? "grouped_" : "") + std::string(name_of(attributes.kind));
 }
 
 }  // namespace hvd::tensorflow

@@ -13,11 +13,13 @@ constexpr const char* kTypeAttribute =
     "T: list({bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double}) >= 1";
 
 // `eager`: run by itself, not in a graph; then `tensor_name` is what the user called it, or empty. In a graph the name
-// of the node counts. `waits_briefly`: nothing else of a step can happen meanwhile, so the thread that runs it helps.
+// of the node counts. `job`: the number of the job in this process. `waits_briefly`: nothing else of a step can happen
+// meanwhile, so the thread that runs it helps.
 std::vector<const char*> with_common(std::initializer_list<const char*> own) {
-  std::vector<const char*> attributes = {"process_set_id: int = 0",  "ignore_name_scope: bool = false",
-                                         "eager: bool = false",      "waits_briefly: bool = false",
-                                         "tensor_name: string = ''", "call_site: string = ''"};
+  std::vector<const char*> attributes = {
+      "job: int = 0",          "process_set_id: int = 0",     "ignore_name_scope: bool = false",
+      "eager: bool = false",   "waits_briefly: bool = false", "tensor_name: string = ''",
+      "call_site: string = ''"};
   attributes.insert(attributes.begin(), own.begin(), own.end());
   return attributes;
 }
@@ -28,30 +30,62 @@ std::vector<const char*> reducing(const char* type) {
 
 std::vector<Definition> make_definitions() {
   return {
-      {"HorovodAllreduce", reducing(kType), {"tensor: T"}, {"sum: T"}, &same_shapes},
-      {"HorovodGroupedAllreduce", reducing(kTypeAttribute), {"tensors: T"}, {"sums: T"}, &same_shapes},
-      {"HorovodReducescatter", reducing(kType), {"tensor: T"}, {"output: T"}, &other_rows},
-      {"HorovodGroupedReducescatter", reducing(kTypeAttribute), {"tensors: T"}, {"outputs: T"}, &other_rows},
-      {"HorovodAllgather", with_common({kType}), {"tensor: T"}, {"output: T"}, &other_rows},
-      {"HorovodGroupedAllgather", with_common({kTypeAttribute}), {"tensors: T"}, {"outputs: T"}, &other_rows},
-      {"HorovodBroadcast", with_common({kType, "root_rank: int"}), {"tensor: T"}, {"output: T"}, &same_shapes},
+      {"HorovodAllreduce", reducing(kType), {"tensor: T"}, {"sum: T"}, &same_shapes, Performs{OpKind::kAllreduce}},
+      {"HorovodGroupedAllreduce",
+       reducing(kTypeAttribute),
+       {"tensors: T"},
+       {"sums: T"},
+       &same_shapes,
+       Performs{OpKind::kAllreduce, true}},
+      {"HorovodReducescatter",
+       reducing(kType),
+       {"tensor: T"},
+       {"output: T"},
+       &other_rows,
+       Performs{OpKind::kReducescatter}},
+      {"HorovodGroupedReducescatter",
+       reducing(kTypeAttribute),
+       {"tensors: T"},
+       {"outputs: T"},
+       &other_rows,
+       Performs{OpKind::kReducescatter, true}},
+      {"HorovodAllgather",
+       with_common({kType}),
+       {"tensor: T"},
+       {"output: T"},
+       &other_rows,
+       Performs{OpKind::kAllgather}},
+      {"HorovodGroupedAllgather",
+       with_common({kTypeAttribute}),
+       {"tensors: T"},
+       {"outputs: T"},
+       &other_rows,
+       Performs{OpKind::kAllgather, true}},
+      {"HorovodBroadcast",
+       with_common({kType, "root_rank: int"}),
+       {"tensor: T"},
+       {"output: T"},
+       &same_shapes,
+       Performs{OpKind::kBroadcast}},
       {"HorovodGroupedBroadcast",
        with_common({kTypeAttribute, "root_rank: int"}),
        {"tensors: T"},
        {"outputs: T"},
-       &same_shapes},
+       &same_shapes,
+       Performs{OpKind::kBroadcast, true}},
       {"HorovodAlltoall",
        with_common({kType, "equal_splits: bool = false"}),
        {"tensor: T", "splits: int32"},
        {"output: T", "received_splits: int32"},
-       &rows_and_splits},
-      {"HorovodBarrier", with_common({}), {}, {}, &no_outputs},
-      {"HorovodJoin", with_common({}), {}, {"last_joined: int32"}, &one_scalar},
-      {"HorovodRank", {"process_set_id: int = 0"}, {}, {"rank: int32"}, &one_scalar},
-      {"HorovodLocalRank", {}, {}, {"rank: int32"}, &one_scalar},
-      {"HorovodLocalSize", {}, {}, {"size: int32"}, &one_scalar},
-      {"HorovodSize", {"process_set_id: int = 0"}, {}, {"size: int32"}, &one_scalar},
-      {"HorovodProcessSetIncluded", {"process_set_id: int = 0"}, {}, {"included: int32"}, &one_scalar},
+       &rows_and_splits,
+       Performs{OpKind::kAlltoall}},
+      {"HorovodBarrier", with_common({}), {}, {}, &no_outputs, Performs{OpKind::kBarrier}},
+      {"HorovodJoin", with_common({}), {}, {"last_joined: int32"}, &one_scalar, Performs{OpKind::kJoin}},
+      {"HorovodRank", {"job: int = 0", "process_set_id: int = 0"}, {}, {"rank: int32"}, &one_scalar},
+      {"HorovodLocalRank", {"job: int = 0"}, {}, {"rank: int32"}, &one_scalar},
+      {"HorovodLocalSize", {"job: int = 0"}, {}, {"size: int32"}, &one_scalar},
+      {"HorovodSize", {"job: int = 0", "process_set_id: int = 0"}, {}, {"size: int32"}, &one_scalar},
+      {"HorovodProcessSetIncluded", {"job: int = 0", "process_set_id: int = 0"}, {}, {"included: int32"}, &one_scalar},
   };
 }
 

@@ -1,11 +1,19 @@
 // The operations as TensorFlow's graphs know them.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "bindings/tensorflow/tf_interface.h"
+#include "plan/collective.h"
 
 namespace hvd::tensorflow {
+
+// What a kernel does that is no question about the job.
+struct Performs {
+  OpKind kind;
+  bool grouped = false;
+};
 
 struct Definition {
   const char* name;
@@ -13,6 +21,7 @@ struct Definition {
   std::vector<const char*> inputs;
   std::vector<const char*> outputs;
   ShapeFunction shape;
+  std::optional<Performs> performs = std::nullopt;
 };
 
 [[nodiscard]] const std::vector<Definition>& definitions();

@@ -1,132 +1,106 @@
 #include "bindings/tensorflow/kernels.h"
 
+#include <array>
 #include <memory>
-#include <optional>
+#include <utility>
+#include <variant>
 
+#include "bindings/kernels/numbers.h"
 #include "bindings/tensorflow/attributes.h"
+#include "bindings/tensorflow/definitions.h"
 #include "bindings/tensorflow/done_callback.h"
 #include "bindings/tensorflow/execution.h"
-#include "bindings/tensorflow/job.h"
 #include "bindings/tensorflow/tensors.h"
 #include "bindings/tensorflow/tf_interface.h"
 
 namespace hvd::tensorflow {
 namespace {
 
+using Create = void* (*)(TF_OpKernelConstruction*);
+
 template <OpKind kKind, bool kGrouped>
 void* create(TF_OpKernelConstruction* construction) {
-  auto attributes = std::make_unique<Attributes>();
-  if (!read_attributes(construction, kKind, kGrouped, *attributes)) return nullptr;
-  return attributes.release();
+  auto call = std::make_unique<kernels::Call>();
+  if (!read_attributes(construction, kKind, kGrouped, *call)) return nullptr;
+  return call.release();
+}
+
+// TensorFlow hands nothing to a function that makes a kernel, so there is one for each kind.
+template <size_t... kNumbers>
+Create creator_of(Performs performs, std::index_sequence<kNumbers...> /*numbers*/) {
+  static constexpr std::array<Create, sizeof...(kNumbers)> kSingle{&create<static_cast<OpKind>(kNumbers), false>...};
+  static constexpr std::array<Create, sizeof...(kNumbers)> kGrouped{&create<static_cast<OpKind>(kNumbers), true>...};
+  return (performs.grouped ? kGrouped : kSingle).at(static_cast<size_t>(performs.kind));
 }
 
 void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  std::make_shared<Execution>(*static_cast<const Attributes*>(kernel), context, DoneCallback(done))->start();
+  const auto execution =
+      std::make_shared<Execution>(*static_cast<const kernels::Call*>(kernel), context, DoneCallback(done));
+  execution->start();
 }
 
-void destroy(void* kernel) { delete static_cast<Attributes*>(kernel); }
+void destroy(void* kernel) { delete static_cast<kernels::Call*>(kernel); }
 
-template <OpKind kKind, bool kGrouped = false>
-void register_collective(const char* op) {
+void register_builder(const char* op, TF_KernelBuilder* builder) {
   Status status;
-  tf.RegisterKernelBuilder(op, tf.NewAsyncKernelBuilder(op, "CPU", &create<kKind, kGrouped>, &compute, &destroy),
-                           status.get());
+  tf.RegisterKernelBuilder(op, builder, status.get());
   if (!status.ok()) note_problem(std::string(op) + ": " + tf.Message(status.get()));
+}
+
+void register_collective(const char* op, Performs performs) {
+  const Create create = creator_of(performs, std::make_index_sequence<kNumOpKinds>());
+  register_builder(op, tf.NewAsyncKernelBuilder(op, "CPU", create, &compute, &destroy));
 }
 
 // ---- Numbers of the job
 
-enum class Question : uint8_t { kRank, kLocalRank, kLocalSize, kSize, kIncluded };
+using kernels::Question;
 
-constexpr bool is_about_a_set(Question question) {
-  return question == Question::kRank || question == Question::kSize || question == Question::kIncluded;
-}
-
-// Numbers that stand for answers in HorovodProcessSetIncluded.
-constexpr int kNotInitialized = -1;
-constexpr int kUnknownSet = -3;
+struct Asked {
+  int64_t job = 0;
+  int64_t process_set = 0;
+};
 
 template <Question kQuestion>
 void* create_question(TF_OpKernelConstruction* construction) {
-  auto process_set = std::make_unique<int64_t>(0);
-  if constexpr (is_about_a_set(kQuestion)) {
-    Status status;
-    *process_set = integer_attribute(construction, "process_set_id", status);
-    if (!status.ok()) tf.OpKernelConstruction_Failure(construction, status.get());
-  }
-  return process_set.release();
-}
-
-void destroy_question(void* kernel) { delete static_cast<int64_t*>(kernel); }
-
-void refuse(TF_OpKernelContext* context, StatusCode code, const std::string& message) {
+  auto asked = std::make_unique<Asked>();
   Status status;
-  status.set(code, message);
-  tf.OpKernelContext_Failure(context, status.get());
+  asked->job = integer_attribute(construction, "job", status);
+  if constexpr (kernels::is_about_a_set(kQuestion)) {
+    asked->process_set = integer_attribute(construction, "process_set_id", status);
+  }
+  if (!status.ok()) tf.OpKernelConstruction_Failure(construction, status.get());
+  return asked.release();
 }
 
-int included(int64_t process_set) {
-  if (current_job() == nullptr) return kNotInitialized;
-  const auto members = find_process_set(process_set);
-  if (!members) return kUnknownSet;
-  return members->set_rank >= 0 ? 1 : 0;
-}
-
-// None, and the failure reported, if there is no answer.
-std::optional<int> answer(Question question, int64_t process_set, TF_OpKernelContext* context) {
-  if (question == Question::kIncluded) return included(process_set);
-  const auto job = current_job();
-  if (job == nullptr) {
-    refuse(context, kFailedPrecondition, "Horovod has not been initialized; call hvd.init() first");
-    return std::nullopt;
-  }
-  if (question == Question::kLocalRank) return job->local_rank;
-  if (question == Question::kLocalSize) return job->local_size;
-  const auto members = find_process_set(process_set);
-  const std::string set = "process set " + std::to_string(process_set);
-  if (!members) {
-    refuse(context, kInvalidArgument, set + " is not registered");
-    return std::nullopt;
-  }
-  if (question == Question::kSize) return static_cast<int>(members->ranks.size());
-  if (members->set_rank >= 0) return members->set_rank;
-  refuse(context, kInvalidArgument, "rank " + std::to_string(job->rank) + " does not belong to " + set);
-  return std::nullopt;
-}
+void destroy_question(void* kernel) { delete static_cast<Asked*>(kernel); }
 
 template <Question kQuestion>
 void compute_answer(void* kernel, TF_OpKernelContext* context) {
-  const std::optional<int> number = answer(kQuestion, *static_cast<const int64_t*>(kernel), context);
-  if (!number) return;
+  const auto& asked = *static_cast<const Asked*>(kernel);
+  const std::variant<int, kernels::Failure> answer = kernels::answer(kQuestion, asked.job, asked.process_set);
   Status status;
+  if (const auto* failure = std::get_if<kernels::Failure>(&answer)) {
+    status.set(code_of(*failure), failure->text);
+    return tf.OpKernelContext_Failure(context, status.get());
+  }
   const TensorPtr output(tf.AllocateOutput(context, 0, kTypeInt32, nullptr, 0, sizeof(int32_t), status.get()));
   if (!status.ok()) return tf.OpKernelContext_Failure(context, status.get());
-  *static_cast<int32_t*>(tf.TensorData(output.get())) = *number;
+  *static_cast<int32_t*>(tf.TensorData(output.get())) = std::get<int>(answer);
 }
 
 template <Question kQuestion>
 void register_question(const char* op) {
-  Status status;
-  tf.RegisterKernelBuilder(
-      op, tf.NewKernelBuilder(op, "CPU", &create_question<kQuestion>, &compute_answer<kQuestion>, &destroy_question),
-      status.get());
-  if (!status.ok()) note_problem(std::string(op) + ": " + tf.Message(status.get()));
+  register_builder(
+      op, tf.NewKernelBuilder(op, "CPU", &create_question<kQuestion>, &compute_answer<kQuestion>, &destroy_question));
 }
 
 }  // namespace
 
 void register_kernels() {
-  register_collective<OpKind::kAllreduce>("HorovodAllreduce");
-  register_collective<OpKind::kAllreduce, true>("HorovodGroupedAllreduce");
-  register_collective<OpKind::kReducescatter>("HorovodReducescatter");
-  register_collective<OpKind::kReducescatter, true>("HorovodGroupedReducescatter");
-  register_collective<OpKind::kAllgather>("HorovodAllgather");
-  register_collective<OpKind::kAllgather, true>("HorovodGroupedAllgather");
-  register_collective<OpKind::kBroadcast>("HorovodBroadcast");
-  register_collective<OpKind::kBroadcast, true>("HorovodGroupedBroadcast");
-  register_collective<OpKind::kAlltoall>("HorovodAlltoall");
-  register_collective<OpKind::kBarrier>("HorovodBarrier");
-  register_collective<OpKind::kJoin>("HorovodJoin");
+  for (const Definition& definition : definitions()) {
+    if (definition.performs) register_collective(definition.name, *definition.performs);
+  }
   register_question<Question::kRank>("HorovodRank");
   register_question<Question::kLocalRank>("HorovodLocalRank");
   register_question<Question::kLocalSize>("HorovodLocalSize");

@@ -51,8 +51,12 @@ HeldTensor::HeldTensor(TF_Tensor* held) : tensor(held) {
 }
 
 HvdBuffer HeldTensor::buffer() const {
-  return {tf.TensorData(tensor.get()), dtype_of(tf.TensorType(tensor.get())), static_cast<int32_t>(shape.size()),
-          shape.data()};
+  HvdBuffer buffer = {};
+  buffer.data = tf.TensorData(tensor.get());
+  buffer.dtype = dtype_of(tf.TensorType(tensor.get()));
+  buffer.num_dims = static_cast<int32_t>(shape.size());
+  buffer.shape = shape.data();
+  return buffer;
 }
 
 TensorPtr adopt(const HvdInterface& interface, const HvdBuffer& memory, void* reference) {

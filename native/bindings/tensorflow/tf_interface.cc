@@ -40,6 +40,9 @@ const TensorFlow& tf = lookup().functions;
 
 const std::string& problem() { return lookup().problem; }
 
+// For horovod.tensorflow.native_ops.
+extern "C" __attribute__((visibility("default"))) const char* horovod_tensorflow_problem() { return problem().c_str(); }
+
 void note_problem(const std::string& problem) {
   std::string& all = lookup().problem;
   all += (all.empty() ? "" : "; ") + problem;

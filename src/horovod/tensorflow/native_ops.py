@@ -38,6 +38,8 @@ COLLECTIVES = (
     "HorovodReducescatter",
     "HorovodGroupedReducescatter",
 )
+# The number that the attribute ``job`` of an operation has by default.
+DEFAULT_JOB = 0
 _NUMBERS = (
     "HorovodRank",
     "HorovodLocalRank",
@@ -73,20 +75,33 @@ def _load() -> tuple[Any, ctypes.CDLL]:
             f"horovod.tensorflow does not work with TensorFlow {tf.__version__}: {problem}. "
             "Install a newer TensorFlow 2; this was tried with 2.13 to 2.21"
         )
-    library.horovod_tensorflow_begin_job.argtypes = (
+    _declare(library)
+    mismatch = library.horovod_kernels_mismatch(_native.c_interface())
+    if mismatch:
+        raise ImportError(f"horovod.tensorflow cannot use {_LIBRARY}: {mismatch.decode()}")
+    return ops, library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """The signatures of the functions in ``native/bindings/kernels/exports.cc``."""
+    library.horovod_kernels_mismatch.argtypes = (ctypes.c_void_p,)
+    library.horovod_kernels_mismatch.restype = ctypes.c_char_p
+    library.horovod_kernels_begin_job.argtypes = (
+        ctypes.c_int64,
         ctypes.c_void_p,
         ctypes.c_void_p,
         *(ctypes.c_int,) * 3,
     )
-    library.horovod_tensorflow_set_process_set.argtypes = (
+    library.horovod_kernels_end_job.argtypes = (ctypes.c_int64,)
+    library.horovod_kernels_set_process_set.argtypes = (
+        ctypes.c_int64,
         ctypes.c_int64,
         ctypes.c_uint32,
         ctypes.POINTER(ctypes.c_int),
         ctypes.c_int,
         ctypes.c_int,
     )
-    library.horovod_tensorflow_forget_process_set.argtypes = (ctypes.c_int64,)
-    return ops, library
+    library.horovod_kernels_forget_process_set.argtypes = (ctypes.c_int64, ctypes.c_int64)
 
 
 def _run_in_any_order() -> None:
@@ -157,12 +172,13 @@ class _CurrentJob:
     def _follow(self) -> None:
         if self._world is not None:
             self._world = None
-            self._library.horovod_tensorflow_end_job()
+            self._library.horovod_kernels_end_job(DEFAULT_JOB)
         if len(self._jobs) != 1:
             return
         ((group, config),) = self._jobs.items()
         self._world = group
-        self._library.horovod_tensorflow_begin_job(
+        self._library.horovod_kernels_begin_job(
+            DEFAULT_JOB,
             _native.c_interface(),
             group.engine.c_reference(),
             config.rank,
@@ -177,13 +193,13 @@ class _CurrentJob:
             return
         ranks = (ctypes.c_int * group.size)(*group.ranks)
         set_rank = group.rank if group.is_member else -1
-        self._library.horovod_tensorflow_set_process_set(
-            number, group.process_set_id, ranks, group.size, set_rank
+        self._library.horovod_kernels_set_process_set(
+            DEFAULT_JOB, number, group.process_set_id, ranks, group.size, set_rank
         )
 
     def removed(self, world: Group, number: int) -> None:
         if world is self._world:
-            self._library.horovod_tensorflow_forget_process_set(number)
+            self._library.horovod_kernels_forget_process_set(DEFAULT_JOB, number)
 
 
 ops, _library = _load()
