@@ -7,7 +7,7 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "engine/devices.h"
+#include "engine/devices/devices.h"
 
 namespace nb = nanobind;
 

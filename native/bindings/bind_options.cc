@@ -4,8 +4,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <type_traits>
+
 #include "backend/mpi/mpi_process.h"
 #include "bindings/bindings.h"
+#include "bindings/keywords.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -18,6 +22,61 @@ LogSink log_sink_of(int least_level, bool with_time) {
   return [=](LogLevel level, const std::string& message) {
     if (static_cast<int>(level) >= least_level) log_to_stderr(level, message, with_time);
   };
+}
+
+struct Wanted {
+  EngineOptions engine = {};
+  int least_log_level = static_cast<int>(LogLevel::kWarning);
+  bool log_time = false;
+};
+
+using Option = Keyword<Wanted>;
+
+template <auto Field>
+void take(Wanted& wanted, nb::handle value) {
+  using Type = std::remove_reference_t<decltype(wanted.engine.*Field)>;
+  wanted.engine.*Field = nb::cast<Type>(value);
+}
+
+template <auto Field>
+void take_seconds(Wanted& wanted, nb::handle value) {
+  if (!value.is_none()) wanted.engine.*Field = from_seconds(nb::cast<double>(value));
+}
+
+void take_stack_dump(Wanted& wanted, nb::handle value) {
+  const auto [signal, fd, thread] = nb::cast<std::tuple<int, int, int>>(value);
+  wanted.engine.stack_dump = {signal, fd, thread};
+}
+
+constexpr std::array kOptions{
+    Option{"fusion_threshold", &take<&EngineOptions::fusion_threshold>},
+    Option{"cache_capacity", &take<&EngineOptions::cache_capacity>},
+    Option{"stall_check_time_s", &take_seconds<&EngineOptions::stall_check_time>},
+    Option{"stall_shutdown_time_s", &take_seconds<&EngineOptions::stall_shutdown_time>},
+    Option{"deadlock_timeout_s", &take_seconds<&EngineOptions::deadlock_timeout>},
+    Option{"rank_names", &take<&EngineOptions::rank_names>},
+    Option{"deterministic", &take<&EngineOptions::deterministic>},
+    Option{"least_log_level", [](Wanted& w, nb::handle v) { w.least_log_level = nb::cast<int>(v); }},
+    Option{"log_time", [](Wanted& w, nb::handle v) { w.log_time = nb::cast<bool>(v); }},
+    Option{"stack_dump", &take_stack_dump},
+    Option{"fuse_groups", &take<&EngineOptions::fuse_groups>},
+    Option{"core", &take<&EngineOptions::core>},
+    Option{"num_cores", &take<&EngineOptions::num_cores>},
+    Option{"autotune", &take<&EngineOptions::autotune>},
+    Option{"allreduce_algorithm",
+           [](Wanted& w, nb::handle v) { w.engine.plans.allreduce = algorithm_named(nb::cast<std::string>(v)); }},
+    Option{"costs", [](Wanted& w, nb::handle v) { w.engine.plans.costs = nb::cast<CostConstants>(v); }},
+    Option{"mpi", &take<&EngineOptions::mpi>},
+    Option{"gpu", &take<&EngineOptions::gpu>},
+};
+
+void construct_engine_options(EngineOptions* self, const nb::kwargs& keywords) {
+  Wanted wanted;
+  read_keywords("EngineOptions", kOptions, keywords, wanted);
+  EngineOptions& options = wanted.engine;
+  options.log = log_sink_of(wanted.least_log_level, wanted.log_time);
+  if (options.autotune) options.autotune->initial_threshold = options.fusion_threshold;
+  new (self) EngineOptions(std::move(options));
 }
 
 }  // namespace
@@ -37,43 +96,7 @@ void bind_options(nb::module_& module) {
           },
           nb::kw_only(), nb::arg("fixed") = false, nb::arg("warmup_samples") = 3, nb::arg("steps_per_sample") = 10,
           nb::arg("max_samples") = 20, nb::arg("log_path") = "");
-  nb::class_<EngineOptions>(module, "EngineOptions")
-      .def(
-          "__init__",
-          [](EngineOptions* self, size_t fusion_threshold, size_t cache_capacity,
-             std::optional<double> stall_check_time_s, double stall_shutdown_time_s, double deadlock_timeout_s,
-             std::vector<std::string> rank_names, bool deterministic, int least_log_level, bool log_time,
-             std::tuple<int, int, int> stack_dump, bool fuse_groups, int core, int num_cores,
-             std::optional<AutotuneOptions> autotune, const std::string& allreduce_algorithm,
-             const CostConstants& costs, std::shared_ptr<mpi::MpiWorld> mpi_world, std::optional<GpuOptions> gpu) {
-            auto* options = new (self) EngineOptions();
-            options->plans = {.allreduce = algorithm_named(allreduce_algorithm), .costs = costs};
-            options->fusion_threshold = fusion_threshold;
-            options->cache_capacity = cache_capacity;
-            if (stall_check_time_s) options->stall_check_time = from_seconds(*stall_check_time_s);
-            options->stall_shutdown_time = from_seconds(stall_shutdown_time_s);
-            options->deadlock_timeout = from_seconds(deadlock_timeout_s);
-            options->rank_names = std::move(rank_names);
-            options->deterministic = deterministic;
-            options->log = log_sink_of(least_log_level, log_time);
-            const auto [signal, fd, thread] = stack_dump;
-            options->stack_dump = {signal, fd, thread};
-            options->fuse_groups = fuse_groups;
-            options->core = core;
-            options->num_cores = num_cores;
-            if (autotune) autotune->initial_threshold = fusion_threshold;
-            options->autotune = std::move(autotune);
-            options->mpi = std::move(mpi_world);
-            options->gpu = std::move(gpu);
-          },
-          nb::kw_only(), nb::arg("fusion_threshold") = size_t{64} << 20, nb::arg("cache_capacity") = 1024,
-          nb::arg("stall_check_time_s") = nb::none(), nb::arg("stall_shutdown_time_s") = 0.0,
-          nb::arg("deadlock_timeout_s") = 0.0, nb::arg("rank_names") = std::vector<std::string>(),
-          nb::arg("deterministic") = false, nb::arg("least_log_level") = static_cast<int>(LogLevel::kWarning),
-          nb::arg("log_time") = false, nb::arg("stack_dump") = std::tuple<int, int, int>(),
-          nb::arg("fuse_groups") = true, nb::arg("core") = -1, nb::arg("num_cores") = 0,
-          nb::arg("autotune") = nb::none(), nb::arg("allreduce_algorithm") = "auto", nb::arg("costs") = CostConstants(),
-          nb::arg("mpi") = nb::none(), nb::arg("gpu") = nb::none());
+  nb::class_<EngineOptions>(module, "EngineOptions").def("__init__", &construct_engine_options, nb::arg("options"));
 }
 
 }  // namespace hvd::bindings

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bindings/c_reference.h"
-#include "engine/operation.h"
+#include "engine/submission/operation.h"
 
 struct HvdEngine {
   std::shared_ptr<hvd::Engine> engine;

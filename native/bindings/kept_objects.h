@@ -7,7 +7,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/operation.h"
+#include "engine/submission/operation.h"
 
 namespace hvd::bindings {
 

@@ -3,11 +3,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "bindings/kept_objects.h"
+#include "bindings/keywords.h"
 
 namespace nb = nanobind;
 
@@ -29,10 +28,7 @@ ReduceOp reduce_op_from(int number) {
   return static_cast<ReduceOp>(number);
 }
 
-struct Option {
-  std::string_view name;
-  void (*take)(SubmitRequest& request, nb::handle value);
-};
+using Option = Keyword<SubmitRequest>;
 
 // Those that a training step gives come first.
 constexpr std::array kOptions{
@@ -60,23 +56,6 @@ constexpr std::array kOptions{
     Option{"device", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
 };
 
-void take_option(SubmitRequest& request, nb::handle key, nb::handle value) {
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
-  if (text == nullptr) throw nb::python_error();
-  const std::string_view name(text, static_cast<size_t>(size));
-  const auto* const option =
-      std::find_if(kOptions.begin(), kOptions.end(), [&](const Option& candidate) { return candidate.name == name; });
-  if (option == kOptions.end()) {
-    throw nb::type_error(("submit() got an unexpected keyword argument '" + std::string(name) + "'").c_str());
-  }
-  try {
-    option->take(request, value);
-  } catch (const std::bad_cast&) {
-    throw nb::type_error(("submit(): " + std::string(name) + " cannot be " + nb::repr(value).c_str()).c_str());
-  }
-}
-
 }  // namespace
 
 std::string name_from(const nb::str& name) {
@@ -91,7 +70,7 @@ std::string name_from(const nb::str& name) {
 
 SubmitRequest request_from(const nb::kwargs& options) {
   SubmitRequest request;
-  for (const auto& [key, value] : options) take_option(request, key, value);
+  read_keywords("submit", kOptions, options, request);
   return request;
 }
 

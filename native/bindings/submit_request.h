@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "engine/operation.h"
+#include "engine/submission/operation.h"
 
 namespace hvd::bindings {
 

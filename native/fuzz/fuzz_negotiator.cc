@@ -1,5 +1,5 @@
 // The coordinator: members announce what they like, in any order, join, and leave.
-#include "engine/negotiator.h"
+#include "engine/agreement/negotiator.h"
 #include "fuzz/messages.h"
 
 namespace {

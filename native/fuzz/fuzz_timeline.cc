@@ -1,6 +1,6 @@
 // Records of a rank for the timeline: any bytes become lines of JSON or an Error.
-#include "engine/timeline.h"
-#include "engine/timeline_writer.h"
+#include "engine/timeline/timeline.h"
+#include "engine/timeline/timeline_writer.h"
 #include "fuzz/input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

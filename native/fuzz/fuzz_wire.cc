@@ -1,5 +1,5 @@
 // Control messages: any bytes are a message or an Error, and what was decoded is encoded to the same again.
-#include "engine/control.h"
+#include "engine/messages/control.h"
 #include "fuzz/input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "engine/control.h"
+#include "engine/messages/control.h"
 #include "fuzz/input.h"
 
 namespace hvd::fuzz {

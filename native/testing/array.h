@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/operation.h"
+#include "engine/submission/operation.h"
 
 namespace hvd::testing {
 

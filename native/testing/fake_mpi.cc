@@ -391,6 +391,7 @@ int ireduce_scatter(const void* input, void* output, const Count* counts, mpi::D
   return mpi::kSuccess;
 }
 
+// NOLINTNEXTLINE(readability-function-size): as MPI has it
 int iallgatherv(const void* input, Count count, mpi::Datatype /*input_type*/, void* output, const Count* counts,
                 const mpi::Aint* offsets, mpi::Datatype /*output_type*/, mpi::Comm comm, mpi::Request* request) {
   const std::lock_guard lock(mutex);
@@ -409,6 +410,7 @@ int iallgatherv(const void* input, Count count, mpi::Datatype /*input_type*/, vo
 }
 
 // Each rank gives all that it sends, one part after the other, in the order of ranks; the parts' sizes come first.
+// NOLINTNEXTLINE(readability-function-size): as MPI has it
 int ialltoallv(const void* input, const Count* input_counts, const mpi::Aint* input_offsets,
                mpi::Datatype /*input_type*/, void* output, const Count* output_counts, const mpi::Aint* output_offsets,
                mpi::Datatype /*output_type*/, mpi::Comm comm, mpi::Request* request) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "engine/operation.h"
+#include "engine/submission/operation.h"
 
 namespace hvd::testing {
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <sstream>
 
-#include "engine/autotuner.h"
-#include "engine/fuser.h"
+#include "engine/agreement/fuser.h"
+#include "engine/execution/autotuner.h"
 #include "testing/check.h"
 
 namespace hvd {

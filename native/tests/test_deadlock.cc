@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/deadlock.h"
+#include "engine/watch/deadlock.h"
 #include "testing/array.h"
 #include "testing/check.h"
 #include "testing/log.h"

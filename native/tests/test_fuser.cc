@@ -1,6 +1,6 @@
 #include <random>
 
-#include "engine/fuser.h"
+#include "engine/agreement/fuser.h"
 #include "testing/check.h"
 
 namespace hvd {

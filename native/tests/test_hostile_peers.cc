@@ -2,8 +2,8 @@
 // nothing that it says leads to memory that is not there, and nobody waits for ever.
 #include <cstring>
 
+#include "engine/agreement/negotiator.h"
 #include "engine/engine.h"
-#include "engine/negotiator.h"
 #include "testing/check.h"
 #include "testing/log.h"
 #include "testing/world.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/negotiator.h"
+#include "engine/agreement/negotiator.h"
 #include "testing/check.h"
 #include "testing/manual_clock.h"
 

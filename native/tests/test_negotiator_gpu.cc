@@ -1,5 +1,5 @@
-#include "engine/check.h"
-#include "engine/negotiator.h"
+#include "engine/agreement/negotiator.h"
+#include "engine/submission/check.h"
 #include "testing/check.h"
 
 namespace hvd::testing {

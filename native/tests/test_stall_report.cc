@@ -1,6 +1,6 @@
 #include <mutex>
 
-#include "engine/stall_report.h"
+#include "engine/watch/stall_report.h"
 #include "testing/array.h"
 #include "testing/check.h"
 #include "testing/log.h"

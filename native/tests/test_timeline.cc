@@ -4,9 +4,9 @@
 #include <memory>
 #include <random>
 
-#include "engine/clock_offset.h"
-#include "engine/timeline.h"
-#include "engine/timeline_json.h"
+#include "engine/timeline/clock_offset.h"
+#include "engine/timeline/timeline.h"
+#include "engine/timeline/timeline_json.h"
 #include "testing/check.h"
 #include "testing/manual_clock.h"
 

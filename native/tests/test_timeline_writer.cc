@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "base/fd.h"
-#include "engine/timeline.h"
-#include "engine/timeline_writer.h"
+#include "engine/timeline/timeline.h"
+#include "engine/timeline/timeline_writer.h"
 #include "test_timeline.h"
 #include "testing/check.h"
 #include "testing/manual_clock.h"

@@ -1,6 +1,6 @@
 #include <random>
 
-#include "engine/control.h"
+#include "engine/messages/control.h"
 #include "testing/check.h"
 
 namespace hvd {

@@ -30,6 +30,20 @@ ALLOWED = {
 }
 LAYERS = sorted(ALLOWED)
 
+# The parts of the engine: each may include those in front of it, and none the engine itself.
+ENGINE_PARTS = [
+    "messages",
+    "submission",
+    "timeline",
+    "devices",
+    "execution",
+    "agreement",
+    "watch",
+    "driver",
+]
+MOST_ENGINE_METHODS = 25
+MOST_ENGINE_MEMBERS = 15
+
 PYTHON_HEADERS = re.compile(r"^(Python\.h|nanobind/.*|pybind11/.*|dlpack/.*)$")
 FRAMEWORK_HEADERS = re.compile(
     r"^(torch|ATen|c10|tensorflow|tsl|xla|mxnet)/|^(mpi|nccl|rccl|cuda|cuda_runtime|cublas.*)\.h$"
@@ -172,3 +186,78 @@ def reachable_layers(folder: str) -> set[str]:
 @pytest.mark.parametrize("folder", LAYERS)
 def test_the_link_graph_is_the_include_rule(folder: str) -> None:
     assert reachable_layers(folder) == ALLOWED[folder]
+
+
+def part_of(header: str) -> str:
+    """The part of the engine that a header, by path from native/, belongs to; else its name."""
+    return header.removeprefix("engine/").partition("/")[0]
+
+
+def includes_out_of_order(path: Path, part: str) -> list[str]:
+    """The headers of the engine that a file of a part must not include."""
+    allowed = ENGINE_PARTS[: ENGINE_PARTS.index(part) + 1]
+    headers = [header for header in includes(path) if header.startswith("engine/")]
+    return [header for header in headers if part_of(header) not in allowed]
+
+
+def test_the_engine_consists_of_its_parts() -> None:
+    folder = NATIVE / "engine"
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == set(ENGINE_PARTS)
+    files = {path.name for path in folder.iterdir() if path.is_file()}
+    assert files == {"CMakeLists.txt", "engine.cc", "engine.h", "options.h"}
+
+
+@pytest.mark.parametrize("part", ENGINE_PARTS)
+def test_parts_of_the_engine_include_each_other_in_one_direction(part: str) -> None:
+    files = [path for path in sources() if path.is_relative_to(NATIVE / "engine" / part)]
+    assert files
+    wrong = [f"{path}: {header}" for path in files for header in includes_out_of_order(path, part)]
+    assert not wrong, report(wrong)
+
+
+def test_an_include_against_the_order_is_noticed(tmp_path: Path) -> None:
+    source = tmp_path / "queue.cc"
+    source.write_text(
+        '#include "engine/engine.h"\n#include "engine/watch/watch.h"\n'
+        '#include "engine/messages/request.h"\n#include "engine/submission/check.h"\n'
+    )
+    assert includes_out_of_order(source, "submission") == [
+        "engine/engine.h",
+        "engine/watch/watch.h",
+    ]
+
+
+def class_size(text: str, name: str) -> tuple[int, int]:
+    """How many functions, and how many data members, the class declares."""
+    body = re.sub(r"//[^\n]*", "", text).split(f"class {name} {{", 1)[1].split("\n};", 1)[0]
+    while re.search(r"\{[^{}]*\}", body):  # what functions do, and what members begin with
+        body = re.sub(r"\s*(?:\{[^{}]*\};?)", ";", body)
+    declared = re.sub(r"\b(?:public|private|protected):", "", body).split(";")
+    declarations = [" ".join(each.split()) for each in declared if each.strip()]
+    functions = [each for each in declarations if "(" in each]
+    return len(functions), len(declarations) - len(functions)
+
+
+def test_the_class_that_a_caller_sees_is_small() -> None:
+    methods, members = class_size((NATIVE / "engine" / "engine.h").read_text(), "Engine")
+    assert 15 <= methods <= MOST_ENGINE_METHODS
+    assert 5 <= members <= MOST_ENGINE_MEMBERS
+
+
+def test_functions_and_members_of_a_class_are_told_apart() -> None:
+    text = """
+class Small {
+ public:
+  Small(int a, int b);  // not; these
+  [[nodiscard]] int a() const { return a_; }
+  bool wait(Time until) {
+    if (a_ > 0) { return true; }
+    return false;
+  }
+
+ private:
+  int a_ = 0;
+  std::atomic<bool> b_{false};
+};
+"""
+    assert class_size(text, "Small") == (3, 2)

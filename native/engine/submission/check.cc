@@ -1,0 +1,175 @@
+#include "engine/submission/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "plan/plan.h"
+
+namespace hvd {
+namespace {
+
+// What one tensor, or one result, can have: more than any machine, and far from where arithmetic wraps.
+constexpr int64_t kMostBytes = int64_t{1} << 46;
+
+// Bytes of a tensor, or nothing if its shape is none.
+std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
+  auto bytes = static_cast<int64_t>(size_of(tensor.dtype));
+  for (const int64_t extent : tensor.shape) {
+    if (extent < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes) || bytes > kMostBytes) {
+      return std::nullopt;
+    }
+  }
+  return bytes;
+}
+
+[[noreturn]] void refuse(const Operation& operation, const std::string& what) {
+  throw Error(ErrorKind::kUsage, operation.spec.name + ": " + what);
+}
+
+// What old scripts catch as NotImplementedError, RuntimeError or ValueError.
+[[noreturn]] void refuse_unsupported(const Operation& operation, const std::string& what) {
+  throw Error(ErrorKind::kUnsupported, operation.spec.name + ": " + what);
+}
+
+void check_outputs(const Operation& operation, const std::vector<int>& members, int set_rank) {
+  const bool scattered = traits_of(operation.spec.kind).scatters;
+  if (operation.request.outputs.size() != operation.request.inputs.size())
+    refuse(operation, "needs one output for each input");
+  for (size_t i = 0; i < operation.request.inputs.size(); ++i) {
+    Shape expected = operation.request.inputs[i].shape;
+    if (scattered) expected.front() = share_of(expected.front(), set_rank, static_cast<int>(members.size())).size();
+    const Buffer& output = operation.request.outputs[i];
+    if (output.dtype == operation.request.inputs[i].dtype && output.shape == expected) continue;
+    refuse(operation, "the output must be " + std::string(name_of(operation.request.inputs[i].dtype)) + " " +
+                          to_string(expected) + ", but is " + std::string(name_of(output.dtype)) + " " +
+                          to_string(output.shape));
+  }
+}
+
+void check_splits(Operation& operation, size_t num_members) {
+  if (operation.request.inputs.size() != 1) refuse(operation, "alltoall takes one tensor");
+  const int64_t num_rows = operation.request.inputs.front().shape.front();
+  if (operation.request.splits) {
+    operation.state.splits = *operation.request.splits;
+  } else {
+    const auto members = static_cast<int64_t>(num_members);
+    if (num_rows % members != 0) {
+      refuse(operation, "without splits the first dimension, " + std::to_string(num_rows) +
+                            ", must be a multiple of the number of ranks, " + std::to_string(members));
+    }
+    operation.state.splits.assign(num_members, num_rows / members);
+  }
+  if (operation.state.splits.size() != num_members) {
+    refuse(operation, "has " + std::to_string(operation.state.splits.size()) +
+                          " splits, but the size of its process set is " + std::to_string(num_members));
+  }
+  if (std::any_of(operation.state.splits.begin(), operation.state.splits.end(),
+                  [](int64_t split) { return split < 0; })) {
+    refuse(operation, "a split is negative");
+  }
+  const int64_t sum = std::accumulate(operation.state.splits.begin(), operation.state.splits.end(), int64_t{0});
+  if (sum > num_rows) {
+    refuse(operation, "the splits sum up to " + std::to_string(sum) + ", more than the first dimension, " +
+                          std::to_string(num_rows));
+  }
+}
+
+void check_reduce_op(const Operation& operation) {
+  const ReduceOp op = operation.spec.reduce_op;
+  const bool all_floating = std::all_of(operation.request.inputs.begin(), operation.request.inputs.end(),
+                                        [](const Buffer& input) { return is_floating(input.dtype); });
+  const OpTraits traits = traits_of(operation.spec.kind);
+  if (traits.sums_only && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
+    refuse_unsupported(operation,
+                       std::string(traits.name) + " supports Sum and Average only, not " + std::string(name_of(op)));
+  }
+  if (op == ReduceOp::kAdasum && !all_floating) {
+    refuse_unsupported(operation, "Adasum needs tensors of a floating type");
+  }
+  if (operation.spec.weighted) {
+    if (op != ReduceOp::kAverage) refuse(operation, "weight needs op=Average");
+    if (!all_floating) refuse(operation, "weight needs tensors of a floating type");
+    const double weight = operation.request.weight.value_or(1.0);
+    if (!(weight >= 0.0) || std::isinf(weight)) {
+      refuse(operation, "weight must be finite and not negative, but is " + std::to_string(weight));
+    }
+  }
+}
+
+}  // namespace
+
+void check_operation(Operation& operation, const std::vector<int>& members) {
+  const OpKind kind = operation.spec.kind;
+  if ((operation.spec.name == kJoinName) != (kind == OpKind::kJoin)) {
+    refuse(operation, std::string("the name ") + kJoinName + " belongs to join, which has no other");
+  }
+  const OpTraits traits = traits_of(kind);
+  if (!traits.moves_data) return;
+  if (operation.request.inputs.empty()) refuse(operation, "needs at least one tensor");
+  operation.spec.on_gpu = operation.gpu.device != kCpuDevice;
+  for (const Buffer& input : operation.request.inputs) {
+    operation.spec.tensors.push_back({input.dtype, input.shape});
+    if (traits.by_rows && input.shape.empty()) {
+      refuse(operation, std::string(name_of(kind)) + " works along the first dimension, but the tensor is a scalar");
+    }
+  }
+  if (traits.reduces) check_reduce_op(operation);
+  if (kind == OpKind::kAlltoall) check_splits(operation, members.size());
+  if (kind == OpKind::kBroadcast && std::find(members.begin(), members.end(), operation.spec.root) == members.end()) {
+    refuse(operation, "root rank " + std::to_string(operation.spec.root) + " is not a member of the process set");
+  }
+  if (traits.fills_outputs) check_outputs(operation, members, operation.state.set_rank);
+}
+
+int common_device(const Operation& operation) {
+  std::vector<int> devices;
+  for (const Buffer& input : operation.request.inputs) devices.push_back(input.device);
+  for (const Buffer& output : operation.request.outputs) devices.push_back(output.device);
+  if (devices.empty()) return kCpuDevice;
+  const auto other =
+      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
+  if (other == devices.end()) return devices.front();
+  const auto place = [](int device) {
+    return device == kCpuDevice ? std::string("the CPU") : "cuda:" + std::to_string(device);
+  };
+  refuse(operation, "all tensors of one operation must be on one device, but some are on " + place(devices.front()) +
+                        " and others on " + place(*other) +
+                        ". Move them, or submit those of each device by themselves");
+}
+
+void check_received(const RequestSpec& spec, const std::string& from) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kInternal, from + " sent a request that no rank can submit: " + spec.name + " " + what +
+                                          ". It runs another version, or its memory is damaged");
+  };
+  if ((spec.name == kJoinName) != (spec.kind == OpKind::kJoin)) refuse("takes the name of join");
+  const OpTraits traits = traits_of(spec.kind);
+  if (!traits.moves_data) {
+    if (!spec.tensors.empty() || spec.on_gpu) refuse("has tensors, but moves no data");
+    return;
+  }
+  if (spec.tensors.empty()) refuse("has no tensor");
+  if (spec.kind == OpKind::kAlltoall && spec.tensors.size() != 1) refuse("has more than one tensor");
+  const bool needs_floats = spec.weighted || spec.reduce_op == ReduceOp::kAdasum;
+  int64_t total = 0;
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (traits.by_rows && tensor.shape.empty()) refuse("is a scalar without rows");
+    const std::optional<int64_t> bytes = bytes_of(tensor);
+    total += bytes.value_or(0);
+    if (!bytes || total > kMostBytes) refuse("has the impossible shape " + to_string(tensor.shape));
+    if (needs_floats && !is_floating(tensor.dtype)) refuse("is not of a floating type");
+  }
+}
+
+bool are_rows(const std::vector<int64_t>& rows, int64_t bytes_per_row) {
+  int64_t total = 0;
+  return std::all_of(rows.begin(), rows.end(), [&](int64_t count) {
+    int64_t bytes = 0;
+    return count >= 0 && !__builtin_mul_overflow(count, std::max<int64_t>(bytes_per_row, 1), &bytes) &&
+           !__builtin_add_overflow(total, bytes, &total) && total <= kMostBytes;
+  });
+}
+
+}  // namespace hvd

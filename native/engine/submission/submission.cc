@@ -1,0 +1,207 @@
+#include "engine/submission/submission.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "engine/submission/check.h"
+
+namespace hvd {
+namespace {
+
+void check_shared_memory(const Operation& operation) {
+  if (operation.request.process_set != 0) {
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": memory is shared by all ranks of the job");
+  }
+  if (operation.spec.ranks.size() != 1 || operation.spec.ranks.front() <= 0) {
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": needs a positive number of bytes");
+  }
+}
+
+}  // namespace
+
+Submission::Submission(const JobInfo& job, const Doorbell& doorbell, Counters& counters)
+    : job_(job), counters_(counters), queue_(Queue{.doorbell = &doorbell}) {}
+
+void Submission::describe(Operation& operation) {
+  const SubmitRequest& request = operation.request;
+  RequestSpec& spec = operation.spec;
+  spec.kind = request.kind;
+  spec.reduce_op = request.reduce_op;
+  spec.prescale = request.prescale;
+  spec.postscale = request.postscale;
+  spec.root = request.root;
+  spec.weighted = request.weight.has_value();
+  spec.ranks = request.ranks;
+  spec.divide_by_initial_world_size = request.divide_by_initial_world_size;
+  if (request.name) {
+    spec.name = request.prefix.empty() ? *request.name : request.prefix + "." + *request.name;
+    return;
+  }
+  spec.name = (request.prefix.empty() ? name_of(request.kind) : request.prefix) + std::string(".noname");
+  // There is one barrier, and one join, of a process set at a time, so that they have one name.
+  if (request.kind == OpKind::kBarrier || request.kind == OpKind::kJoin) return;
+  spec.cacheable = false;
+}
+
+// Ranks that had joined have not counted what the others did meanwhile, so all count anew after a join.
+void Submission::count(Operation& operation) {
+  if (operation.spec.cacheable) return;
+  const Locked<Queue> queue = queue_.lock();
+  const auto found = queue->memberships.find(operation.request.process_set);
+  const bool known = found != queue->memberships.end();
+  operation.spec.unnamed = known ? found->second.num_joins << 32 | ++found->second.num_unnamed : 1;
+  operation.spec.name += "." + std::to_string(operation.spec.unnamed);
+}
+
+void Submission::submit(const std::shared_ptr<Operation>& operation) {
+  const Locked<Queue> queue = queue_.lock();
+  refuse_if_ended(*queue, *operation);
+  check(*queue, membership_of(*queue, *operation), *operation);
+  operation->state.submitted = job_.clock->now();
+  queue->last.name = operation->spec.name;
+  queue->last.call_site = operation->request.call_site;
+  queue->last.time = operation->state.submitted;
+  const uint64_t thread = pthread_self();
+  if (std::exchange(queue->last_submitter, thread) != thread) queue->submitters.insert(thread);
+  queue->operations.push_back(operation);
+  counters_.submitted.fetch_add(1, std::memory_order_relaxed);
+  if (operation->request.waits_next) {
+    queue->doorbell->note();
+  } else {
+    queue->doorbell->ring();
+  }
+}
+
+void Submission::refuse_if_ended(const Operation& operation) const { refuse_if_ended(*queue_.lock(), operation); }
+
+void Submission::refuse_if_ended(const Queue& queue, const Operation& operation) {
+  const std::string& name = operation.spec.name;
+  if (queue.failure) throw Error(queue.failure->kind(), name + " was not submitted: " + queue.failure->what());
+  if (!queue.closing) return;
+  throw Error(ErrorKind::kShutDown, name + " was not submitted: Horovod has been shut down here");
+}
+
+Submission::Membership& Submission::membership_of(Queue& queue, const Operation& operation) const {
+  const auto found = queue.memberships.find(operation.request.process_set);
+  if (found == queue.memberships.end() || found->second.closing) {
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": its process set does not exist; it was removed");
+  }
+  if (found->second.set_rank < 0) {
+    std::string members;
+    for (const int member : found->second.members) members += (members.empty() ? "" : ", ") + std::to_string(member);
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": " + job_.name_of_rank(job_.rank) +
+                                       " is not a member of the process set of ranks " + members);
+  }
+  return found->second;
+}
+
+void Submission::check(Queue& queue, Membership& set, Operation& operation) const {
+  operation.state.set_rank = set.set_rank;
+  check_operation(operation, set.members);
+  operation.state.digest = operation.spec.digest();
+  if (const auto first = set.names_in_flight.find(operation.spec.name); first != set.names_in_flight.end()) {
+    throw Error(ErrorKind::kDuplicateName, operation.spec.name + " is still in flight" +
+                                               (first->second.empty() ? "" : ", submitted at " + first->second) +
+                                               "; wait for it, or give the second operation another name");
+  }
+  const OpKind kind = operation.spec.kind;
+  if (kind == OpKind::kShareMemory) check_shared_memory(operation);
+  const bool changes_sets = kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet;
+  if (changes_sets && operation.request.process_set != 0) {
+    throw Error(ErrorKind::kUsage, operation.spec.name + ": process sets are changed by all ranks of the job");
+  }
+  if (kind == OpKind::kAddProcessSet) check_new_process_set(queue, operation);
+  if (kind == OpKind::kRemoveProcessSet) check_removal(queue, operation);
+  set.names_in_flight.emplace(operation.spec.name, operation.request.call_site);
+}
+
+void Submission::check_new_process_set(const Queue& queue, const Operation& operation) const {
+  const std::vector<int64_t>& ranks = operation.spec.ranks;
+  const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kUsage, "add_process_set: " + what); };
+  if (ranks.empty()) refuse("a process set needs at least one rank");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= job_.size) {
+      refuse("rank " + std::to_string(ranks[i]) + " does not exist; the size of the job is " +
+             std::to_string(job_.size));
+    }
+    if (i > 0 && ranks[i] == ranks[i - 1]) refuse("rank " + std::to_string(ranks[i]) + " is in the list twice");
+    if (i > 0 && ranks[i] < ranks[i - 1]) refuse("the ranks must rise");
+  }
+  for (const auto& [id, membership] : queue.memberships) {
+    if (std::equal(ranks.begin(), ranks.end(), membership.members.begin(), membership.members.end())) {
+      refuse("there is a process set of these ranks already");
+    }
+  }
+}
+
+// From now on nothing more may be submitted to the set here.
+void Submission::check_removal(Queue& queue, const Operation& operation) {
+  const std::vector<int64_t>& ids = operation.spec.ranks;
+  const auto found =
+      ids.size() == 1 ? queue.memberships.find(static_cast<uint32_t>(ids.front())) : queue.memberships.end();
+  if (found == queue.memberships.end() || found->first == 0 || found->second.closing) {
+    throw Error(ErrorKind::kUsage,
+                "remove_process_set: there is no such process set, or it is the one of all ranks, which stays");
+  }
+  found->second.closing = true;
+}
+
+void Submission::wake() {
+  const Locked<Queue> queue = queue_.lock();
+  if (queue->doorbell != nullptr) queue->doorbell->ring();  // also while closing: the thread may rely on it
+}
+
+std::vector<std::shared_ptr<Operation>> Submission::take() { return std::exchange(queue_.lock()->operations, {}); }
+
+void Submission::release(const Operation& operation, bool failed) {
+  const Locked<Queue> queue = queue_.lock();
+  const auto set = queue->memberships.find(operation.request.process_set);
+  if (set != queue->memberships.end()) {
+    set->second.names_in_flight.erase(operation.spec.name);
+    if (operation.spec.kind == OpKind::kJoin) {
+      ++set->second.num_joins;
+      set->second.num_unnamed = 0;
+    }
+  }
+  if (failed && operation.spec.kind == OpKind::kRemoveProcessSet) {  // the ranks did not agree: it stays
+    queue->memberships.at(static_cast<uint32_t>(operation.spec.ranks.front())).closing = false;
+  }
+}
+
+void Submission::add_process_set(uint32_t id, std::vector<int> members, int set_rank) {
+  queue_.lock()->memberships[id] = {.members = std::move(members), .set_rank = set_rank};
+}
+
+void Submission::remove_process_set(uint32_t id) { queue_.lock()->memberships.erase(id); }
+
+bool Submission::is_idle(uint32_t set) const { return queue_.lock()->memberships.at(set).names_in_flight.empty(); }
+
+Submission::Last Submission::last() const { return queue_.lock()->last; }
+
+std::optional<std::set<uint64_t>> Submission::submitters_if_empty() const {
+  const Locked<const Queue> queue = queue_.lock();
+  return queue->operations.empty() ? std::optional(queue->submitters) : std::nullopt;
+}
+
+std::vector<std::shared_ptr<Operation>> Submission::fail(const Error& error) {
+  const Locked<Queue> queue = queue_.lock();
+  queue->failure = error;
+  return std::exchange(queue->operations, {});
+}
+
+std::optional<Error> Submission::failure() const { return queue_.lock()->failure; }
+
+void Submission::close(const std::string& reason) {
+  const Locked<Queue> queue = queue_.lock();
+  queue->closing = reason;
+  queue->doorbell->ring();
+}
+
+std::optional<std::string> Submission::closing() const { return queue_.lock()->closing; }
+
+bool Submission::is_closing() const { return queue_.lock()->closing.has_value(); }
+
+void Submission::forget_doorbell() { queue_.lock()->doorbell = nullptr; }
+
+}  // namespace hvd

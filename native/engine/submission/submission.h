@@ -1,0 +1,96 @@
+// What callers hand over: each operation gets its name, is checked as far as one rank can, and waits in a queue until
+// the engine takes it. Thread-safe; nothing here waits for anything but its own lock.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/messages/job_info.h"
+#include "engine/submission/counters.h"
+#include "engine/submission/locked.h"
+#include "engine/submission/operation.h"
+#include "transport/doorbell.h"
+
+namespace hvd {
+
+class Submission {
+ public:
+  struct Last {
+    std::string name;
+    std::string call_site;
+    TimePoint time;
+  };
+
+  Submission(const JobInfo& job, const Doorbell& doorbell, Counters& counters);
+
+  // Writes down what the ranks are to agree on, the tensors excepted.
+  static void describe(Operation& operation);
+  // Completes the name of an operation without one: the same number on all ranks that submit in one order.
+  void count(Operation& operation);
+  // Queues the operation and rings. Throws Error if it is not valid, or if the engine has ended.
+  void submit(const std::shared_ptr<Operation>& operation);
+  // Throws Error if submit() would, because the engine has ended.
+  void refuse_if_ended(const Operation& operation) const;
+  // Rings, so that the engine's thread looks for work.
+  void wake();
+
+  // For the thread that drives: all that waits.
+  [[nodiscard]] std::vector<std::shared_ptr<Operation>> take();
+  // The operation has ended: its name is free again.
+  void release(const Operation& operation, bool failed);
+  void add_process_set(uint32_t id, std::vector<int> members, int set_rank);
+  void remove_process_set(uint32_t id);
+  // Whether no operation of the set is in flight here.
+  [[nodiscard]] bool is_idle(uint32_t set) const;
+  [[nodiscard]] Last last() const;
+  // The threads that have ever submitted, by pthread_self(), unless something waits in the queue.
+  [[nodiscard]] std::optional<std::set<uint64_t>> submitters_if_empty() const;
+
+  // From now on every submission is refused with this error; returns what waited.
+  [[nodiscard]] std::vector<std::shared_ptr<Operation>> fail(const Error& error);
+  [[nodiscard]] std::optional<Error> failure() const;
+  // From now on every submission is refused, and the engine's thread ends; rings.
+  void close(const std::string& reason);
+  [[nodiscard]] std::optional<std::string> closing() const;
+  [[nodiscard]] bool is_closing() const;
+  // The doorbell is about to go.
+  void forget_doorbell();
+
+ private:
+  // What submitters need to know of a process set.
+  struct Membership {
+    std::vector<int> members;
+    int set_rank = -1;
+    std::unordered_map<std::string, std::string> names_in_flight = {};  // and the call site of each
+    bool closing = false;                                               // its removal has been submitted here
+    uint64_t num_unnamed = 0;                                           // operations since the last join
+    uint64_t num_joins = 0;
+  };
+  struct Queue {
+    const Doorbell* doorbell;  // until the engine is closed
+    std::vector<std::shared_ptr<Operation>> operations = {};
+    std::map<uint32_t, Membership> memberships = {};  // by engine id of the set
+    Last last = {};
+    std::set<uint64_t> submitters = {};  // threads, by pthread_self()
+    uint64_t last_submitter = 0;
+    std::optional<Error> failure = {};
+    std::optional<std::string> closing = {};  // why
+  };
+
+  static void refuse_if_ended(const Queue& queue, const Operation& operation);
+  [[nodiscard]] Membership& membership_of(Queue& queue, const Operation& operation) const;
+  void check(Queue& queue, Membership& set, Operation& operation) const;
+  void check_new_process_set(const Queue& queue, const Operation& operation) const;
+  static void check_removal(Queue& queue, const Operation& operation);
+
+  const JobInfo& job_;
+  Counters& counters_;
+  Guarded<Queue> queue_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,95 @@
+// Stalls: operations that do not become ready or do not go on, the ranks that are missing, and where those are. For the
+// thread that drives.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/agreement/agreement.h"
+#include "engine/execution/executions.h"
+#include "engine/messages/control.h"
+#include "engine/messages/job_info.h"
+#include "engine/submission/submission.h"
+#include "engine/watch/position.h"
+#include "transport/transport.h"
+
+namespace hvd {
+
+struct WatchOptions {
+  std::optional<Duration> stall_check_time;         // none: as the pace of the job suggests; zero: never
+  Duration stall_shutdown_time = Duration::zero();  // zero: never
+  Duration deadlock_timeout = Duration::zero();     // zero: never
+};
+
+class Watch {
+ public:
+  // The parts that it looks at.
+  struct Neighbors {
+    const JobInfo& job;
+    const Transport& transport;
+    ControlPlane& control;
+    const Submission& submission;
+    const Agreement& agreement;
+    const Executions& executions;
+    Position& position;
+  };
+
+  Watch(Neighbors neighbors, WatchOptions options) : with_(neighbors), options_(options) {}
+
+  // Reports stalls when it is time, and goes on with questions. Throws Error (kStalled) if the job is to end.
+  void check();
+  // Another rank wants to know where this one is.
+  void note_question(int peer);
+  // Another rank says where it is.
+  void note_position(int peer, const Message& message);
+  // How long nothing has to be checked, if anything is to be.
+  [[nodiscard]] std::optional<Duration> until_check() const;
+  // Whether questions or answers are under way.
+  [[nodiscard]] bool inquires() const { return inquiry_ || !inquirers_.empty(); }
+
+ private:
+  // A question to other ranks where they are, and what to do with the answers.
+  struct Inquiry {
+    enum class Purpose : uint8_t { kDeadlock, kDeadlockEnds, kStall, kStallEnds, kCoordinator, kStuck };
+    Purpose purpose = Purpose::kStall;
+    uint32_t set = 0;
+    std::vector<Stall> stalls;
+    std::string headline;
+    bool executing = false;                                // the operation is being executed
+    std::map<int, std::optional<PositionReport>> answers;  // by global rank
+    TimePoint until;
+  };
+
+  [[nodiscard]] bool watches() const { return options_.stall_check_time != Duration::zero(); }
+  [[nodiscard]] Duration patience_of(const ProcessSet& set) const;
+  [[nodiscard]] ProcessSet* find_set(uint32_t id) const { return with_.agreement.find(id); }
+
+  // Finds what stands still.
+  void check_stalls_of(ProcessSet& set, TimePoint now);
+  void check_coordinator_of(ProcessSet& set, TimePoint now);
+  void check_stuck_executions(TimePoint now);
+  [[nodiscard]] bool stuck_is_reported() const;
+  void look_for_deadlock(ProcessSet& set, TimePoint now);
+  void end_deadlock(Inquiry inquiry);
+
+  // Asks, and reports (inquiry.cc).
+  void ask(Inquiry inquiry, const std::vector<int>& ranks);
+  void answer_inquirers(TimePoint now);
+  void conclude(TimePoint now);
+  void report(const Inquiry& inquiry) const;
+  [[nodiscard]] PositionReport silent_position(int peer) const;
+  [[nodiscard]] PositionReport own_position() const;
+  [[nodiscard]] bool is_held(const PositionReport& report) const;
+
+  const Neighbors with_;
+  const WatchOptions options_;
+  TimePoint next_check_{};
+  std::optional<uint64_t> stuck_reported_;  // how often executions had gone on when they were found stuck
+  std::optional<Inquiry> inquiry_;
+  std::vector<int> inquirers_;  // ranks that wait for this one's position
+};
+
+}  // namespace hvd
