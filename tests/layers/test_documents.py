@@ -153,8 +153,9 @@ def test_every_variable_that_the_code_names_is_a_setting() -> None:
 def test_every_flag_stands_beside_its_variable() -> None:
     for flag in FLAGS:
         words = [flag.name, flag.off] if flag.kind is bool else [flag.name]
-        listed = TABLE[flag.variable].flag.split(", ")
-        assert sorted(listed) == sorted(f"--{word}" for word in words), flag.variable
+        assert sorted(TABLE[flag.variable].flags) == sorted(f"--{word}" for word in words), (
+            flag.variable
+        )
     with_flag = {name for name, setting in TABLE.items() if setting.flag}
     assert with_flag == {flag.variable for flag in FLAGS} | OF_THE_LAUNCHER
 

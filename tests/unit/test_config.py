@@ -14,6 +14,7 @@ import horovod
 from horovod.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
 from horovod.errors import StartError
 from horovod.settings import TABLE
+from horovod.settings.reader import SettingsReader
 from horovod.settings.setting import Setting, Status
 
 STORE = {
@@ -301,6 +302,21 @@ def test_what_has_no_effect_is_accepted_in_silence(setting: Setting) -> None:
     environ = {setting.name: str(setting.default) or "1"}
     with told():
         assert Config.from_env(environ) == Config.from_env({})
+
+
+def test_the_fields_of_config_are_those_of_the_table() -> None:
+    defaults = Config(hostname="")
+    by_field = {setting.field: setting.default for setting in TABLE.values() if setting.field}
+    assert {name: getattr(defaults, name) for name in by_field} == by_field
+
+
+def test_numbers_outside_of_their_bounds_are_refused() -> None:
+    for name, text, words in (
+        ("HOROVOD_NUM_STREAMS", "0", "is too small: it must be at least 1"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5", "is too large: it must be at most 1"),
+    ):
+        with pytest.raises(StartError, match=rf"{name}={text} {words}"):
+            SettingsReader({name: text}).value(name)
 
 
 def test_old_controllers_mean_the_engine() -> None:

@@ -133,7 +133,7 @@ def _code(text: str) -> str:
 
 
 def _flags(setting: Setting) -> str:
-    return ", ".join(_code(flag.strip()) for flag in setting.flag.split(",") if flag)
+    return ", ".join(map(_code, setting.flags))
 
 
 def _default(setting: Setting) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from horovod.settings.setting import Kind, Setting, Status
+from horovod.settings.setting import Kind, Setting, Spelling, Status
 
 MIB = 1024 * 1024
 ALLREDUCE_ALGORITHMS = (
@@ -48,7 +48,7 @@ _JOB = (
         "cores for the engine threads: one id per local rank, separated by commas",
         kind=Kind.INTEGERS,
         default=(),
-        flag="--thread-affinity",
+        flag=Spelling("thread-affinity", "library_options.thread_affinity"),
         field="thread_affinity",
         minimum=0,
         shown="not bound",
@@ -80,7 +80,12 @@ _SPEED = (
         "HOROVOD_FUSION_THRESHOLD",
         "bytes of tensors that may travel in one batch (the flag takes MiB); 0 turns fusion off",
         default=64 * MIB,
-        flag="--fusion-threshold-mb",
+        flag=Spelling(
+            "fusion-threshold-mb",
+            "params.fusion_threshold_mb",
+            help="MiB of tensors that may travel in one batch; 0 turns fusion off",
+            scale=MIB,
+        ),
         field="fusion_threshold",
         shown="64 MiB",
     ),
@@ -93,7 +98,11 @@ _SPEED = (
         "HOROVOD_CACHE_CAPACITY",
         "names whose negotiation is remembered; 0 turns the cache off",
         default=1024,
-        flag="--cache-capacity",
+        flag=Spelling(
+            "cache-capacity",
+            "params.cache_capacity",
+            help="names whose negotiation is remembered; 0 turns the cache off",
+        ),
         field="cache_capacity",
     ),
     Setting(
@@ -102,7 +111,11 @@ _SPEED = (
         "ranks",
         kind=Kind.INTEGER,
         default=1,
-        flag="--num-streams",
+        flag=Spelling(
+            "num-streams",
+            "library_options.num_streams",
+            help="TCP connections for data between two ranks of different hosts",
+        ),
         field="num_streams",
         minimum=1,
     ),
@@ -125,13 +138,17 @@ _SPEED = (
     _flag(
         "HOROVOD_AUTOTUNE",
         "1 tunes settings by measurement while training",
-        flag="--autotune, --no-autotune",
+        flag=Spelling(
+            "autotune",
+            "autotune.enabled",
+            help="find the best fusion threshold in the first steps of training",
+        ),
         field="autotune",
     ),
     Setting(
         "HOROVOD_AUTOTUNE_LOG",
         "CSV file that records each sample",
-        flag="--autotune-log-file",
+        flag=Spelling("autotune-log-file", "autotune.log_file", needs="autotune"),
         field="autotune_log",
         shown="none",
     ),
@@ -139,14 +156,14 @@ _SPEED = (
         "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
         "samples to discard at the start",
         default=3,
-        flag="--autotune-warmup-samples",
+        flag=Spelling("autotune-warmup-samples", "autotune.warmup_samples", needs="autotune"),
         field="autotune_warmup_samples",
     ),
     _count(
         "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
         "steps in one sample",
         default=10,
-        flag="--autotune-steps-per-sample",
+        flag=Spelling("autotune-steps-per-sample", "autotune.steps_per_sample", needs="autotune"),
         field="autotune_steps_per_sample",
         minimum=1,
     ),
@@ -154,7 +171,9 @@ _SPEED = (
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
         "samples after which tuning ends",
         default=20,
-        flag="--autotune-bayes-opt-max-samples",
+        flag=Spelling(
+            "autotune-bayes-opt-max-samples", "autotune.bayes_opt_max_samples", needs="autotune"
+        ),
         field="autotune_max_samples",
         minimum=1,
     ),
@@ -181,7 +200,11 @@ _MPI = (
         "HOROVOD_MPI_THREADS_DISABLE",
         "with `HOROVOD_CPU_OPERATIONS=mpi`, 1 initializes MPI for Horovod's own thread only: the "
         "program must not call MPI itself",
-        flag="--mpi-threads-disable, --no-mpi-threads-disable",
+        flag=Spelling(
+            "mpi-threads-disable",
+            "library_options.mpi_threads_disable",
+            help="initialize MPI for Horovod's own thread only: the program must not call MPI",
+        ),
         field="mpi_threads_disable",
     ),
 )
@@ -241,19 +264,29 @@ _CORRECTNESS = (
         default=0,
         field="check_in_sync_steps",
     ),
+    _flag(
+        "HOROVOD_STALL_CHECK_DISABLE",
+        "1 turns the report off",
+        flag=Spelling(
+            "stall-check",
+            "stall_check.enabled",
+            help="report ranks that have not submitted an operation",
+            negated=True,
+        ),
+    ),
     Setting(
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         "seconds until ranks that have not submitted an operation are reported; 0 means never",
         kind=Kind.NUMBER,
         default=None,
-        flag="--stall-check-warning-time-seconds",
+        flag=Spelling(
+            "stall-check-warning-time-seconds",
+            "stall_check.warning_time_seconds",
+            help="seconds until missing ranks are reported",
+            whole=True,
+        ),
         minimum=0,
         shown="follows the pace of the job",
-    ),
-    _flag(
-        "HOROVOD_STALL_CHECK_DISABLE",
-        "1 turns the report off",
-        flag="--no-stall-check, --stall-check",
     ),
     Setting(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
@@ -261,7 +294,12 @@ _CORRECTNESS = (
         "the report is ignored, with a warning",
         kind=Kind.NUMBER,
         default=0.0,
-        flag="--stall-check-shutdown-time-seconds",
+        flag=Spelling(
+            "stall-check-shutdown-time-seconds",
+            "stall_check.shutdown_time_seconds",
+            help="seconds until a stalled job ends; 0 means never",
+            whole=True,
+        ),
         field="stall_shutdown_time_s",
         minimum=0,
     ),
@@ -271,7 +309,12 @@ _CORRECTNESS = (
         "0, or turning the report off, means never",
         kind=Kind.NUMBER,
         default=60.0,
-        flag="--deadlock-timeout",
+        flag=Spelling(
+            "deadlock-timeout",
+            "stall_check.deadlock_timeout",
+            help="seconds until a job ends whose ranks wait for each other; 0 means never",
+            whole=True,
+        ),
         field="deadlock_timeout_s",
         minimum=0,
     ),
@@ -281,14 +324,24 @@ _REPORTS = (
     Setting(
         "HOROVOD_TIMELINE",
         "file for the timeline, written by rank 0; `DYNAMIC` waits for `hvd.start_timeline`",
-        flag="--timeline-filename",
+        flag=Spelling(
+            "timeline-filename",
+            "timeline.filename",
+            help="timeline of all ranks, a file on the host of rank 0; DYNAMIC waits for "
+            "start_timeline",
+        ),
         field="timeline",
         shown="none",
     ),
     _flag(
         "HOROVOD_TIMELINE_MARK_CYCLES",
         "1 marks each batch in the timeline",
-        flag="--timeline-mark-cycles, --no-timeline-mark-cycles",
+        flag=Spelling(
+            "timeline-mark-cycles",
+            "timeline.mark_cycles",
+            help="mark each answer of the coordinator in the timeline",
+            needs="timeline-filename",
+        ),
         field="timeline_mark_cycles",
     ),
     Setting(
@@ -296,14 +349,26 @@ _REPORTS = (
         f"lowest level that the ranks log: {', '.join(LOG_LEVELS)}",
         kind=Kind.WORD,
         default="warning",
-        flag="--log-level",
+        flag=Spelling(
+            "log-level",
+            "logging.level",
+            help="lowest level to log: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
+        ),
         field="log_level",
         words=LOG_LEVELS,
     ),
     _flag(
         "HOROVOD_LOG_HIDE_TIME",
         "1 omits the time from log lines",
-        flag="--log-without-timestamp, --log-with-timestamp",
+        flag=Spelling(
+            "log-with-timestamp",
+            "logging.with_timestamp",
+            help="prefix log lines with the time",
+            off="log-without-timestamp",
+            aliases=(("no-log-hide-timestamp", "log-hide-timestamp"),),
+            negated=True,
+            hidden_key="logging.hide_timestamp",
+        ),
         field="log_hide_time",
     ),
 )
@@ -354,7 +419,12 @@ _DEPRECATED = (
         status=Status.DEPRECATED,
         kind=Kind.NUMBER,
         default=None,
-        flag="--gloo-timeout-seconds",
+        flag=Spelling(
+            "gloo-timeout-seconds",
+            "library_options.gloo_timeout_seconds",
+            help="seconds to connect to a peer",
+            whole=True,
+        ),
         replacement="HOROVOD_START_TIMEOUT",
     ),
 )

@@ -40,7 +40,7 @@ class SettingsReader:
         if not text:
             return setting.default
         value = _parse(setting, text)
-        _check_minimum(setting, value)
+        _check_bounds(setting, value)
         return value
 
     def check_words(self) -> None:
@@ -122,11 +122,13 @@ def _word(setting: Setting, text: str) -> str:
     return word
 
 
-def _check_minimum(setting: Setting, value: Any) -> None:
-    if setting.minimum is None:
-        return
+def _check_bounds(setting: Setting, value: Any) -> None:
     for number in value if isinstance(value, tuple) else (value,):
-        if number < setting.minimum:
+        if setting.maximum is not None and number > setting.maximum:
+            raise StartError(
+                f"{setting.name}={number:g} is too large: it must be at most {setting.maximum:g}"
+            )
+        if setting.minimum is not None and number < setting.minimum:
             raise StartError(
                 f"{setting.name}={number:g} is too small: it must be at least {setting.minimum:g}"
             )

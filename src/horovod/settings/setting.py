@@ -28,6 +28,35 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
+class Spelling:
+    """How the command line and the config file of ``horovodrun`` take a setting.
+
+    Attributes:
+        name: of the flag without dashes in front; of a switch, the words that turn it on.
+        key: of the config file, as ``section.key``; the section is also the heading in ``--help``.
+        help: one line; empty for the meaning of the setting.
+        off: the words that turn a switch off; empty for the name after ``no-``.
+        aliases: older (on, off) spellings of a switch.
+        hidden_key: an older key of the config file; of a switch, it means the opposite.
+        scale: what one unit of the flag is in units of the variable.
+        whole: whether a number is an integer here.
+        negated: a switch whose variable means the opposite.
+        needs: the name of another flag without which this one is not passed on.
+    """
+
+    name: str
+    key: str
+    help: str = ""
+    off: str = ""
+    aliases: tuple[tuple[str, str], ...] = ()
+    hidden_key: str = ""
+    scale: int = 1
+    whole: bool = False
+    negated: bool = False
+    needs: str = ""
+
+
+@dataclass(frozen=True)
 class Setting:
     """One variable.
 
@@ -37,9 +66,9 @@ class Setting:
         status: what becomes of it.
         kind: how its text is read.
         default: the value if it is unset or empty.
-        flag: of ``horovodrun``; the flags that turn a switch on and off are joined by a comma.
+        flag: of ``horovodrun``: how it spells the setting, or the name of an option of its own.
         field: of Config; empty if Config holds it in another form, or not at all.
-        minimum: the least number that makes sense.
+        minimum, maximum: the least and the greatest number that make sense.
         words: the only words allowed, in lower case; any other is refused.
         refusal: what to do instead, for a word that is refused.
         replacement: the variable to use instead of one that is deprecated.
@@ -51,10 +80,21 @@ class Setting:
     status: Status = Status.HONOURED
     kind: Kind = Kind.TEXT
     default: object = ""
-    flag: str = ""
+    flag: Spelling | str = ""
     field: str = ""
     minimum: float | None = None
+    maximum: float | None = None
     words: tuple[str, ...] = ()
     refusal: str = ""
     replacement: str = ""
     shown: str = ""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags as they are written; of a switch, first the one that sets the variable to 1."""
+        if isinstance(self.flag, str):
+            return (self.flag,) if self.flag else ()
+        words = [self.flag.name]
+        if self.kind is Kind.FLAG:
+            words.insert(not self.flag.negated, self.flag.off or f"no-{self.flag.name}")
+        return tuple(f"--{word}" for word in words)

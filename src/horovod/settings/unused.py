@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from horovod.settings.setting import Kind, Setting, Status
+from horovod.settings.setting import Kind, Setting, Spelling, Status
 
 _unused = partial(Setting, status=Status.WITHOUT_EFFECT)
 
@@ -34,29 +34,42 @@ _RUN_TIME = (
     _unused(
         "HOROVOD_CYCLE_TIME",
         "there is no cycle: an operation starts when it is ready",
-        flag="--cycle-time-ms",
+        flag=Spelling("cycle-time-ms", "params.cycle_time_ms"),
+        kind=Kind.NUMBER,
     ),
     _unused(
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _CHOSEN,
-        flag="--hierarchical-allreduce, --no-hierarchical-allreduce",
+        flag=Spelling("hierarchical-allreduce", "params.hierarchical_allreduce"),
+        kind=Kind.FLAG,
     ),
     _unused(
         "HOROVOD_HIERARCHICAL_ALLGATHER",
         _CHOSEN,
-        flag="--hierarchical-allgather, --no-hierarchical-allgather",
+        flag=Spelling("hierarchical-allgather", "params.hierarchical_allgather"),
+        kind=Kind.FLAG,
     ),
-    _unused("HOROVOD_TORUS_ALLREDUCE", _CHOSEN, flag="--torus-allreduce, --no-torus-allreduce"),
+    _unused(
+        "HOROVOD_TORUS_ALLREDUCE",
+        _CHOSEN,
+        flag=Spelling("torus-allreduce", "params.torus_allreduce"),
+        kind=Kind.FLAG,
+    ),
     _unused(
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         "the tuner has no such parameter",
-        flag="--autotune-gaussian-process-noise",
+        flag=Spelling(
+            "autotune-gaussian-process-noise", "autotune.gaussian_process_noise", needs="autotune"
+        ),
+        kind=Kind.NUMBER,
+        maximum=1,
     ),
     _unused("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "MPI cuts messages as it likes"),
     _unused(
         "HOROVOD_NUM_NCCL_STREAMS",
         "each process set has one communicator of NCCL with a stream of its own",
-        flag="--num-nccl-streams",
+        flag=Spelling("num-nccl-streams", "library_options.num_nccl_streams"),
+        kind=Kind.INTEGER,
     ),
     _unused("HOROVOD_BATCH_D2D_MEMCOPIES", "nothing is packed: fused tensors stay where they are"),
     _unused(

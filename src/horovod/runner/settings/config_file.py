@@ -143,7 +143,7 @@ def _model() -> type[BaseModel]:
 def _type_of(flag: Flag) -> Any:
     if flag.choices:
         return Literal[flag.choices]
-    return int | str if flag.name == "thread-affinity" else flag.kind
+    return int | str if flag.integers else flag.kind
 
 
 def _limits(flag: Flag) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the config file, and the variables that the ranks get from either.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +15,10 @@ import pytest
 
 from horovod.runner.cli.command import main
 from horovod.runner.cli.options import _make_options
-from horovod.runner.settings.flags import FLAGS
 from horovod.runner.starting import launch as launching
 from horovod.runner.supervision.outcome import Outcome
+from horovod.settings import TABLE
+from horovod.settings.setting import Kind, Setting, Spelling
 
 if TYPE_CHECKING:
     import argparse
@@ -265,23 +267,57 @@ def options_of_the_parser() -> dict[str, argparse.Action]:
     return _make_options().parser._option_string_actions
 
 
-def test_every_option_has_a_row_or_a_test_of_its_own() -> None:
+# The rows of settings that the description of the interface does not know follow from their table.
+SPELLED = [each for each in TABLE.values() if isinstance(each.flag, Spelling)]
+
+
+def example_of(setting: Setting) -> tuple[str, object, str]:
+    """A value that makes sense: on the command line, in the config file, and for the ranks."""
+    spelling = setting.flag
+    assert isinstance(spelling, Spelling)
+    if setting.words:
+        word = setting.words[0].upper()
+        return word, word, word
+    if setting.kind in (Kind.INTEGER, Kind.NUMBER):
+        number = 1 if setting.kind is Kind.INTEGER or spelling.whole else 1.0
+        return str(number), number, str(number * spelling.scale)
+    return "0,1", "0,1", "0,1"
+
+
+def needed_by(spelling: Spelling) -> list[Setting]:
+    return [
+        each
+        for each in SPELLED
+        if isinstance(each.flag, Spelling) and each.flag.name == spelling.needs
+    ]
+
+
+@pytest.mark.parametrize("setting", SPELLED, ids=lambda setting: setting.name)
+def test_a_setting_reaches_the_ranks_as_its_row_spells_it(
+    setting: Setting, ranks: Ranks, tmp_path: Path
+) -> None:
+    words: list[str] = []
+    document: dict[str, dict[str, object]] = {}
+    for each in [*needed_by(setting.flag), setting]:  # type: ignore[arg-type]
+        spelling = each.flag
+        assert isinstance(spelling, Spelling)
+        section, _, name = spelling.key.partition(".")
+        word, value, expected = ("", True, "1") if each.kind is Kind.FLAG else example_of(each)
+        expected = "0" if spelling.negated else expected
+        words += [f"--{spelling.name}", *filter(None, [word])]
+        document.setdefault(section, {})[name] = value
+    assert main(["-np", "1", *words, "true"], {}) == 0
+    assert ranks.variables[setting.name] == expected
+    path = tmp_path / "horovod.yaml"
+    path.write_text(json.dumps(document))
+    assert main(["-np", "1", "--config-file", str(path), "true"], {}) == 0
+    assert ranks.variables[setting.name] == expected
+
+
+def test_every_option_is_in_the_table_of_settings_or_has_a_row_or_a_test_of_its_own() -> None:
     in_rows = {word for each in ROWS for word in each.words.split() if word.startswith("--")}
-    assert options_of_the_parser().keys() == in_rows | OF_THE_LAUNCHER
-
-
-def test_every_key_has_a_row() -> None:
-    known = {key for flag in FLAGS for key in (flag.key, flag.hidden_key) if key}
-    assert all(flag.key for flag in FLAGS)
-    named = {
-        key
-        for key in known
-        if any(
-            key.partition(".")[0] in each.config and key.partition(".")[2] in each.config
-            for each in ROWS
-        )
-    }
-    assert named == known
+    in_table = {flag for setting in SPELLED for flag in setting.flags}
+    assert options_of_the_parser().keys() == in_rows | in_table | OF_THE_LAUNCHER
 
 
 # Every flag of the interface that is not in the table above.

@@ -72,6 +72,7 @@ def test_flags_become_variables(words: str, expected: dict[str, str]) -> None:
     ("values", "message"),
     [
         ({"fusion_threshold_mb": -1}, "--fusion-threshold-mb is -1, but must be at least 0"),
+        ({"num_streams": 0}, "--num-streams is 0, but must be at least 1"),
         ({"cycle_time_ms": float("nan")}, "--cycle-time-ms is nan"),
         ({"autotune_gaussian_process_noise": 1.5}, "between 0 and 1"),
         (
