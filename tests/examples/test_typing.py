@@ -65,6 +65,8 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 with adam.skip_synchronize():
     adam.step()
 epoch: int = hvd.broadcast_object(3, root_rank=0)
+num_ranks: int = hvd.mpi_ops.size()
+again: torch.Tensor = hvd.mpi_ops.allreduce(mean)
 """
 
 KERAS = """

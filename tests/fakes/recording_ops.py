@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from horovod.tensorflow import gradient_reduction
+from horovod.tensorflow import gradient_reducer
 
 if TYPE_CHECKING:
     import pytest
@@ -71,14 +71,14 @@ def pretend_two_ranks(monkeypatch: pytest.MonkeyPatch, included: bool = True) ->
     """Makes gradients travel through the returned recorder."""
     recorder = RecordingOps()
     group = _Pair()
-    monkeypatch.setattr(gradient_reduction, "reductions", recorder)
-    monkeypatch.setattr(gradient_reduction, "group_of", lambda _: group)
-    monkeypatch.setattr(gradient_reduction, "num_members_op", lambda _: tf.constant(group.size))
+    monkeypatch.setattr(gradient_reducer, "reductions", recorder)
+    monkeypatch.setattr(gradient_reducer, "group_of", lambda _: group)
+    monkeypatch.setattr(gradient_reducer, "num_members_op", lambda _: tf.constant(group.size))
     monkeypatch.setattr(
-        gradient_reduction._numbers, "number_for", lambda names, _: _next_number(recorder, names)
+        gradient_reducer._numbers, "number_for", lambda names, _: _next_number(recorder, names)
     )
-    monkeypatch.setattr(gradient_reduction.global_process_set, "included", lambda: included)
-    gradient_reduction._function.cache_clear()
+    monkeypatch.setattr(gradient_reducer.global_process_set, "included", lambda: included)
+    gradient_reducer._function.cache_clear()
     return recorder
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reduction import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
 
 _PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 

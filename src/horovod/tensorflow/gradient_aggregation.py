@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_groups import variable_key
-from horovod.tensorflow.gradient_reduction import as_dense
+from horovod.tensorflow.gradient_reducer import as_dense
 from horovod.tensorflow.rank_ops import num_members_op
 from horovod.train.gradients import check_passes
 from horovod.train.process_set import ProcessSet, global_process_set

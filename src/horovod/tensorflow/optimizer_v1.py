@@ -10,12 +10,12 @@ from horovod import context
 from horovod.errors import UsageError
 from horovod.tensorflow.delta_optimizer import DistributedDeltaOptimizer
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reduction import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
 from horovod.train.gradients import check_passes
 from horovod.train.reduce_op import Adasum
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.gradient_reduction import ReductionSettings
+    from horovod.tensorflow.gradient_reducer import ReductionSettings
 
 
 def wrap_v1_optimizer(
@@ -36,7 +36,7 @@ def wrap_v1_optimizer(
             reduced; with Adasum, how many steps are taken before they are combined.
         average_aggregated_gradients: divide these sums by the number of passes.
         **reduction: ``op`` and all else that
-            :func:`horovod.tensorflow.gradient_reduction.make_settings` takes.
+            :func:`horovod.tensorflow.gradient_reducer.make_settings` takes.
 
     Raises:
         UsageError: the arguments are wrong.

@@ -9,7 +9,7 @@ import tensorflow as tf
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
 from horovod.tensorflow.keras_generation import checked_layers
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average

@@ -1,11 +1,7 @@
 """Where libraries look for the broadcasts of state; scripts find them in ``horovod.torch``."""
 
-from horovod.torch.state import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from horovod.torch.objects import allgather_object, broadcast_object
+from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
     "allgather_object",

@@ -1,11 +1,11 @@
-"""Starting all ranks from the same state: parameters, optimizer state, Python objects."""
+"""Starting all ranks from the same state: parameters and optimizer state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,14 +16,12 @@ from horovod.torch.devices import hand_over
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
 from horovod.train import objects
 from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.process_set import global_process_set, group_of
 from horovod.train.same_parameters import check_same_parameters
 from horovod.train.waiting import wait_for_all
 
 if TYPE_CHECKING:
     from horovod.group import Group
-
-T = TypeVar("T")
 
 
 @outside_of_graphs
@@ -93,47 +91,6 @@ def _named_tensors(
             what = type(pair[-1]).__name__
             raise UsageError(f"parameter {pair[0]!r} is a {what}, not a torch.Tensor")
     return pairs
-
-
-@outside_of_graphs
-def broadcast_object(
-    obj: T,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> T:
-    """Returns the root's object on every rank.
-
-    Args:
-        obj: anything that cloudpickle can write; read on the root only.
-        root_rank: the global rank whose object counts.
-        name: what the ranks agree on; must not be in flight twice.
-        process_set: the ranks that take part.
-
-    Returns:
-        On the root the very same object, elsewhere a copy.
-
-    Raises:
-        HorovodInternalError: the root could not pickle the object, or the job failed.
-    """
-    return objects.broadcast_object(group_of(process_set), obj, root_rank, name, call_site())
-
-
-@outside_of_graphs
-def allgather_object(
-    obj: T, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[T]:
-    """Returns the objects of all ranks in rank order.
-
-    Args:
-        obj: anything that cloudpickle can write; may differ in type and size between ranks.
-        name: what the ranks agree on; must not be in flight twice.
-        process_set: the ranks that take part.
-
-    Raises:
-        HorovodInternalError: a rank could not pickle its object, or the job failed.
-    """
-    return objects.allgather_object(group_of(process_set), obj, name, call_site())
 
 
 @outside_of_graphs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import make_settings
+from horovod.tensorflow.gradient_reducer import make_settings
 from horovod.tensorflow.keras.compiling import prepare_compile
 from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
@@ -35,7 +35,7 @@ def distribute(
         average_aggregated_gradients: divide the sum over the passes by their number.
         local_layers: a layer or a list of layers of which each rank has its own.
         stacklevel: frames from the check of the arguments to the user's line.
-        **options: see :func:`horovod.tensorflow.gradient_reduction.make_settings`.
+        **options: see :func:`horovod.tensorflow.gradient_reducer.make_settings`.
 
     Returns:
         A :class:`horovod.tensorflow.keras.reducing_optimizer.ReducingOptimizer`, which is also an

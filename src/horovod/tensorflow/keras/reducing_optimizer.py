@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reduction import GradientReducer, ReductionSettings
+from horovod.tensorflow.gradient_reducer import GradientReducer, ReductionSettings
 from horovod.tensorflow.keras_generation import check_optimizer, generation_of
 from horovod.train.gradients import check_passes
 from horovod.train.reduce_op import Average, Sum

@@ -10,7 +10,7 @@ import tensorflow as tf
 from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
 from horovod.errors import UsageError
-from horovod.tensorflow.gradient_reduction import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
 from horovod.train.reduce_op import Average, Sum
 
 
