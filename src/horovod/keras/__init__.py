@@ -16,15 +16,8 @@ from horovod.errors import HorovodInternalError
 from horovod.keras import callbacks
 from horovod.keras.optimizer import DistributedOptimizer
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.keras import (
-    PartialDistributedOptimizer,
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_global_variables,
-    load_model,
-    reducescatter,
-)
+from horovod.tensorflow.keras import PartialDistributedOptimizer, load_model, values
+from horovod.tensorflow.keras.values import *  # noqa: F403
 from horovod.train import interface
 from horovod.train.interface import *  # noqa: F403
 
@@ -34,15 +27,11 @@ __all__ = [
     "HorovodInternalError",
     "PartialDistributedOptimizer",
     "__version__",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
     "callbacks",
     "load_model",
-    "reducescatter",
 ]
 __all__ += interface.__all__
+__all__ += values.__all__
 
 if not TYPE_CHECKING:  # which would take any name for one that exists
 

@@ -6,6 +6,7 @@ A call is made once and can be run on tensors at once, started for later, or dif
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -49,12 +50,37 @@ class Call:
 
 
 @dataclass(slots=True)
-class AllreduceCall(Call):
-    """Reduces each tensor; any shape, the same on all ranks."""
+class ReducingCall(Call, ABC):
+    """What both reductions need.
+
+    Attributes:
+        op: the reduction.
+        prescale, postscale: multiplied to inputs and results.
+    """
 
     op: ReduceOp = ReduceOp.AVERAGE
     prescale: float = 1.0
     postscale: float = 1.0
+
+    @abstractmethod
+    def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
+        """Starts the reduction of ``tensors`` into ``outputs``, made by :meth:`outputs`."""
+
+    @abstractmethod
+    def outputs(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """Tensors for the results."""
+
+    def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """Returns the results; leaves the inputs untouched."""
+        outputs = self.outputs(tensors)
+        wait(self.submit(tensors, outputs, waits_next=True), outputs[0])
+        return outputs
+
+
+@dataclass(slots=True)
+class AllreduceCall(ReducingCall):
+    """Reduces each tensor; any shape, the same on all ranks."""
+
     weight: float | None = None
     priority: int = 0
 
@@ -82,20 +108,10 @@ class AllreduceCall(Call):
     def outputs(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         return tuple(torch.empty_like(tensor) for tensor in tensors)
 
-    def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-        """Returns the reduced tensors; leaves the inputs untouched."""
-        outputs = self.outputs(tensors)
-        wait(self.submit(tensors, outputs, waits_next=True), outputs[0])
-        return outputs
-
 
 @dataclass(slots=True)
-class ReducescatterCall(Call):
+class ReducescatterCall(ReducingCall):
     """Reduces each tensor and keeps this rank's rows of it."""
-
-    op: ReduceOp = ReduceOp.AVERAGE
-    prescale: float = 1.0
-    postscale: float = 1.0
 
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, made by :meth:`outputs`."""
@@ -114,12 +130,6 @@ class ReducescatterCall(Call):
 
     def outputs(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         return tuple(self._output(tensor) for tensor in tensors)
-
-    def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-        """Returns this rank's rows of the reduced tensors."""
-        outputs = self.outputs(tensors)
-        wait(self.submit(tensors, outputs, waits_next=True), outputs[0])
-        return outputs
 
     def _output(self, tensor: torch.Tensor) -> torch.Tensor:
         shape = tuple(tensor.shape)

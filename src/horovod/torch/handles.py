@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from horovod._native import Handle
     from horovod.group import Group
-    from horovod.torch.calls import AllreduceCall, ReducescatterCall
+    from horovod.torch.calls import ReducingCall
 
 _table = HandleTable()
 
@@ -46,7 +46,7 @@ def add(
 
 
 def start(
-    call: AllreduceCall | ReducescatterCall,
+    call: ReducingCall,
     tensors: tuple[torch.Tensor, ...],
     take: Callable[[tuple[torch.Tensor, ...]], Any] = tuple,
 ) -> int:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from horovod.torch import autograd, handles
-from horovod.torch.calls import AllreduceCall, ReducescatterCall
+from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import follow, wait
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 CompressorLike = type[Compressor] | Compressor
-C = TypeVar("C", AllreduceCall, ReducescatterCall)
+C = TypeVar("C", bound=ReducingCall)
 
 
 @outside_of_graphs

@@ -18,17 +18,11 @@ from horovod import __version__
 from horovod.absent import no_attribute
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.keras import callbacks
+from horovod.tensorflow.keras import callbacks, values
 from horovod.tensorflow.keras.distributing import PartialDistributedOptimizer
 from horovod.tensorflow.keras.loading import load_model
 from horovod.tensorflow.keras.optimizer import DistributedOptimizer
-from horovod.tensorflow.keras.values import (
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_global_variables,
-    reducescatter,
-)
+from horovod.tensorflow.keras.values import *  # noqa: F403
 from horovod.tensorflow.keras_generation import refuse_other_backends
 from horovod.train import interface
 from horovod.train.interface import *  # noqa: F403
@@ -39,15 +33,11 @@ __all__ = [
     "HorovodInternalError",
     "PartialDistributedOptimizer",
     "__version__",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
     "callbacks",
     "load_model",
-    "reducescatter",
 ]
 __all__ += interface.__all__
+__all__ += values.__all__
 
 refuse_other_backends()
 
