@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
 
 from horovod.config import Config
+from horovod.end_report import tell_end
 from horovod.errors import NotInitializedError
 from horovod.group import Group
 from horovod.init_arguments import check_comm, declared_sets
@@ -277,6 +278,7 @@ class _Process:
             if previous_hook is sys.__excepthook__ and current().has_job:
                 value = to_print(value, current().job().config)  # others may want the whole error
             previous_hook(kind, value, traceback)
+            tell_end(value)
 
         sys.excepthook = note_exception
         atexit.register(self._leave)

@@ -485,3 +485,28 @@ def test_an_operation_more_than_the_others_have() -> None:
     file, _, number = line_of("one_more").rpartition(":")
     assert f'[1]<stderr>:  File "{file}", line {number}, in one_more' in launcher.stderr
     assert "horovodrun: rank 1 on localhost exited with code 1" in launcher.stderr
+
+
+# --- What a rank reports of its end -------------------------------------------------------------
+
+# Nothing reaches stderr, and the rank that fails first ends last.
+SILENT = """
+import atexit, os, sys, time
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+if os.environ["HOROVOD_RANK"] == "1":
+    atexit.register(time.sleep, 0.5)
+import horovod.torch as hvd, torch
+hvd.init()
+hvd.allreduce(torch.ones(1))
+if hvd.rank() == 1:
+    raise ValueError("bad batch")
+hvd.allreduce(torch.ones(1))
+"""
+
+
+def test_the_first_failure_is_known_without_a_word_on_stderr() -> None:
+    with launched("-np", "2", sys.executable, "-c", SILENT) as launcher:
+        assert launcher.wait() == 1
+        assert "rank 1 on" in launcher.stderr
+        assert "it raised ValueError at <string>:10: bad batch" in launcher.stderr
+        assert re.search(r"rank 1 exited with code 1 first; rank 0 .*lost a peer", launcher.stderr)

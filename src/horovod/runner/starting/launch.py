@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from horovod.config import Config
+from horovod.end_report import end_report
 from horovod.errors import UsageError
 from horovod.job.job import LocalJob, open_job
 from horovod.rendezvous.interfaces import reachable_addresses
@@ -146,6 +147,7 @@ def launch(
             crossing=_crossing(opened, settings, jobs) if remote else None,
             explain=_explain,
             on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
+            report_of=lambda worker: end_report(worker, server.try_get),
             grace_s=settings.grace_s,
         )
         return supervisor.run()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod.config import Config
+from horovod.end_report import EndReport, end_report
 from horovod.errors import StartError, UsageError
 from horovod.job.environment import StoreAddress
 from horovod.job.job import Job
@@ -190,6 +191,13 @@ class _Nodes:
         """Ranks of other nodes may wait for one of this node, too."""
         with suppress(StartError):  # a store that is gone ends the job anyway
             leave_note(ended, self.store.try_get, self.store.add)
+
+    def report_of(self, worker: int) -> EndReport | None:
+        """What a worker of this node has said of its end."""
+        try:
+            return end_report(worker, self.store.try_get)
+        except StartError:  # a store that is gone ends the job anyway
+            return None
 
     @property
     def alarm(self) -> Alarm:
@@ -365,6 +373,7 @@ def _run_ranks(
             interrupts=options.interrupts,
             alarm=nodes.alarm,
             on_exit=nodes.on_exit,
+            report_of=nodes.report_of,
             on_outcome=nodes.on_outcome,
             grace_s=job.grace_s,
         ).run()

@@ -57,4 +57,4 @@ def blame(exits: Sequence[RankExit]) -> str:
 
 
 def _quotes(each: RankExit, text: str) -> bool:
-    return each.returncode != 0 and any(text in line for line in each.stderr_tail)
+    return each.returncode != 0 and any(text in line for line in (*each.words, *each.stderr_tail))

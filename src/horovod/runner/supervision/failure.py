@@ -1,7 +1,8 @@
 """Which of several failures was the first, and how to say it. Pure.
 
 When one rank dies, the others fail a moment later because they lost it. The user needs the one
-that started it.
+that started it. What a rank reported of its end tells which is which; where it reported nothing,
+the last lines of its stderr have to do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from horovod.runner.supervision.greetings import without_greetings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from horovod.end_report import EndReport
 
 # Exits this close together may be reported in any order by the kernel.
 SAME_INSTANT_S = 0.1
@@ -40,6 +43,7 @@ class RankExit:
         stderr_tail: the last lines that it wrote to stderr.
         start_error: why its command could not be started; empty if it ran.
         worker: the identity of the process, whatever its rank; -1 if nobody asks.
+        report: what the rank itself said why it ends; None if it said nothing.
     """
 
     rank: int
@@ -49,6 +53,7 @@ class RankExit:
     stderr_tail: tuple[str, ...] = ()
     start_error: str = ""
     worker: int = -1
+    report: EndReport | None = None
 
     @property
     def signal_name(self) -> str | None:
@@ -68,12 +73,17 @@ class RankExit:
     @property
     def is_follow_up(self) -> bool:
         """Whether the rank seems to have failed only because another one was gone."""
-        return self.culprit is not None or any(map(_FOLLOW_UP.search, self.stderr_tail))
+        return self.culprit is not None or any(map(_FOLLOW_UP.search, self.words))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it died of; as it printed it, if it reported nothing."""
+        return self.stderr_tail if self.report is None else self.report.lines
 
     @property
     def culprit(self) -> int | None:
         """The rank of which its error says that its end was the cause; None if it names none."""
-        for line in reversed(self.stderr_tail):
+        for line in reversed(self.words):
             found = _NAMED.search(line)
             if found is not None:
                 return int(found[1]) if int(found[1]) != self.rank else None
@@ -136,8 +146,15 @@ def cause(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
 
 
 def last_words(failure: RankExit) -> str:
-    """The last lines of the rank's stderr, to follow :func:`cause`; empty if there are none."""
+    """Why the rank failed, to follow :func:`cause`; empty if it said nothing.
+
+    These are the last lines of its stderr or, if it printed nothing, what it reported.
+    """
     tail = without_greetings(failure.stderr_tail)
+    report = failure.report
+    if not tail and report is not None:
+        where = f" at {report.where}" if report.where else ""
+        return f"; it raised {report.kind}{where}: {report.text}"
     if not tail:
         return ""
     lines = "".join(f"\n    {each}" for each in tail)

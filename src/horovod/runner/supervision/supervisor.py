@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
 
+    from horovod.end_report import EndReport
     from horovod.runner.output.console import Console
     from horovod.runner.output.output import Output
     from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
@@ -86,6 +87,7 @@ class Supervisor:
         explain: why an agent that is gone did not stay, in one line.
         grace_s: how long ranks may take to end after a signal from outside.
         on_exit: called with the end of each rank that ends by itself, at once.
+        report_of: what a worker that failed has said why; None if nobody keeps that.
         on_outcome: called when it is decided how the job ends, before its ranks are stopped.
         policy: what decides; None for a job that fails with its first rank.
     """
@@ -106,6 +108,7 @@ class Supervisor:
         explain: Callable[[AgentLink], str] | None = None,
         grace_s: float = DEFAULT_GRACE_S,
         on_exit: Callable[[RankExit], None] | None = None,
+        report_of: Callable[[int], EndReport | None] | None = None,
         on_outcome: Callable[[Outcome], None] | None = None,
         policy: events.Policy | None = None,
     ) -> None:
@@ -113,6 +116,7 @@ class Supervisor:
         self._crossing = crossing
         self._explain = explain or _explain
         self._tell_exit = on_exit or (lambda ended: None)
+        self._report_of = report_of or (lambda worker: None)
         self._tell_outcome = on_outcome or (lambda outcome: None)
         ways = None if crossing is None else crossing.ways
         self._gathering = Gathering([job.hostname for job in jobs], ways)
@@ -168,8 +172,10 @@ class Supervisor:
             self._log(f"the job ran for {time.monotonic() - self._began_s:.1f} s")
         if not outcome.summary or outcome.failure is None:
             return outcome
-        near = self._output.lines_since(outcome.failure.worker) <= SCREEN_LINES
-        return replace(outcome, details_are_above=near and not self._dropped)
+        failure = outcome.failure
+        near = self._output.lines_since(failure.worker) <= SCREEN_LINES
+        printed = bool(failure.stderr_tail) and not self._dropped
+        return replace(outcome, details_are_above=printed and near)
 
     # -- the policy
 
@@ -355,7 +361,9 @@ class Supervisor:
         now_s = time.monotonic()
         rank = self._rank_of(worker)
         tail = self._output.stderr_tail(worker)
-        ended = RankExit(rank, link.hostname, code, now_s, tail, start_error, worker)
+        # A process that was killed had no time to report.
+        report = self._report_of(worker) if code > 0 and not start_error else None
+        ended = RankExit(rank, link.hostname, code, now_s, tail, start_error, worker, report)
         self._log(f"rank {rank} on {link.hostname} ended with code {ended.exit_code}")
         self._feed(events.WorkerExited(now_s, worker, ended))
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from horovod.end_report import EndReport
 from horovod.runner.supervision.failure import RankExit, cause, first_failure, headline, last_words
 
 LOST = ("Traceback ...", "horovod.errors.PeerLostError: rank 0 on a died")
@@ -63,6 +66,34 @@ def test_the_first_cause_is_named_even_if_its_process_lives_longer() -> None:
         "rank 0 on a exited with code 1"
     )
     assert cause(failure, {2: "c"}) == "rank 0 on a exited with code 1"
+
+
+def reported(*lines: str) -> EndReport:
+    kind, _, text = lines[-1].partition(": ")
+    return EndReport(kind, text, "train.py:7", lines[-2::-1])
+
+
+def test_what_a_rank_reported_counts_and_not_what_it_printed() -> None:
+    """One logs an error that it overcame, another one has sent its stderr elsewhere."""
+    overcame = replace(ended(1, 1, 1.0, LOST), report=reported("ValueError: bad batch"))
+    silent = replace(ended(0, 1, 0.5), report=reported(LOST[1].removeprefix("horovod.errors.")))
+    assert first(silent, overcame) == 1
+    assert silent.is_follow_up
+    assert not overcame.is_follow_up
+
+
+def test_an_error_that_follows_from_a_lost_peer_is_not_the_cause() -> None:
+    lost = "ShutDownError: x failed: rank 1 (b:7) has shut Horovod down (it raised"
+    wrapped = replace(ended(0, 1, 1.0), report=reported(lost, "RuntimeError: epoch 3 failed"))
+    assert wrapped.is_follow_up
+    assert wrapped.culprit == 1
+    assert first(wrapped, ended(1, 1, 2.0)) == 1
+
+
+def test_the_report_of_a_rank_that_printed_nothing_is_told() -> None:
+    quiet = replace(ended(3, 1), report=reported("ValueError: bad batch"))
+    assert last_words(quiet) == "; it raised ValueError at train.py:7: bad batch"
+    assert "its stderr" in last_words(replace(quiet, stderr_tail=("boom",)))
 
 
 def test_a_mismatch_is_a_cause() -> None:
