@@ -45,6 +45,7 @@ from horovod.runner.supervision.events import (
     WorkerStarted,
 )
 from horovod.runner.supervision.failure import cause, first_failure, headline, last_words
+from horovod.runner.supervision.history import History
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.summary import summarize
 
@@ -81,7 +82,7 @@ class Progress(State):
 
     began_s: float = 0.0
     any_started: bool = False
-    exits: tuple[RankExit, ...] = ()
+    exits: History[RankExit] = field(default_factory=History)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Stopping(Progress):
     """
 
     verdict: Outcome = field(default_factory=lambda: Outcome(0))
-    stopped: tuple[int, ...] = ()
+    stopped: History[int] = field(default_factory=History)
     overdue: tuple[int, ...] = ()
 
 
@@ -156,7 +157,7 @@ class FixedJob:
             case HostsGone():
                 return self._over(state, event.at_s)
             case WorkerStarted():
-                return Decision(replace(state, any_started=True))
+                return Decision(state if state.any_started else replace(state, any_started=True))
             case WorkerExited():
                 return self._on_exit(state, event)
             case Deadline():
@@ -203,8 +204,8 @@ class FixedJob:
         if isinstance(state, Stopping):  # it ended because it was told to
             late = type(state) is Stopping and ended.returncode == -signal.SIGKILL
             overdue = (*state.overdue, ended.rank) if late else state.overdue
-            return Decision(replace(state, stopped=(*state.stopped, ended.rank), overdue=overdue))
-        state = replace(state, exits=(*state.exits, ended))
+            return Decision(replace(state, stopped=state.stopped.then(ended.rank), overdue=overdue))
+        state = replace(state, exits=state.exits.then(ended))
         reason = ""
         if ended.returncode != 0 and not isinstance(state, Settling):
             reason = f"{headline(ended)}: the other ranks have {SETTLE_S:g} s to say why"
