@@ -81,6 +81,14 @@ def test_a_worker_that_comes_late_gets_the_newest_place(job: Job) -> None:
     late.leave()
 
 
+def test_the_address_of_a_job_follows_the_store() -> None:
+    with open_job("127.0.0.1", further_addresses=["127.0.0.2"]) as job:
+        job.narrow(job.server.endpoints[1])
+        assert job.where.address == "127.0.0.2"
+        with join(job.where, "a") as worker:
+            assert worker.identity == "a-0"
+
+
 def test_changes_are_told(job: Job) -> None:
     (worker,) = joined(job, "a")
     heard: queue.Queue[int] = queue.Queue()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -8,7 +8,13 @@ import pytest
 from horovod.config import Config
 from horovod.errors import StartError
 from horovod.runner.placing.hosts import assign, parse_hosts
-from horovod.runner.placing.plan import JobSettings, StoreAddress, interface_environment, make_plan
+from horovod.runner.placing.plan import (
+    JobSettings,
+    StoreAddress,
+    interface_environment,
+    make_plan,
+    membership_of,
+)
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob, store_of
 
 SECRET = bytes(range(32))
@@ -24,6 +30,16 @@ def test_one_job_per_host_with_its_ranks() -> None:
     jobs = plan("a:2,b:1", 3)
     assert [job.hostname for job in jobs] == ["a", "b"]
     assert [[worker.rank for worker in job.workers] for job in jobs] == [[0, 1], [2]]
+
+
+def test_a_job_of_the_launcher_is_one_generation() -> None:
+    slots = assign(parse_hosts("b:2,a:1,c:4"), 5)
+    membership = membership_of(slots)
+    assert membership.hosts == [slot.hostname for slot in slots]
+    for slot, member in zip(slots, membership.members, strict=True):
+        place = asdict(member.place)
+        assert place.pop("generation") == 0
+        assert place == {name: getattr(slot, name) for name in place}
 
 
 def test_the_variables_of_a_rank() -> None:
@@ -82,6 +98,8 @@ def test_other_machines_get_only_what_holds_on_any() -> None:
         "BASH_FUNC_module%%": "() { :; }",
         "SSH_AUTH_SOCK": "/s",
         "HOROVOD_SECRET_KEY": "hush",
+        "HOROVOD_WORKER_ID": "a-7",  # of a job in which the launcher itself is a rank
+        "HOROVOD_GENERATION": "3",
         "PATH": "/bin",
         "HOMEPAGE": "x",
     }
@@ -91,6 +109,7 @@ def test_other_machines_get_only_what_holds_on_any() -> None:
     assert (here.remote, there.remote, there.user) == (False, True, "me")
     assert here.env["HOME"] == "/home/me"
     assert {"PATH", "HOMEPAGE"} == set(environ) & set(there.env)
+    assert not {"HOROVOD_WORKER_ID", "HOROVOD_GENERATION"} & set(here.env)
     for job in (here, there):  # each agent finds out about its own host
         assert "HOROVOD_GLOO_IFACE" not in job.env
         assert "NCCL_SOCKET_IFNAME" not in job.env
