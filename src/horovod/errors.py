@@ -78,7 +78,7 @@ class DuplicateNameError(UsageError):
 
 
 class UnsupportedError(UsageError, HorovodInternalError, NotImplementedError):
-    """There is no such reduction: reducescatter has Sum and Average, Adasum takes floating types.
+    """There is no such reduction: some operations only sum, and Adasum takes floating types.
 
     Earlier versions raised one or another of these classes, so scripts catch any of them.
     """

@@ -93,17 +93,15 @@ Plan NativeBackend::plan_for_allreduce(const Batch& batch) const {
   return plan_allreduce(context, choice.algorithm, count);
 }
 
-Plan NativeBackend::plan_for_reducescatter(const Batch& batch) const {
-  const PlanContext context = context_of(batch, batch.counts.front());
-  const Algorithm algorithm =
-      must_be_in_rank_order(batch) ? Algorithm::kDirect : choose_for_gather(context, batch, total_of(batch.counts));
-  return plan_reducescatter(context, algorithm, batch.counts);
-}
-
-Plan NativeBackend::plan_for_allgather(const Batch& batch) const {
+Plan NativeBackend::plan_for_blocks(Collective collective, const Batch& batch) const {
   const int64_t total = total_of(batch.counts);
-  const PlanContext context = context_of(batch, total / static_cast<int64_t>(batch.counts.size()));
-  return plan_allgather(context, choose_for_gather(context, batch, total), batch.counts);
+  const bool reduced = reduces(collective);
+  const int64_t average = total / static_cast<int64_t>(batch.counts.size());
+  const PlanContext context = context_of(batch, reduced ? batch.counts.front() : average);
+  const Algorithm algorithm =
+      reduced && must_be_in_rank_order(batch) ? Algorithm::kDirect : choose_for_gather(context, batch, total);
+  return reduced ? plan_reducescatter(context, algorithm, batch.counts)
+                 : plan_allgather(context, algorithm, batch.counts);
 }
 
 Plan NativeBackend::plan_for_broadcast(const Batch& batch) const {
@@ -136,10 +134,8 @@ std::unique_ptr<Execution> NativeBackend::execute(Collective collective, Batch b
       return std::make_unique<AdasumExecution>(std::move(batch), chunk, transport_);
     }
     case Collective::kReducescatter:
-      plan = plan_for_reducescatter(batch);
-      break;
     case Collective::kAllgather:
-      plan = plan_for_allgather(batch);
+      plan = plan_for_blocks(collective, batch);
       break;
     case Collective::kBroadcast:
       plan = plan_for_broadcast(batch);

@@ -24,8 +24,7 @@ class NativeBackend final : public Backend {
   [[nodiscard]] bool must_be_in_rank_order(const Batch& batch) const;
   [[nodiscard]] Algorithm choose_for_gather(const PlanContext& context, const Batch& batch, int64_t count) const;
   [[nodiscard]] Plan plan_for_allreduce(const Batch& batch) const;
-  [[nodiscard]] Plan plan_for_reducescatter(const Batch& batch) const;
-  [[nodiscard]] Plan plan_for_allgather(const Batch& batch) const;
+  [[nodiscard]] Plan plan_for_blocks(Collective collective, const Batch& batch) const;
   [[nodiscard]] Plan plan_for_broadcast(const Batch& batch) const;
   [[nodiscard]] Plan plan_for_alltoall(const Batch& batch) const;
 
