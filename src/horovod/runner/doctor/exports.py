@@ -29,11 +29,25 @@ def module_file(name: str) -> Path | None:
 
 def exported_names(module: str) -> frozenset[str]:
     """The public names of a module of Horovod: those of ``__all__``, or what it defines."""
-    tree = _tree(module)
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and _target(node) == "__all__":
-            return frozenset(ast.literal_eval(node.value))
+    found: set[str] | None = None
+    for node in _tree(module).body:
+        if _target(node) == "__all__" and isinstance(node, ast.Assign | ast.AnnAssign):
+            assert node.value is not None, module
+            found = set(ast.literal_eval(node.value))
+        elif _target(node) == "__all__" and isinstance(node, ast.AugAssign):
+            found = (found or set()) | exported_names(_module_of_list(module, node.value))
+    if found is not None:
+        return frozenset(found)
     return frozenset(name for name in _definitions(module) if not name.startswith("_"))
+
+
+def _module_of_list(module: str, node: ast.expr) -> str:
+    """The module whose list an expression such as ``ops.__all__`` names in this one."""
+    assert isinstance(node, ast.Attribute), module
+    assert isinstance(node.value, ast.Name), module
+    origin = _definitions(module)[node.value.id]
+    assert isinstance(origin, ast.ImportFrom), module
+    return f"{origin.module}.{node.value.id}"
 
 
 def arguments_of(module: str, name: str) -> frozenset[str] | None:
@@ -74,6 +88,10 @@ def _definitions(module: str) -> dict[str, ast.stmt]:
         node = pending.pop(0)
         if isinstance(node, ast.If):  # TYPE_CHECKING and the like
             pending += node.body
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            names = exported_names(node.module or "")
+            handed_on = ast.ImportFrom(node.module, [ast.alias(name) for name in names], node.level)
+            found.update(dict.fromkeys(names, handed_on))
         elif isinstance(node, ast.ImportFrom):
             found.update(dict.fromkeys((alias.asname or alias.name for alias in node.names), node))
         elif name := _name_of(node) or _target(node):
@@ -88,6 +106,6 @@ def _name_of(node: ast.stmt) -> str:
 def _target(node: ast.stmt) -> str:
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         return node.targets[0].id
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+    if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name):
         return node.target.id
     return ""
