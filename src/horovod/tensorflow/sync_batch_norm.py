@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +12,7 @@ from horovod.errors import UsageError
 from horovod.tensorflow.exchanges import allgather
 from horovod.tensorflow.rank_ops import is_member_op
 from horovod.tensorflow.reductions import allreduce
+from horovod.train.batch_statistics import merged_moments
 from horovod.train.numbering import LayerName, LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Sum
@@ -156,10 +158,7 @@ def _local_moments(
 def _merge_over_ranks(
     count: tf.Tensor, mean: tf.Tensor, var: tf.Tensor, name: str, process_set: ProcessSet
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance of all ranks' values together, without losing digits.
-
-    Sums of squares would lose them where the mean is much larger than the deviation.
-    """
+    """Mean and variance of all ranks' values together."""
     dtype = mean.dtype
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -169,8 +168,7 @@ def _merge_over_ranks(
         counts, means, variances = tf.unstack(rows, axis=1)
         total = tf.reduce_sum(counts, axis=0)
         shares = tf.math.divide_no_nan(counts, total)
-        all_mean = tf.reduce_sum(shares * means, axis=0)
-        all_var = tf.reduce_sum(shares * (variances + tf.square(means - all_mean)), axis=0)
+        all_mean, all_var = merged_moments(shares, means, variances, partial(tf.reduce_sum, axis=0))
 
         def gradient(of_mean: tf.Tensor, of_var: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             # The losses of all ranks depend on this rank's values.

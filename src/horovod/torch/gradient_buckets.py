@@ -9,24 +9,19 @@ else is copied, and one operation takes the place of many.
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from horovod._native import Buffer, NativeArray, private_array
-from horovod.errors import HorovodInternalError, MismatchError
+from horovod._native import Buffer, NativeArray
 from horovod.torch.tensors import adopt, dtype_name
-from horovod.train.bucket_plan import PlannedBucket, Sized, plan_buckets
+from horovod.train.gradient_buckets import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from horovod._native import Handle
-    from horovod.group import Group
+    from horovod.train.bucket_plan import PlannedBucket
 
-_NAMES_SHOWN = 4
 # The table, the variable and the argument of getrefcount() hold a place that nobody else holds.
 _OWN_REFERENCES = 3
 
@@ -50,7 +45,7 @@ class GradientBucket:
         self, plan: PlannedBucket[torch.Tensor], names: Mapping[torch.Tensor, str]
     ) -> None:
         self.params = plan.items
-        self.name = _name_of([names[param] for param in plan.items])
+        self.name = name_of([names[param] for param in plan.items])
         self._plan = plan
         self._offsets = {
             param: plan.offset + offset
@@ -107,64 +102,6 @@ class GradientBucket:
         return adopt(self._memory.part(self._offsets[param], self._plan.dtype, param.shape))
 
 
-class GradientBuckets:
-    """The buckets of one optimizer in one job.
-
-    They begin in ordinary memory and move into shared memory when all ranks have asked for it. A
-    rank that has joined asks for it when it is back; until then the others try again at each step.
-
-    Args:
-        group: of all ranks.
-        plan: the same on all ranks.
-        names: of the parameters.
-        name: of the memory, on which the ranks agree.
-        call_site: where the optimizer was made, for messages.
-    """
-
-    def __init__(
-        self,
-        group: Group,
-        plan: Sequence[PlannedBucket[torch.Tensor]],
-        names: Mapping[torch.Tensor, str],
-        name: str,
-        call_site: str,
-    ) -> None:
-        self._buckets = [GradientBucket(bucket, names) for bucket in plan]
-        self._bucket_of = {param: bucket for bucket in self._buckets for param in bucket.params}
-        self._num_bytes = plan[-1].offset + plan[-1].num_bytes if plan else 0
-        self._request = partial(group.share_memory, self._num_bytes, name=name, call_site=call_site)
-        self._pending: Handle | None = self._request() if plan else None
-        if plan:
-            self._move(private_array(self._num_bytes))
-
-    def of(self, param: torch.Tensor) -> GradientBucket | None:
-        """The bucket that holds the gradient of a parameter."""
-        return self._bucket_of.get(param)
-
-    @property
-    def groups(self) -> list[tuple[torch.Tensor, ...]]:
-        """Parameters that leave together."""
-        return [bucket.params for bucket in self._buckets]
-
-    def follow_memory(self) -> None:
-        """Moves into shared memory if that is there now; to be called when nothing is in flight."""
-        if self._pending is None or not self._pending.done():
-            return
-        handle, self._pending = self._pending, None
-        try:
-            handle.wait()
-            self._move(handle.results()[0])
-        except MismatchError:  # a rank has joined
-            with suppress(HorovodInternalError):
-                self._pending = self._request()
-        except HorovodInternalError:
-            return  # the next reduction tells why
-
-    def _move(self, memory: NativeArray) -> None:
-        for bucket in self._buckets:
-            bucket.move(memory)
-
-
 def may_live_in_bucket(param: torch.Tensor) -> bool:
     """Whether this rank could reduce the gradient of a parameter in a bucket."""
     return (
@@ -177,32 +114,6 @@ def may_live_in_bucket(param: torch.Tensor) -> bool:
     )
 
 
-def plan_gradient_buckets(
-    order: Sequence[torch.Tensor], groups: Iterable[Sequence[torch.Tensor]]
-) -> list[PlannedBucket[torch.Tensor]]:
-    """Which gradients lie in which bucket.
-
-    Args:
-        order: the parameters, as their gradients become ready.
-        groups: of several parameters that the user wants to be reduced as one operation. Each has a
-            bucket of its own, and so has every other parameter then. One that cannot live in a
-            bucket as a whole is left out.
-    """
-    grouped = {param: tuple(group) for group in groups for param in group}
-    wanted = set(order)
-    units: dict[tuple[torch.Tensor, ...], Sized[torch.Tensor]] = {}
-    for param in order:
-        unit = grouped.get(param, (param,))
-        if wanted.issuperset(unit) and all(member.dtype is param.dtype for member in unit):
-            units.pop(unit, None)  # a group is ready when its last gradient is
-            sizes = tuple(member.nbytes for member in unit)
-            units[unit] = Sized(unit, sizes, dtype_name(param.dtype) or "")
-    if grouped:
-        return plan_buckets(list(units.values()), 0, 0)
-    return plan_buckets(list(units.values()))
-
-
-def _name_of(names: Sequence[str]) -> str:
-    if len(names) <= _NAMES_SHOWN + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_NAMES_SHOWN])} and {len(names) - _NAMES_SHOWN} more"
+def extent_of(param: torch.Tensor) -> tuple[str, int]:
+    """The dtype and the bytes of the gradient of a parameter that may live in a bucket."""
+    return dtype_name(param.dtype) or "", param.nbytes

@@ -10,12 +10,7 @@ import torch
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.devices import by_device
-from horovod.torch.gradient_buckets import (
-    GradientBucket,
-    GradientBuckets,
-    may_live_in_bucket,
-    plan_gradient_buckets,
-)
+from horovod.torch.gradient_buckets import GradientBucket, extent_of, may_live_in_bucket
 from horovod.torch.gradient_layouts import ParameterGradients
 from horovod.torch.gradients_in_flight import (
     BucketInFlight,
@@ -26,6 +21,7 @@ from horovod.torch.gradients_in_flight import (
 from horovod.torch.sparse import SparseExchange, empty_like
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
 from horovod.train import gradient_reducer
+from horovod.train.gradient_buckets import GradientBuckets, plan_gradient_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,9 +93,12 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
 
     def _new_buckets(
         self, group: Group, order: Sequence[torch.Tensor], name: str
-    ) -> GradientBuckets:
-        plan = plan_gradient_buckets(order, [group for group in self._groups if len(group) > 1])
-        return GradientBuckets(group, plan, self.names, name, self._settings.call_site)
+    ) -> GradientBuckets[torch.Tensor, GradientBucket]:
+        together = [members for members in self._groups if len(members) > 1]
+        plan = plan_gradient_buckets(order, together, extent_of)
+        buckets = [GradientBucket(bucket, self.names) for bucket in plan]
+        num_bytes = plan[-1].offset + plan[-1].num_bytes if plan else 0
+        return GradientBuckets(group, buckets, num_bytes, name, self._settings.call_site)
 
     def _by_device(self, params: Sequence[torch.Tensor]) -> Iterable[Sequence[torch.Tensor]]:
         return by_device(params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.torch.calls import AllgatherCall, AllreduceCall
 from horovod.torch.compiling import outside_of_graphs
+from horovod.train.batch_statistics import merged_moments
 from horovod.train.call_site import call_site
 from horovod.train.numbering import LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
@@ -230,10 +232,7 @@ class _Layer:
     call_site: str
 
     def gather_statistics(self, batch: torch.Tensor) -> _Statistics:
-        """Merges count, mean and squared deviations of all ranks, without losing digits.
-
-        Sums of squares would lose them where the mean is much larger than the deviation.
-        """
+        """Merges count, mean and squared deviations of all ranks."""
         channels = batch.shape[1]
         count = batch.numel() // channels if channels else 0
         row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64, device=batch.device)
@@ -254,8 +253,7 @@ class _Layer:
                 "training needs at least 2"
             )
         shares = counts / total
-        mean = (shares * means).sum(dim=0)
-        var = (shares * (variances + (means - mean).square())).sum(dim=0)
+        mean, var = merged_moments(shares, means, variances, partial(torch.sum, dim=0))
         dtype = _dtype_of_statistics(batch)
         return _Statistics(mean.to(dtype), var.to(dtype), total)
 
