@@ -1,4 +1,4 @@
-// The cost model, for the settings of an engine and for simulations.
+// Shares of rows; the cost model, for the settings of an engine and for simulations.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "plan/plan.h"
 #include "transport/segment.h"
 
 namespace nb = nanobind;
@@ -41,6 +42,14 @@ std::pair<std::string, double> estimate(const std::vector<int>& hosts, int64_t n
   return {name_of(choice.algorithm), choice.seconds};
 }
 
+int64_t rows_of_share(int64_t num_rows, int rank, int size) {
+  if (num_rows < 0 || rank < 0 || rank >= size) {
+    throw Error(ErrorKind::kUsage, "there is no share of " + std::to_string(num_rows) + " rows for rank " +
+                                       std::to_string(rank) + " of " + std::to_string(size));
+  }
+  return share_of(num_rows, rank, size).size();
+}
+
 }  // namespace
 
 std::optional<Algorithm> algorithm_named(const std::string& name) {
@@ -71,6 +80,7 @@ void bind_plan(nb::module_& module) {
       .def_ro("network_bytes_per_s", &CostConstants::network_bytes_per_s)
       .def_ro("link_bytes_per_s", &CostConstants::link_bytes_per_s)
       .def_ro("memory_bytes_per_s", &CostConstants::memory_bytes_per_s);
+  module.def("share_of", &rows_of_share, nb::arg("num_rows"), nb::arg("rank"), nb::arg("size"));
   module.def("estimate_allreduce", &estimate, nb::arg("hosts"), nb::arg("num_bytes"), nb::kw_only(),
              nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("costs") = CostConstants());
 }

@@ -223,6 +223,9 @@ def kernel_isa() -> str:
 def select_kernel_isa(isa: str) -> bool:
     """Makes reductions use other instructions, for tests; False if this processor lacks them."""
 
+def share_of(num_rows: int, rank: int, size: int) -> int:
+    """How many of ``num_rows`` are a rank's: the longer shares are those of the first ranks."""
+
 def estimate_allreduce(
     hosts: Sequence[int],
     num_bytes: int,

@@ -336,8 +336,7 @@ class Group:
 
     def rows_of(self, num_rows: int, rank: int | None = None) -> int:
         """How many of ``num_rows`` a reducescatter leaves on a set rank (this one if None)."""
-        rank = self.rank if rank is None else rank
-        return num_rows // self.size + (1 if rank < num_rows % self.size else 0)
+        return _native.share_of(num_rows, self.rank if rank is None else rank, self.size)
 
     def _submit(
         self,
