@@ -19,16 +19,23 @@ struct Keyword {
 // Throws TypeError for a keyword that the table lacks, or a value of another type; `function` is what messages name.
 template <class Target, class Table>
 void read_keywords(const char* function, const Table& table, const nanobind::kwargs& keywords, Target& target) {
-  for (const auto& [key, value] : keywords) {
+  auto next = table.begin();  // callers mostly keep to the order of the table
+  PyObject* key = nullptr;
+  PyObject* value = nullptr;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(keywords.ptr(), &position, &key, &value) != 0) {
     Py_ssize_t size = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+    const char* text = PyUnicode_AsUTF8AndSize(key, &size);
     if (text == nullptr) throw nanobind::python_error();
     const std::string_view name(text, static_cast<size_t>(size));
-    const auto found = std::find_if(table.begin(), table.end(), [&](const auto& each) { return each.name == name; });
+    const auto matches = [&](const auto& each) { return each.name == name; };
+    auto found = std::find_if(next, table.end(), matches);
+    if (found == table.end()) found = std::find_if(table.begin(), table.end(), matches);
     if (found == table.end()) {
       const std::string message = std::string(function) + "() got an unexpected keyword argument '" + text + "'";
       throw nanobind::type_error(message.c_str());
     }
+    next = found + 1;
     try {
       found->take(target, value);
     } catch (const std::bad_cast&) {
