@@ -58,7 +58,7 @@ class Step:
         model, ranks, hosts: what was simulated.
         step_s: seconds, with communication.
         efficiency: time without communication / time with it.
-        batches: how many allreduces the gradients travelled in.
+        batches: how many allreduces the gradients traveled in.
         algorithms: that were used, with the number of bytes in each.
     """
 

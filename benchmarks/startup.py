@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 TIMEOUT_S = 300.0
-STARTERS = ("plain", "horovodrun", "torchrun")
+LAUNCHERS = ("plain", "horovodrun", "torchrun")
 
 PROLOGUE = """
 import json, os, sys, time
@@ -62,12 +62,12 @@ assert one.item() == dist.get_world_size()
 }
 
 
-def commands(starter: str, size: int, program: Path, results: Path) -> list[list[str]]:
+def commands(launcher: str, size: int, program: Path, results: Path) -> list[list[str]]:
     """The processes to start, all at once."""
     script = [str(program), str(results)]
-    if starter == "plain":
+    if launcher == "plain":
         return [[sys.executable, *script]] * size
-    if starter == "torchrun":
+    if launcher == "torchrun":
         return [
             [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={size}", *script]
         ]
@@ -88,12 +88,12 @@ def cpu_s() -> float:
     return used.children_user + used.children_system
 
 
-def measure(starter: str, size: int, folder: Path) -> dict[str, float]:
+def measure(launcher: str, size: int, folder: Path) -> dict[str, float]:
     """Starts one job; returns seconds from its start until the last rank passed each mark."""
-    program = folder / f"{starter}.py"
-    program.write_text(PROGRAMS[starter])
+    program = folder / f"{launcher}.py"
+    program.write_text(PROGRAMS[launcher])
     with tempfile.TemporaryDirectory(dir=folder) as results:
-        lines = commands(starter, size, program, Path(results))
+        lines = commands(launcher, size, program, Path(results))
         env = environment(folder)
         used_s = cpu_s()
         began_s = time.monotonic()
@@ -112,7 +112,7 @@ def measure(starter: str, size: int, folder: Path) -> dict[str, float]:
         ended_s = time.monotonic()
         files = sorted(Path(results).iterdir())
         if len(files) != size:
-            raise SystemExit(f"{starter}: {b''.join(complaints).decode(errors='replace')}")
+            raise SystemExit(f"{launcher}: {b''.join(complaints).decode(errors='replace')}")
         ranks = [json.loads(file.read_text()) for file in files]
     times = {name: max(dict(marks)[name] for marks in ranks) - began_s for name, _ in ranks[0]}
     return {**times, "exit": ended_s - began_s, "cpu": cpu_s() - used_s}
@@ -121,28 +121,28 @@ def measure(starter: str, size: int, folder: Path) -> dict[str, float]:
 def show(rounds: list[dict[str, dict[str, float]]]) -> str:
     """A table of medians, and one of the time above the plain processes."""
     lines = []
-    for starter in rounds[0]:
-        marks = rounds[0][starter]
+    for launcher in rounds[0]:
+        marks = rounds[0][launcher]
         medians = {
-            mark: statistics.median(each[starter][mark] for each in rounds) for mark in marks
+            mark: statistics.median(each[launcher][mark] for each in rounds) for mark in marks
         }
         text = ", ".join(f"{mark} {seconds:.2f}" for mark, seconds in medians.items())
-        lines.append(f"{starter:>10}: {text}")
-    for starter in rounds[0]:
-        if starter != "plain":
+        lines.append(f"{launcher:>10}: {text}")
+    for launcher in rounds[0]:
+        if launcher != "plain":
             lines += [
-                above_plain(rounds, starter, "allreduce", "time to the allreduce"),
-                above_plain(rounds, starter, "cpu", "processor time of all"),
+                above_plain(rounds, launcher, "allreduce", "time to the allreduce"),
+                above_plain(rounds, launcher, "cpu", "processor time of all"),
             ]
     return "\n".join(lines)
 
 
 def above_plain(
-    rounds: list[dict[str, dict[str, float]]], starter: str, mark: str, what: str
+    rounds: list[dict[str, dict[str, float]]], launcher: str, mark: str, what: str
 ) -> str:
-    above = [each[starter][mark] - each["plain"][mark] for each in rounds]
+    above = [each[launcher][mark] - each["plain"][mark] for each in rounds]
     return (
-        f"{starter:>10} above plain, {what}: median {statistics.median(above):.2f} s, "
+        f"{launcher:>10} above plain, {what}: median {statistics.median(above):.2f} s, "
         f"from {min(above):.2f} to {max(above):.2f}"
     )
 
@@ -152,17 +152,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--np", type=int, default=2, help="number of ranks")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--starters", type=lambda text: text.split(","), default=list(STARTERS))
+    parser.add_argument("--launchers", type=lambda text: text.split(","), default=list(LAUNCHERS))
     parser.add_argument("--json", type=Path, help="also write all numbers to this file")
     args = parser.parse_args()
     rounds: list[dict[str, dict[str, float]]] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds + 1):
-            turn = number % len(args.starters)
-            order = args.starters[turn:] + args.starters[:turn]
-            times = {starter: measure(starter, args.np, Path(folder)) for starter in order}
+            turn = number % len(args.launchers)
+            order = args.launchers[turn:] + args.launchers[:turn]
+            times = {launcher: measure(launcher, args.np, Path(folder)) for launcher in order}
             if number > 0:  # the first round fills the caches of files and byte code
-                rounds.append({starter: times[starter] for starter in args.starters})
+                rounds.append({launcher: times[launcher] for launcher in args.launchers})
     load = os.getloadavg()[0]
     print(f"{args.np} ranks, {args.rounds} rounds, load average {load:.1f}; seconds, medians")
     print(show(rounds))

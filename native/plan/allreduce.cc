@@ -1,17 +1,17 @@
 // Allreduce. The vector is cut into stripes, a stripe into one share for each rank, each share at most a frame. Each
-// share is a lane of its own. In a lane each group of ranks has a carrier (plan/groups.h); carriers pass the value on.
+// share is a lane of its own. In a lane each group of ranks has a leader (plan/groups.h); leaders pass the value on.
 //
 //   direct        one group of all: everybody sends its operand to the share's owner, who reduces in the order of the
 //                 ranks and sends the result to everybody
 //   ring          groups of one: share s starts at rank s and goes once around, each rank adding its own operand; the
 //                 last one (rank s - 1) has the result, which goes around once more
-//   hierarchical  the same with hosts as groups; a carrier adds the operands of all ranks of its host at once
+//   hierarchical  the same with hosts as groups; a leader adds the operands of all ranks of its host at once
 //   trees         hosts as groups; the value goes up a tree of hosts, and the result down
 //
 // Two have no shares; each frame of the whole vector is a lane:
 //
 //   exchange      everybody sends everything to everybody, and reduces in the order of the ranks
-//   doubling      hosts as groups; in each round a carrier and its partner send each other what they have, and both add
+//   doubling      hosts as groups; in each round a leader and its partner send each other what they have, and both add
 //
 // A lane for the whole stripe would be shorter to write down, but there a frame waits for sends that have nothing to do
 // with it: when channels are full, ranks that work on different stripes would wait for each other in a circle. In a
@@ -52,33 +52,33 @@ void end_with(const Cast& cast, Step& step) {
   step.send_to.insert(step.send_to.end(), cast.after.begin(), cast.after.end());
 }
 
-std::vector<int> carriers_of(const Groups& groups, const std::vector<int>& of, int64_t turn) {
-  std::vector<int> carriers;
-  carriers.reserve(of.size());
-  for (const int group : of) carriers.push_back(groups.carrier(group, turn));
-  return carriers;
+std::vector<int> leaders_of(const Groups& groups, const std::vector<int>& of, int64_t turn) {
+  std::vector<int> leaders;
+  leaders.reserve(of.size());
+  for (const int group : of) leaders.push_back(groups.leader(group, turn));
+  return leaders;
 }
 
-std::vector<Step> steps_of_member(int carrier, const Range& range) {
+std::vector<Step> steps_of_member(int leader, const Range& range) {
   std::vector<Step> steps;
   steps.reserve(2);
-  steps.push_back(send_own(range, range, {carrier}));
-  steps.push_back(store_received(carrier, range, {}));
+  steps.push_back(send_own(range, range, {leader}));
+  steps.push_back(store_received(leader, range, {}));
   return steps;
 }
 
-std::vector<Step> steps_of_carrier(const Cast& cast, const Flow& flow, int64_t turn, const Range& share) {
+std::vector<Step> steps_of_leader(const Cast& cast, const Flow& flow, int64_t turn, const Range& share) {
   const Groups& groups = cast.groups;
-  const std::vector<int> down_to = carriers_of(groups, flow.down_to, turn);
+  const std::vector<int> down_to = leaders_of(groups, flow.down_to, turn);
   std::vector<Step> steps;
   steps.reserve(2);
-  steps.push_back(reduce_group(cast, share, carriers_of(groups, flow.up_from, turn)));
+  steps.push_back(reduce_group(cast, share, leaders_of(groups, flow.up_from, turn)));
   if (flow.up_to < 0) {
     steps.back().send_to = down_to;
     steps.back().finish = true;
   } else {
-    steps.back().send_to.push_back(groups.carrier(flow.up_to, turn));
-    steps.push_back(store_received(groups.carrier(flow.down_from, turn), share, down_to));
+    steps.back().send_to.push_back(groups.leader(flow.up_to, turn));
+    steps.push_back(store_received(groups.leader(flow.down_from, turn), share, down_to));
   }
   end_with(cast, steps.back());
   return steps;
@@ -106,24 +106,24 @@ std::vector<Step> doubling_steps(const Cast& cast, int64_t turn, const Range& ra
   const Groups& groups = cast.groups;
   const int mine = groups.mine;
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(groups.size())));
-  const auto carrier = [&](int group) { return groups.carrier(group, turn); };
+  const auto leader = [&](int group) { return groups.leader(group, turn); };
   std::vector<Step> steps;
   if (mine >= power) {
     steps.push_back(reduce_group(cast, range, {}));
-    steps.back().send_to.push_back(carrier(mine - power));
-    steps.push_back(store_received(carrier(mine - power), range, {}));
+    steps.back().send_to.push_back(leader(mine - power));
+    steps.push_back(store_received(leader(mine - power), range, {}));
     end_with(cast, steps.back());
     return steps;
   }
   std::vector<int> extra;
-  if (mine + power < groups.size()) extra.push_back(carrier(mine + power));
+  if (mine + power < groups.size()) extra.push_back(leader(mine + power));
   steps.push_back(reduce_group(cast, range, extra));
   steps.back().store = true;
   for (int distance = 1; distance < power; distance *= 2) {
     const int partner = mine ^ distance;
-    steps.back().send_to.push_back(carrier(partner));
+    steps.back().send_to.push_back(leader(partner));
     // Both partners put the lower group's value first, so that their results are equal to the bit.
-    steps.push_back({.receive_from = {carrier(partner)},
+    steps.push_back({.receive_from = {leader(partner)},
                      .send_to = {},
                      .range = range,
                      .source = range,
@@ -144,10 +144,10 @@ Plan plan_doubling(const PlanContext& context, const Cast& cast, int64_t count) 
   for (size_t number = 0; number < plan.lanes.size(); ++number) {
     const Range range = frame_of(count, context.chunk, static_cast<int64_t>(number));
     const auto turn = static_cast<int64_t>(number);
-    const int carrier = cast.groups.carrier(cast.groups.mine, turn);
+    const int leader = cast.groups.leader(cast.groups.mine, turn);
     Lane& lane = plan.lanes[number];
     lane.number = static_cast<uint32_t>(number);
-    lane.steps = carrier == context.rank ? doubling_steps(cast, turn, range) : steps_of_member(carrier, range);
+    lane.steps = leader == context.rank ? doubling_steps(cast, turn, range) : steps_of_member(leader, range);
   }
   return plan;
 }
@@ -174,15 +174,15 @@ Plan plan_allreduce(const PlanContext& context, Algorithm algorithm, int64_t cou
     const Range share = moved(share_of(within.size(), place, context.size), within.begin);
     const auto first = static_cast<int>(number % groups.size());  // the start of a ring, the root of a tree
     const int64_t turn = number / groups.size();
-    const int carrier = groups.carrier(groups.mine, turn);
+    const int leader = groups.leader(groups.mine, turn);
     Lane& lane = plan.lanes[static_cast<size_t>(number)];
     lane.number = static_cast<uint32_t>(number);
-    if (carrier != context.rank) {
-      lane.steps = steps_of_member(carrier, share);
+    if (leader != context.rank) {
+      lane.steps = steps_of_member(leader, share);
       continue;
     }
     const Flow flow = algorithm == Algorithm::kTrees ? tree_flow(groups, first) : ring_flow(groups, first);
-    lane.steps = steps_of_carrier(cast, flow, turn, share);
+    lane.steps = steps_of_leader(cast, flow, turn, share);
   }
   return plan;
 }

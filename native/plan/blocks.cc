@@ -1,6 +1,6 @@
 // Collectives that move a block for each rank: reducescatter, which reduces it and leaves it on its owner, and
 // allgather, which takes it from its owner to all. Each block is cut into pieces of a frame; each piece is a lane of
-// its own, with a carrier in each group of ranks (plan/groups.h); in the owner's group that is the owner.
+// its own, with a leader in each group of ranks (plan/groups.h); in the owner's group that is the owner.
 //
 //                 reducescatter                                   allgather
 //   direct        one group of all: everybody sends its operand   one group of all: the owner sends the piece to
@@ -8,7 +8,7 @@
 //   ring          groups of one: the piece starts behind its      groups of one: the piece goes from rank to rank until
 //                 owner and goes around, each rank adding its     the one before its owner has it
 //                 own operand
-//   hierarchical  the same with hosts as groups; a carrier adds   the same with hosts as groups; a carrier gives the
+//   hierarchical  the same with hosts as groups; a leader adds   the same with hosts as groups; a leader gives the
 //                 the operands of all ranks of its host at once   piece to the ranks of its host
 #include <utility>
 
@@ -25,8 +25,8 @@ struct Cast {
   std::vector<int> others;    // ranks of the own group: operands in their order, or receivers
 
   [[nodiscard]] int home_of(const Piece& piece) const { return group_of[static_cast<size_t>(piece.owner)]; }
-  [[nodiscard]] int carrier(const Piece& piece, int group) const {
-    return group == home_of(piece) ? piece.owner : groups.carrier(group, piece.lane / groups.size());
+  [[nodiscard]] int leader(const Piece& piece, int group) const {
+    return group == home_of(piece) ? piece.owner : groups.leader(group, piece.lane / groups.size());
   }
 };
 
@@ -35,7 +35,7 @@ struct Cast {
 Step reduce_piece(const PlanContext& context, const Cast& cast, const Piece& piece, const Range& whole) {
   const Groups& groups = cast.groups;
   const int home = cast.home_of(piece);
-  const int mine = cast.carrier(piece, groups.mine);
+  const int mine = cast.leader(piece, groups.mine);
   if (mine != context.rank) return send_own(whole, piece.range, {mine});
   Step step{.receive_from = cast.others,
             .send_to = {},
@@ -44,9 +44,9 @@ Step reduce_piece(const PlanContext& context, const Cast& cast, const Piece& pie
             .with_own = true,
             .own_position = groups.place};
   const int start = groups.after(home);
-  if (groups.mine != start) step.receive_from.push_back(cast.carrier(piece, groups.before(groups.mine)));
+  if (groups.mine != start) step.receive_from.push_back(cast.leader(piece, groups.before(groups.mine)));
   if (groups.mine != home) {
-    step.send_to.push_back(cast.carrier(piece, groups.after(groups.mine)));
+    step.send_to.push_back(cast.leader(piece, groups.after(groups.mine)));
   } else {
     step.store = step.finish = true;
   }
@@ -55,14 +55,14 @@ Step reduce_piece(const PlanContext& context, const Cast& cast, const Piece& pie
 
 Step spread_piece(const PlanContext& context, const Cast& cast, const Piece& piece, const Range& whole) {
   const Groups& groups = cast.groups;
-  const int mine = cast.carrier(piece, groups.mine);
+  const int mine = cast.leader(piece, groups.mine);
   if (mine != context.rank) return store_received(mine, whole, {});
   const int next = groups.after(groups.mine);
   std::vector<int> send_to;
-  if (next != cast.home_of(piece)) send_to.push_back(cast.carrier(piece, next));
+  if (next != cast.home_of(piece)) send_to.push_back(cast.leader(piece, next));
   send_to.insert(send_to.end(), cast.others.begin(), cast.others.end());
   if (piece.owner == context.rank) return store_own(piece.range, whole, std::move(send_to));
-  return store_received(cast.carrier(piece, groups.before(groups.mine)), whole, std::move(send_to));
+  return store_received(cast.leader(piece, groups.before(groups.mine)), whole, std::move(send_to));
 }
 
 using StepOfPiece = Step (*)(const PlanContext&, const Cast&, const Piece&, const Range& whole);

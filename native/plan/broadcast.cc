@@ -1,10 +1,10 @@
-// Broadcast. Each frame is a lane. Each host has a carrier in it (plan/groups.h); on the root's host that is the root.
+// Broadcast. Each frame is a lane. Each host has a leader in it (plan/groups.h); on the root's host that is the root.
 //
 //   between hosts  a binomial tree, or a chain: each host gets each frame once
-//   inside a host  up to four ranks the carrier sends to everybody; beyond that a binomial tree keeps its part at
+//   inside a host  up to four ranks the leader sends to everybody; beyond that a binomial tree keeps its part at
 //                  log2(ranks) sends per frame
 //
-// Hosts are counted from the root's on, ranks of a host from its carrier on, both around a ring.
+// Hosts are counted from the root's on, ranks of a host from its leader on, both around a ring.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -37,22 +37,20 @@ struct Cast {
   int home = 0;      // the root's group
   TreePlace places;  // of this rank's group among the groups; counted from the root's on
 
-  [[nodiscard]] int carrier(int group, int64_t turn) const {
-    return group == home ? root : groups.carrier(group, turn);
-  }
-  [[nodiscard]] int carrier_at(int place, int64_t turn) const { return carrier((home + place) % groups.size(), turn); }
+  [[nodiscard]] int leader(int group, int64_t turn) const { return group == home ? root : groups.leader(group, turn); }
+  [[nodiscard]] int leader_at(int place, int64_t turn) const { return leader((home + place) % groups.size(), turn); }
 };
 
-// The ranks that this one sends to on its host, and the one that it receives from if it is not the carrier.
+// The ranks that this one sends to on its host, and the one that it receives from if it is not the leader.
 struct HostPlace {
   int parent = 0;
   std::vector<int> children;
 };
 
-HostPlace place_on_host(const Groups& groups, int carrier) {
+HostPlace place_on_host(const Groups& groups, int leader) {
   const std::span<const int> members = groups.members(groups.mine);
   const auto size = static_cast<int>(members.size());
-  const auto first = static_cast<int>(std::find(members.begin(), members.end(), carrier) - members.begin());
+  const auto first = static_cast<int>(std::find(members.begin(), members.end(), leader) - members.begin());
   const int place = (groups.place - first + size) % size;
   const TreePlace found = size <= kLargestStar ? star_place(place, size) : tree_place(place, size);
   const auto member_at = [&](int at) { return members[static_cast<size_t>((first + at) % size)]; };
@@ -62,14 +60,14 @@ HostPlace place_on_host(const Groups& groups, int carrier) {
 }
 
 Step step_of(const PlanContext& context, const Cast& cast, int64_t turn, const Range& range) {
-  const int carrier = cast.carrier(cast.groups.mine, turn);
-  HostPlace host = place_on_host(cast.groups, carrier);
-  if (carrier != context.rank) return store_received(host.parent, range, std::move(host.children));
+  const int leader = cast.leader(cast.groups.mine, turn);
+  HostPlace host = place_on_host(cast.groups, leader);
+  if (leader != context.rank) return store_received(host.parent, range, std::move(host.children));
   std::vector<int> send_to;
-  for (const int place : cast.places.children) send_to.push_back(cast.carrier_at(place, turn));
+  for (const int place : cast.places.children) send_to.push_back(cast.leader_at(place, turn));
   send_to.insert(send_to.end(), host.children.begin(), host.children.end());
   if (context.rank == cast.root) return store_own(range, range, std::move(send_to));
-  return store_received(cast.carrier_at(cast.places.parent, turn), range, std::move(send_to));
+  return store_received(cast.leader_at(cast.places.parent, turn), range, std::move(send_to));
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ double ring_s(const CostTopology& topology, double bytes, double frame_bytes, do
          });
 }
 
-// Shares with a carrier on each host, which pass over each link `turns` times, less the last host's. `side_by_side`:
+// Shares with a leader on each host, which pass over each link `turns` times, less the last host's. `side_by_side`:
 // frames that a host can work on at the same time, of the shares of one stripe.
 double by_hosts_s(const CostTopology& topology, double bytes, double frame_bytes, double turns, double side_by_side,
                   const CostConstants& constants) {

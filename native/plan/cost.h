@@ -33,7 +33,7 @@ struct CostConstants {
 
 // How algorithms are chosen. The same on all ranks.
 struct PlanOptions {
-  std::optional<Algorithm> allreduce;  // in place of the one that the estimates favour
+  std::optional<Algorithm> allreduce;  // in place of the one that the estimates favor
   CostConstants costs;
 };
 

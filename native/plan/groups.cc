@@ -20,7 +20,7 @@ std::span<const int> Groups::members(int group) const {
                                   static_cast<size_t>(begins[index + 1] - begins[index]));
 }
 
-int Groups::carrier(int group, int64_t turn) const {
+int Groups::leader(int group, int64_t turn) const {
   const std::span<const int> all = members(group);
   return all[static_cast<size_t>(turn) % all.size()];
 }

@@ -1,6 +1,6 @@
 // Inside plan/ only: the ranks of a set in groups, and the ways that a value takes from group to group.
 //
-// One description serves all algorithms: the ranks of a group give their operands to the group's carrier, carriers pass
+// One description serves all algorithms: the ranks of a group give their operands to the group's leader, leaders pass
 // values on from group to group, and give the result to their groups. With all ranks in one group that is kDirect, with
 // each rank in a group of its own kRing, and with hosts as groups what is between.
 #pragma once
@@ -24,7 +24,7 @@ struct Groups {
   [[nodiscard]] int size() const { return static_cast<int>(begins.size()) - 1; }
   [[nodiscard]] std::span<const int> members(int group) const;
   // Who acts for a group; each member in its turn.
-  [[nodiscard]] int carrier(int group, int64_t turn) const;
+  [[nodiscard]] int leader(int group, int64_t turn) const;
   [[nodiscard]] int after(int group) const { return group + 1 < size() ? group + 1 : 0; }
   [[nodiscard]] int before(int group) const { return (group > 0 ? group : size()) - 1; }
   // The group of each set rank.

@@ -58,8 +58,8 @@ struct Plan {
   std::vector<Lane> lanes;  // by rising number
 };
 
-// In those that know hosts, each lane has a carrier on each host: it takes the operands of the other ranks of its host,
-// and gives them the result. Carriers change from lane to lane, so that all ranks of a host work for its link, and what
+// In those that know hosts, each lane has a leader on each host: it takes the operands of the other ranks of its host,
+// and gives them the result. Leaders change from lane to lane, so that all ranks of a host work for its link, and what
 // crosses the link does not grow with the number of ranks.
 enum class Algorithm : uint8_t {
   kExchange,  // everybody sends everything to everybody and reduces alone: one hop; allreduce only

@@ -54,7 +54,7 @@ struct Plain {
   HVD_INLINE void store(std::byte* p, Value value) { store_raw<T>(p, value); }
 };
 
-// Truncates towards zero; what T cannot hold becomes its nearest end, NaN becomes 0.
+// Truncates toward zero; what T cannot hold becomes its nearest end, NaN becomes 0.
 template <class T>
 HVD_INLINE T saturate(double value) {
   constexpr int kValueBits = 8 * sizeof(T) - (std::is_signed_v<T> ? 1 : 0);
@@ -126,7 +126,7 @@ struct WideInInt128 {
   }
 };
 
-// Two neighbours, taken apart and put together again in 32-bit words: no lane ever moves.
+// Two neighbors, taken apart and put together again in 32-bit words: no lane ever moves.
 struct FloatPair {
   float low;
   float high;

@@ -21,7 +21,7 @@ namespace hvd {
 // If `factor` is not 1, the result is multiplied by it before it is rounded and stored:
 //   half types         in float32, on the accumulator that was never rounded in between
 //   float32, float64   by the factor rounded to the type, as frameworks multiply a tensor by a number
-//   integers           in float64, then truncated towards zero; out of range becomes the nearest end, NaN becomes 0.
+//   integers           in float64, then truncated toward zero; out of range becomes the nearest end, NaN becomes 0.
 //                      Beyond 2^53 the float64 is an approximation
 //   bool               unchanged
 // One source and a factor of 1 is a copy, bit by bit.
@@ -32,7 +32,7 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 // The sum of the sources divided by `divisor` (> 0), and then multiplied by `factor`; otherwise as reduce().
 //   half types         both in float32, on the accumulator that was never rounded in between
 //   float32, float64   the sum is divided, and the quotient multiplied by the factor rounded to the type
-//   integers           the exact sum is divided and truncated towards zero; with a factor other than 1, the sum is
+//   integers           the exact sum is divided and truncated toward zero; with a factor other than 1, the sum is
 //                      multiplied by factor / divisor in float64 instead, and truncated likewise
 //   bool               as Sum
 // Exact for up to 2^20 sources.

@@ -27,7 +27,7 @@ Doubles joined(const Doubles& a, const Doubles& b) {
   return result;
 }
 
-// The ranks beyond a power of two first, then neighbours, then neighbours of these.
+// The ranks beyond a power of two first, then neighbors, then neighbors of these.
 Doubles expected_of(std::vector<Doubles> values) {
   size_t power = 1;
   while (power * 2 <= values.size()) power *= 2;

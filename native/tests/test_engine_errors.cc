@@ -78,7 +78,7 @@ TEST("engine: calls that make no sense are refused where they are made") {
   world.run([&](int rank) { check_sum(world.engine(rank), "fine"); });
 }
 
-TEST("engine: a name that is in flight is refused, and free again afterwards") {
+TEST("engine: a name that is in flight is refused, and free again afterward") {
   World world(2);
   Array first(DType::kFloat32, {3});
   Array second(DType::kFloat32, {3});

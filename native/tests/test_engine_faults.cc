@@ -158,7 +158,7 @@ TEST("faults: a rank that closes is named with its reason, what was finished sta
         CHECK_EQ(try_sum(engine, "together", 5000), "fine");
         if (rank == leaver) {
           engine.close("its work is done");
-          CHECK(contains(try_sum(engine, "afterwards", 3), "shut down: "));
+          CHECK(contains(try_sum(engine, "afterward", 3), "shut down: "));
           return;
         }
         for (int round = 0; round < 3; ++round) {

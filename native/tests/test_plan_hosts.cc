@@ -333,7 +333,7 @@ TEST("plan hosts: doubling takes as many rounds as the number of hosts has bits"
 }
 
 // The ranks of a host share the work of its link.
-TEST("plan hosts: carriers change from lane to lane") {
+TEST("plan hosts: leaders change from lane to lane") {
   const Hosts hosts = laid_out({4, 4, 4}, false);
   const auto size = static_cast<int64_t>(hosts.size());
   for (const Algorithm algorithm : {Algorithm::kTrees, Algorithm::kHierarchical}) {

@@ -336,7 +336,7 @@ TEST("scale: a factor is rounded to float32 first, as frameworks do") {
   const EachIsa isas;
   for (const std::string_view isa : isas.names()) {
     select_kernel_isa(isa);
-    // In float64 the product would round to the other neighbour.
+    // In float64 the product would round to the other neighbor.
     size_t differ = 0;
     for (int i = 1; i <= 1000; ++i) {
       const float value = 1.0f + static_cast<float>(i) * 0x1p-20f;
@@ -347,7 +347,7 @@ TEST("scale: a factor is rounded to float32 first, as frameworks do") {
   }
 }
 
-TEST("scale: integers are truncated towards zero and saturate") {
+TEST("scale: integers are truncated toward zero and saturate") {
   const EachIsa isas;
   const double inf = std::numeric_limits<double>::infinity();
   for (const std::string_view isa : isas.names()) {

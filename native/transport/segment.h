@@ -51,7 +51,7 @@ class Segment {
   // Makes a segment in shared memory (with a descriptor to pass on), or in private memory without room for arrays.
   static std::shared_ptr<Segment> create_shared(int num_local);
   static std::shared_ptr<Segment> create_private(int num_local);
-  // Maps the segment of another rank; the descriptor may be closed afterwards.
+  // Maps the segment of another rank; the descriptor may be closed afterward.
   static std::shared_ptr<Segment> open(int fd, int num_local);
 
   Segment(const Segment&) = delete;

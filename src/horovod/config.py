@@ -14,9 +14,9 @@ from horovod import log
 from horovod.errors import StartError
 from horovod.settings import TABLE
 from horovod.settings.advice import advice_on
-from horovod.settings.honoured import LOG_LEVELS, MIB
+from horovod.settings.foreign_launchers import ForeignLauncher, find_foreign_launcher
+from horovod.settings.honored import LOG_LEVELS, MIB
 from horovod.settings.reader import SettingsReader
-from horovod.settings.starters import Starter, find_starter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,10 +81,10 @@ class Config:
         generation: of the job's membership, from 0; it changes with the places of the ranks.
         hostname: the name of this host as the launcher knows it.
         is_placed: whether the launcher told all of these.
-        starter: who started this process, if it was not our launcher.
+        foreign_launcher: who started this process, if it was not our launcher.
         rendezvous_addr, rendezvous_port: where the job's key-value store listens;
             an empty address means a job of one rank, or one that still has to meet.
-        meeting_point: host and port at which the user wants rank 0 to open the store; None for
+        bootstrap_address: host and port at which the user wants rank 0 to open the store; None for
             nowhere.
         network_interface: at which this rank listens for those of other hosts; empty for the one
             that leads to the store.
@@ -134,10 +134,10 @@ class Config:
     generation: int = 0
     hostname: str = "localhost"
     is_placed: bool = False
-    starter: Starter | None = None
+    foreign_launcher: ForeignLauncher | None = None
     rendezvous_addr: str = ""
     rendezvous_port: int = 0
-    meeting_point: tuple[str, int] | None = None
+    bootstrap_address: tuple[str, int] | None = None
     network_interface: str = ""
     secret_file: str = ""
     secret_key: str = field(default="", repr=False)
@@ -203,7 +203,7 @@ class Config:
                 "missing): let it join its job and await one, see horovod.job.worker.join_as"
             )
         values["secret_key"] = _secret_key(reader)
-        values["meeting_point"] = _meeting_point(reader)
+        values["bootstrap_address"] = _bootstrap_address(reader)
         values["hostname"] = values["hostname"] or socket.gethostname()
         values["fusion_threshold_is_set"] = bool(reader.text("HOROVOD_FUSION_THRESHOLD"))
         values["start_timeout_s"] = _start_timeout_s(reader)
@@ -244,7 +244,7 @@ class Config:
                 f"rank {self.rank} of {self.size} was not told where the job's store listens "
                 "(HOROVOD_GLOO_RENDEZVOUS_ADDR is missing): start the script with horovodrun"
             )
-        if self.meeting_point and not (self.secret_key or self.secret_file):
+        if self.bootstrap_address and not (self.secret_key or self.secret_file):
             raise StartError(
                 "HOROVOD_RENDEZVOUS needs a secret that all ranks share: set HOROVOD_SECRET_KEY to "
                 "what `openssl rand -hex 32` prints, or HOROVOD_SECRET_FILE to a private file of "
@@ -267,15 +267,15 @@ class Config:
             raise StartError(f"HOROVOD_START_TIMEOUT={self.start_timeout_s:g} is not above 0")
 
     def _can_meet(self) -> bool:
-        return self.starter is not None or bool(self.meeting_point)
+        return self.foreign_launcher is not None or bool(self.bootstrap_address)
 
 
 def _places(reader: SettingsReader) -> dict[str, Any]:
-    """Where this process is in the job, from our launcher or from another starter."""
+    """Where this process is in the job, from our launcher or from another launcher."""
     values: dict[str, Any] = {"is_placed": bool(reader.text(_CROSS_RANK_NAMES[0]))}
     rank_names, local_names = _RANK_NAMES, _LOCAL_RANK_NAMES
-    if (found := find_starter(reader.variables)) is not None:
-        values["starter"], rank_names, local_names = found
+    if (found := find_foreign_launcher(reader.variables)) is not None:
+        values["foreign_launcher"], rank_names, local_names = found
         values["is_placed"] = False
     values["rank"], values["size"] = reader.rank_and_size([rank_names])
     values["local_rank"], values["local_size"] = reader.rank_and_size([local_names])
@@ -293,7 +293,7 @@ def _secret_key(reader: SettingsReader) -> str:
     return text
 
 
-def _meeting_point(reader: SettingsReader) -> tuple[str, int] | None:
+def _bootstrap_address(reader: SettingsReader) -> tuple[str, int] | None:
     text = reader.text("HOROVOD_RENDEZVOUS")
     if not text:
         return None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from horovod import _native
-    from horovod.job.meeting import Meeting
+    from horovod.job.bootstrap import Bootstrap
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Context:
         self._start = start
         self._job: _Job | None = None
         self._incarnation = Incarnation()
-        self._meeting: Meeting | None = None
+        self._bootstrap: Bootstrap | None = None
 
     @contextmanager
     def use(self) -> Iterator[Context]:
@@ -187,20 +187,20 @@ class Context:
     @property
     def has_met(self) -> bool:
         """Whether its ranks have met, so that they can meet again."""
-        return self._meeting is not None
+        return self._bootstrap is not None
 
     def forget_in_child(self) -> None:
         """In the child of a fork: the job is the parent's, whose end the peers must notice."""
         self._lock = threading.Lock()
         job, self._job = self._job, None
-        self._meeting = None
+        self._bootstrap = None
         if job is not None:
             job.running.abandon()
 
     def part(self) -> None:
         """At the end of the process: takes leave of who started it."""
-        if self._meeting is not None:
-            self._meeting.part(mpi_was_initialized=was_initialized())
+        if self._bootstrap is not None:
+            self._bootstrap.part(mpi_was_initialized=was_initialized())
 
     def _connect(self, config: Config, incarnation: Incarnation) -> Running:
         return start_engine(self._meet(config), incarnation, process.mpi)
@@ -209,12 +209,12 @@ class Context:
         """Finds the other ranks, if no launcher of ours told where they are; once in a context."""
         if config.size == 1 or config.rendezvous_addr:
             return config
-        if self._meeting is None:
+        if self._bootstrap is None:
             # Here, because a job of our launcher does not need it.
-            from horovod.job.meeting import Meeting
+            from horovod.job.bootstrap import Bootstrap
 
-            self._meeting = Meeting(config)
-        return self._meeting.attend(config)
+            self._bootstrap = Bootstrap(config)
+        return self._bootstrap.attend(config)
 
 
 class _Process:

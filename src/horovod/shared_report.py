@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Below the first line; so much each rank may print.
 _MOST_LINES = 3
-# The store may be gone: a starter other than horovodrun has it in the process of rank 0.
+# The store may be gone: a launcher other than horovodrun has it in the process of rank 0.
 _TIMEOUT_S = 1.0
 
 

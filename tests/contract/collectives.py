@@ -1,4 +1,4 @@
-"""What every adapter's collectives must do, each behaviour stated once and for any framework.
+"""What every adapter's collectives must do, each behavior stated once and for any framework.
 
 A check is a function ``check(api, rank, size)`` that runs on every rank at the same time. Values
 are small integers, which every dtype holds exactly, so that only averages are rounded.

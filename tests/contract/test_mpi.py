@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from checks import CHECKS
-from mpi_starter import mpirun, needs_mpi
+from mpi_launcher import mpirun, needs_mpi
 
 _RANK = Path(__file__).parent / "mpi_rank.py"
 

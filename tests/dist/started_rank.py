@@ -1,5 +1,7 @@
-"""A rank that tells its place: run by test_starters.py. The argument says when MPI is initialized:
-none, before, or after Horovod has met the other ranks; "uneven" is none, and rank 0 ends last."""
+"""A rank that tells its place: run by test_foreign_launchers.py. The argument says when MPI is
+initialized: none, before, or after Horovod has met the other ranks; "uneven" is none, and
+rank 0 ends last.
+"""
 
 from __future__ import annotations
 

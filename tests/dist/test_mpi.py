@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mpi_starter import find_mpi, mpirun, needs_mpi
+from mpi_launcher import find_mpi, mpirun, needs_mpi
 
 if TYPE_CHECKING:
     import subprocess

@@ -282,7 +282,7 @@ def test_replay(tmp_path: Path) -> None:
 
 def test_startup(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    words = ("--rounds", 1, "--starters", "plain,horovodrun", "--json", report)
+    words = ("--rounds", 1, "--launchers", "plain,horovodrun", "--json", report)
     output = run(BENCHMARKS / "startup.py", *words)
     assert "horovodrun above plain, processor time of all: median" in output
     (measured,) = json.loads(report.read_text())

@@ -280,7 +280,7 @@ def _moved(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _target(func: Any, tensor: Any, rest: Any, kwargs: Any) -> tuple[int | None, Any]:
-    """The device that a tensor shall be on afterwards, None for the host, and its dtype."""
+    """The device that a tensor shall be on afterward, None for the host, and its dtype."""
     here = tensor._index if isinstance(tensor, CudaTensor) else None
     if func is torch.Tensor.cpu:
         return None, None

@@ -139,7 +139,7 @@ def test_a_table_that_is_not_up_to_date_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_document_without_tables_is_refused() -> None:
-    with pytest.raises(UsageError, match="begin honoured"):
+    with pytest.raises(UsageError, match="begin honored"):
         update("# Settings\n")
 
 

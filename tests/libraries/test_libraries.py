@@ -61,10 +61,10 @@ def said(output: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("starter", ["horovodrun", "spawn"])
-def test_ignite(starter: str) -> None:
+@pytest.mark.parametrize("launcher", ["horovodrun", "spawn"])
+def test_ignite(launcher: str) -> None:
     script = FOLDER / "ignite_training.py"
-    output = on_two_ranks(script) if starter == "horovodrun" else run(PYTHON, script, "spawn")
+    output = on_two_ranks(script) if launcher == "horovodrun" else run(PYTHON, script, "spawn")
     ranks = said(output)
     for number, rank in enumerate(ranks):
         assert (rank["rank"], rank["size"]) == (number, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-# Waits have deadlines of their own; what an example takes depends on the neighbours of the machine.
+# Waits have deadlines of their own; what an example takes depends on the neighbors of the machine.
 _BRIEF = settings(
     max_examples=100,
     derandomize=True,

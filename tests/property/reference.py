@@ -71,7 +71,7 @@ def _factor(how: Reduction, whole: bool = False) -> float:
 
 
 def _scale_integers(values: Array, factor: float) -> Array:
-    """Multiplies in float64, truncates towards zero, and stays within the type."""
+    """Multiplies in float64, truncates toward zero, and stays within the type."""
     if factor == 1.0:
         return values
     info = np.iinfo(values.dtype)

@@ -41,7 +41,7 @@ def test_a_factor_does_not_lose_what_is_whole() -> None:
 
 
 def test_sums_that_no_type_holds_have_an_average() -> None:
-    # In float64 this number has no neighbour nearer than 1024; its sum is far beyond int64.
+    # In float64 this number has no neighbor nearer than 1024; its sum is far beyond int64.
     large = 2**63 - 1
     assert _averages([large, -large - 1, 3], "int64", 7) == [large, -large - 1, 3]
     assert _averages([100, -128], "int8", 49) == [100, -128]

@@ -109,6 +109,6 @@ def test_the_doctor_tells_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(gpu, "find_nccl", lambda given: gpu.Search(nccl, ""))
     said = [str(remark) for remark in examine_libraries({"HOROVOD_GPU_OPERATIONS": "nccl"})]
     assert said == [
-        "this host: honoured: CUDA 12.8 is /lib/libcuda.so.1",
+        "this host: honored: CUDA 12.8 is /lib/libcuda.so.1",
         "this host: changed: NCCL 2.27.3 is /lib/libnccl.so.2 (is known to hang)",
     ]

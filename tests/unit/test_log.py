@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from horovod.log import LEVELS
-from horovod.settings.honoured import LOG_LEVELS
+from horovod.settings.honored import LOG_LEVELS
 
 SCRIPT = """
 import logging, sys

@@ -2,8 +2,8 @@
 
 namespace hvd {
 
-GpuAgreement::GpuAgreement(Backend& host, const Batch& like, uint32_t sequence, const GpuCard& card)
-    : mine_(card.encode()), all_(GpuCard::kBytes * like.members.size()) {
+GpuAgreement::GpuAgreement(Backend& host, const Batch& like, uint32_t sequence, const GpuCapabilities& capabilities)
+    : mine_(capabilities.encode()), all_(GpuCapabilities::kBytes * like.members.size()) {
   Batch batch;
   batch.set = like.set + kAgreementSets;
   batch.sequence = sequence;
@@ -11,17 +11,17 @@ GpuAgreement::GpuAgreement(Backend& host, const Batch& like, uint32_t sequence, 
   batch.set_rank = like.set_rank;
   batch.inputs = {{mine_.data(), static_cast<int64_t>(mine_.size())}};
   batch.outputs = {{all_.data(), static_cast<int64_t>(all_.size())}};
-  batch.counts.assign(like.members.size(), static_cast<int64_t>(GpuCard::kBytes));
+  batch.counts.assign(like.members.size(), static_cast<int64_t>(GpuCapabilities::kBytes));
   exchange_ = host.execute(Collective::kAllgather, std::move(batch));
 }
 
-std::vector<GpuCard> GpuAgreement::cards() const {
-  std::vector<GpuCard> cards;
+std::vector<GpuCapabilities> GpuAgreement::all_capabilities() const {
+  std::vector<GpuCapabilities> all_capabilities;
   const std::span<const std::byte> all(all_);
-  for (size_t at = 0; at < all.size(); at += GpuCard::kBytes) {
-    cards.push_back(GpuCard::decode(all.subspan(at, GpuCard::kBytes)));
+  for (size_t at = 0; at < all.size(); at += GpuCapabilities::kBytes) {
+    all_capabilities.push_back(GpuCapabilities::decode(all.subspan(at, GpuCapabilities::kBytes)));
   }
-  return cards;
+  return all_capabilities;
 }
 
 }  // namespace hvd

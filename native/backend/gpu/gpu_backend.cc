@@ -54,35 +54,35 @@ std::vector<std::string> GpuBackend::names_of(const Batch& batch) const {
 }
 
 // A rank that has no NCCL takes part in the agreement all the same.
-GpuCard GpuBackend::make_card(const Batch& batch) {
-  GpuCard card{.operations = options_.operations,
-               .deterministic = surroundings_.deterministic,
-               .chunk_bytes = options_.staged.chunk_bytes,
-               .trouble = finder_->trouble(),
-               .gpu = batch.gpu->uuid()};
-  if (!card.trouble.empty()) return card;
+GpuCapabilities GpuBackend::make_card(const Batch& batch) {
+  GpuCapabilities capabilities{.operations = options_.operations,
+                               .deterministic = surroundings_.deterministic,
+                               .chunk_bytes = options_.staged.chunk_bytes,
+                               .trouble = finder_->trouble(),
+                               .gpu = batch.gpu->uuid()};
+  if (!capabilities.trouble.empty()) return capabilities;
   const auto library = finder_->library();
-  card.is_rccl = library->is_rccl;
-  card.version = library->version;
+  capabilities.is_rccl = library->is_rccl;
+  capabilities.version = library->version;
   try {
     nccl::NcclBackend& backend = nccl();
-    if (batch.set_rank == 0) card.unique_id = backend.make_unique_id();
+    if (batch.set_rank == 0) capabilities.unique_id = backend.make_unique_id();
   } catch (const Error& error) {
-    card.trouble = error.what();
+    capabilities.trouble = error.what();
   }
-  return card;
+  return capabilities;
 }
 
-GpuPath GpuBackend::settle(const Batch& batch, const std::vector<GpuCard>& cards) {
+GpuPath GpuBackend::settle(const Batch& batch, const std::vector<GpuCapabilities>& all_capabilities) {
   const std::vector<std::string> names = names_of(batch);
-  GpuPath path = choose_gpu_path(cards, names);
+  GpuPath path = choose_gpu_path(all_capabilities, names);
   announce(batch, path);
   if (path.kind == GpuPath::Kind::kNccl) {
     nccl().add_communicator({.set = batch.set,
                              .devices = batch.devices,
                              .set_rank = batch.set_rank,
                              .gpu = batch.gpu,
-                             .unique_id = cards.front().unique_id,
+                             .unique_id = all_capabilities.front().unique_id,
                              .rank_names = names});
   }
   return path;

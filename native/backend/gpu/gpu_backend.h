@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/gpu/card.h"
+#include "backend/gpu/capabilities.h"
 #include "backend/gpu/nccl_finder.h"
 #include "backend/nccl/nccl_backend.h"
 #include "backend/staged/staged_backend.h"
@@ -58,12 +58,12 @@ class GpuBackend final : public Backend {
 
   [[nodiscard]] bool goes_by_nccl(GpuPath::Kind kind, Collective collective, const Batch& batch) const;
   std::unique_ptr<Execution> begin_on(GpuPath::Kind kind, Collective collective, Batch batch);
-  [[nodiscard]] GpuCard make_card(const Batch& batch);
+  [[nodiscard]] GpuCapabilities make_card(const Batch& batch);
   [[nodiscard]] nccl::NcclBackend& nccl();
   [[nodiscard]] StagedBackend& staged();
   // Of the members of a batch.
   [[nodiscard]] std::vector<std::string> names_of(const Batch& batch) const;
-  [[nodiscard]] GpuPath settle(const Batch& batch, const std::vector<GpuCard>& cards);
+  [[nodiscard]] GpuPath settle(const Batch& batch, const std::vector<GpuCapabilities>& all_capabilities);
   void announce(const Batch& batch, const GpuPath& path);
 
   std::unique_ptr<Backend> host_;

@@ -18,7 +18,7 @@ bool GpuRoute::advance() {
   if (kind_) return false;
   const bool progressed = agreement_->advance();
   if (!agreement_->done()) return progressed;
-  kind_ = backend_.settle(waiting_.front()->batch_, agreement_->cards()).kind;
+  kind_ = backend_.settle(waiting_.front()->batch_, agreement_->all_capabilities()).kind;
   agreement_.reset();
   for (GpuExecution* execution : std::exchange(waiting_, {})) begin(*execution);
   return true;

@@ -16,7 +16,7 @@ const char* likely_causes(Result result) {
       return "a fault of Horovod, or NCCL_* variables that differ between ranks";
     case kInvalidUsage:
       return "two ranks use the same GPU (torch.cuda.set_device(hvd.local_rank()) belongs before the first tensor), or "
-             "a variable NCCL_* has a value that this machine cannot fulfil";
+             "a variable NCCL_* has a value that this machine cannot fulfill";
     case kRemoteError:
       return "the process of another rank ended, or the network to it broke; the output of that rank may tell why";
     default:

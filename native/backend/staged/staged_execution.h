@@ -24,7 +24,7 @@ class StagedExecution : public Execution {
   StagedExecution(Means means, Batch batch);
   StagedExecution(const StagedExecution&) = delete;
   StagedExecution& operator=(const StagedExecution&) = delete;
-  // Waits until copies that have begun are done, as callers may free their memory afterwards; 2 s at most.
+  // Waits until copies that have begun are done, as callers may free their memory afterward; 2 s at most.
   ~StagedExecution() override;
 
   bool advance() final;

@@ -71,7 +71,7 @@ struct SubmitRequest {
   Keeper keeper = {nullptr, nullptr};
 };
 
-// Written by the engine before it completes the operation, read by the caller afterwards.
+// Written by the engine before it completes the operation, read by the caller afterward.
 struct OperationResult {
   std::vector<OwnedArray> arrays;  // that the engine allocated
   std::vector<int64_t> received_splits;

@@ -73,7 +73,7 @@ def start_store_process(address: str, port: int, secret: bytes) -> StoreProcess:
 
 
 def main() -> int:
-    """Serves until it is told to end, or the starter is gone and nobody is connected any more."""
+    """Serves until it is told to end, or the launcher is gone and nobody is connected any more."""
     told = json.loads(sys.stdin.readline())
     try:
         server = StoreServer(bytes.fromhex(told["secret"]), told["address"], told["port"])

@@ -2,7 +2,7 @@
 
 The first rank of each host stands for it. Hosts form a ring, in the order of their first ranks:
 each sends to the next for some milliseconds, all at the same time, over a connection that serves
-nothing else and is closed afterwards. Rank 0 collects the results and publishes what all ranks
+nothing else and is closed afterward. Rank 0 collects the results and publishes what all ranks
 then use, so that all choose the same algorithms.
 
 A measurement that fails leaves zeros, which mean "not known", and a warning. It never ends a job.

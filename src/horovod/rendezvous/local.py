@@ -1,6 +1,6 @@
 """Links between ranks of one host: an abstract unix socket that carries descriptors.
 
-The socket stays open afterwards: its end tells that the peer has died.
+The socket stays open afterward: its end tells that the peer has died.
 """
 
 from __future__ import annotations

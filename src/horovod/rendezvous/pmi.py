@@ -21,7 +21,7 @@ from horovod.rendezvous.sockets import remaining_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_KEY = "horovod-meeting"
+_KEY = "horovod-bootstrap"
 _MAX_LINE_BYTES = 4096
 _END_TIMEOUT_S = 5.0
 

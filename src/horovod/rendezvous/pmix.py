@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 
-_KEY = b"horovod.meeting"
+_KEY = b"horovod.bootstrap"
 _LIBRARY = "libpmix.so.2"
 
 # Of the PMIx standard, which promises not to change them.
@@ -47,7 +47,7 @@ def share(text: str | None, folders: tuple[str, ...], timeout_s: float) -> str |
 
     Args:
         text: of rank 0; None on the others.
-        folders: of the starter, for the library.
+        folders: of the launcher, for the library.
         timeout_s: for the whole exchange.
 
     Returns:

@@ -217,7 +217,7 @@ class StoreServer:
         return self._call(wait, timeout_s)
 
     def _call(self, work: Callable[[Future[T]], None], timeout_s: float = 0.0) -> T:
-        """Has the store's thread fulfil a future."""
+        """Has the store's thread fulfill a future."""
         future: Future[T] = Future()
         self._futures.add(future)
         try:

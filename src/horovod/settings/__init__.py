@@ -6,8 +6,8 @@ and ``python -m horovod.settings.document`` writes it into docs/settings.md.
 
 from __future__ import annotations
 
-from horovod.settings.honoured import HONOURED
+from horovod.settings.honored import HONORED
 from horovod.settings.unused import UNUSED
 
-TABLE = {setting.name: setting for setting in (*HONOURED, *UNUSED)}
+TABLE = {setting.name: setting for setting in (*HONORED, *UNUSED)}
 """All settings by the name of their variable, in the order of the documentation."""

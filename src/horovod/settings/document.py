@@ -60,10 +60,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _honoured() -> list[str]:
+def _honored() -> list[str]:
     return _table(
         ("Variable", "Flag of `horovodrun`", "Default", "Meaning"),
-        ((_code(s.name), _flags(s), _default(s), s.meaning) for s in _with(Status.HONOURED)),
+        ((_code(s.name), _flags(s), _default(s), s.meaning) for s in _with(Status.HONORED)),
     )
 
 
@@ -107,7 +107,7 @@ def _build() -> list[str]:
 
 
 _TABLES: dict[str, Callable[[], list[str]]] = {
-    "honoured": _honoured,
+    "honored": _honored,
     "set by the launcher": _places,
     "deprecated": _deprecated,
     "refused": _refused,

@@ -20,9 +20,9 @@ class Kind(Enum):
 class Status(Enum):
     """What becomes of a variable that is set."""
 
-    HONOURED = "honoured"
+    HONORED = "honored"
     PLACE = "set by the launcher for each rank"
-    DEPRECATED = "honoured, but to be replaced"
+    DEPRECATED = "honored, but to be replaced"
     WITHOUT_EFFECT = "accepted without effect"
     BUILD = "accepted without effect; it concerned the build"
 
@@ -77,7 +77,7 @@ class Setting:
 
     name: str
     meaning: str
-    status: Status = Status.HONOURED
+    status: Status = Status.HONORED
     kind: Kind = Kind.TEXT
     default: object = ""
     flag: Spelling | str = ""

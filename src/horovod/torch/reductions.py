@@ -4,7 +4,7 @@ Common arguments:
     tensor: dense, contiguous, on the CPU or a GPU; the same shape, dtype and kind of device on all
         ranks. Dtypes are bool, the integer types, float16, bfloat16, float32 and float64.
     name: what the ranks agree on; without one, all ranks must call in the same order.
-    op: Average (the default), Sum, Min, Max or Product; Average of integers truncates towards zero.
+    op: Average (the default), Sum, Min, Max or Product; Average of integers truncates toward zero.
     prescale_factor, postscale_factor: applied to each input, and to the result.
     process_set: the ranks that take part.
     weight: of this rank's values in an average of a floating type, such as its number of samples:

@@ -305,16 +305,18 @@ class _Normalize(torch.autograd.Function):
         dims = _all_but_channels(x)
         shape = [-1 if dim == 1 else 1 for dim in range(x.dim())]
         dy = gradient.to(mean.dtype)
-        centred = x.to(mean.dtype) - mean.view(shape)
+        centered = x.to(mean.dtype) - mean.view(shape)
         # As BatchNorm does, in float64: the terms nearly cancel each other.
-        sums = torch.stack([values.sum(dims, dtype=torch.float64) for values in (dy, dy * centred)])
+        sums = torch.stack(
+            [values.sum(dims, dtype=torch.float64) for values in (dy, dy * centered)]
+        )
         of_x = None
         if ctx.needs_input_grad[0]:
             mean_dy, mean_dy_centred = (ctx.layer.sum_over_ranks(sums) / ctx.count).to(mean.dtype)
             slope = inverse_std.square() * mean_dy_centred
             scale = inverse_std if weight is None else inverse_std * weight.to(mean.dtype)
             # dy - mean(dy) - (x - mean) * slope, and all of it times the scale.
-            of_x = centred.mul_(-slope.view(shape)).add_(dy).sub_(mean_dy.view(shape))
+            of_x = centered.mul_(-slope.view(shape)).add_(dy).sub_(mean_dy.view(shape))
             of_x = of_x.mul_(scale.view(shape)).to(x.dtype)
         of_weight = (sums[1] * inverse_std).to(weight.dtype) if ctx.needs_input_grad[1] else None
         of_bias = sums[0].to(weight.dtype) if ctx.needs_input_grad[2] else None

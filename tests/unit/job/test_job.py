@@ -148,7 +148,7 @@ def test_a_store_of_its_own_outlives_who_opened_it() -> None:
     started = start_store_process("127.0.0.1", 0, secret)
     assert started.process.stdin is not None
     with join(StoreAddress(*started.endpoint, secret), "a") as worker:
-        started.process.stdin.close()  # as at the end of the starter
+        started.process.stdin.close()  # as at the end of the launcher
         with StoreClient(*started.endpoint, secret) as client:
             job = Job(client, StoreAddress(*started.endpoint, secret))
             job.wait_until(lambda job: list(job.available) == [worker.identity], PATIENCE_S)

@@ -34,7 +34,7 @@ def test_the_first_ranks_of_the_hosts_measure_around_a_ring() -> None:
     assert probes([0, 1, 0, 2, 1, 3]) == [(0, 1), (1, 3), (3, 5), (5, 0)]
 
 
-def test_a_slow_host_does_not_make_its_neighbours_slow() -> None:
+def test_a_slow_host_does_not_make_its_neighbors_slow() -> None:
     hosts = [0, 0, 1, 2, 3]
     measured = {
         (0, 2): (1e-5, 1e9),

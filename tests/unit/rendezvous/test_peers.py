@@ -72,7 +72,7 @@ class Job:
 
 @contextmanager
 def joined(job: Job, count: int = 0) -> Iterator[list[Connections[FakePort]]]:
-    """All ranks, connected; closed afterwards."""
+    """All ranks, connected; closed afterward."""
     with ThreadPoolExecutor(len(job.hosts)) as threads, ExitStack() as cleanup:
         futures = [threads.submit(job.join, rank, count) for rank in range(len(job.hosts))]
         ranks = []

@@ -28,7 +28,7 @@ from horovod.errors import StartError
 from horovod.job.environment import Assignment
 from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import write_secret
-from horovod.runner.agent.lifeline import Lifeline
+from horovod.runner.agent.launcher_connection import LauncherConnection
 from horovod.runner.agent.outbox import Outbox
 from horovod.runner.agent.workers import Stream, Worker, explain_start_error, start_worker
 from horovod.runner.placing import this_machine, threads
@@ -84,7 +84,7 @@ class Agent:
         self._grace_s = GRACE_S
         self._job: AgentJob | None = None
         self._common: dict[str, str] = {}  # the variables of all workers
-        self._lifeline: Lifeline | None = None
+        self._connection: LauncherConnection | None = None
         self._cut = False
         self._stopping = False
         self._leftovers_signaled = False
@@ -146,7 +146,7 @@ class Agent:
         elif frame.kind is Kind.END_WORKER:
             self._end_worker(frame.worker, Stop.from_bytes(frame.payload))
         elif frame.kind is Kind.INVITATION:
-            if self._lifeline is None:
+            if self._connection is None:
                 try:
                     invitation = Invitation.from_json(frame.payload)
                 except StartError:
@@ -172,7 +172,7 @@ class Agent:
                 f"{', '.join(known)}"
             )
             return
-        self._lifeline = Lifeline(
+        self._connection = LauncherConnection(
             self._loop,
             invitation,
             on_reached=lambda index: self._outbox.send(Kind.REACHED, payload=b"%d" % index),
@@ -186,10 +186,10 @@ class Agent:
 
     def _interfaces(self, job: AgentJob) -> list[str]:
         """Those that lead to the other hosts; none in a job of one machine."""
-        if self._lifeline is None:
+        if self._connection is None:
             return []
         address, port = store_of(job)
-        own = self._lifeline.keep(address, port)
+        own = self._connection.keep(address, port)
         if job.network_interfaces:
             known = this_machine.network_interfaces()
             return [name for name in job.network_interfaces if name in known]

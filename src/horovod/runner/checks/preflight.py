@@ -54,7 +54,7 @@ class Finding:
         fault: why it did not answer, or could not reach the launcher; empty if all went well.
         address: from which it reached the launcher; others reach it there.
         clock_s: how far its clock is ahead of the launcher's; None if it is not known.
-        links: to its neighbours.
+        links: to its neighbors.
     """
 
     host: str
@@ -69,7 +69,7 @@ class Finding:
 def examine_hosts(
     hosts: Sequence[Host], start: StartModule, timeout_s: float, interfaces: Sequence[str] = ()
 ) -> list[Finding]:
-    """Asks every host what it is like, and lets neighbours measure the network between them.
+    """Asks every host what it is like, and lets neighbors measure the network between them.
 
     Args:
         hosts: whom to ask.

@@ -1,7 +1,7 @@
 """What ``horovodrun --check`` runs on each host (``python -m horovod.runner.checks.probe``).
 
 It tells what the host is like, connects to the launcher as a rank would, and measures the network
-to its neighbours: host i dials host i - 1, and the last one dials host 0 as well. A part that fails
+to its neighbors: host i dials host i - 1, and the last one dials host 0 as well. A part that fails
 becomes text in the answer; the others go on.
 """
 
@@ -27,14 +27,14 @@ from horovod.rendezvous.store import StoreClient
 from horovod.runner.checks.facts import collect_facts
 from horovod.runner.checks.run_on import read_question, write_answer
 
-# For neighbours to appear and to be measured: a host that is gone must not cost the whole timeout.
+# For neighbors to appear and to be measured: a host that is gone must not cost the whole timeout.
 _LINKS_S = 10.0
 # For the launcher.
 _REACH_S = 10.0
 
 
 def dialled_by(index: int, num_hosts: int) -> list[int]:
-    """The hosts to which a host connects; each pair of neighbours on the ring once.
+    """The hosts to which a host connects; each pair of neighbors on the ring once.
 
     Example:
         >>> [dialled_by(index, 4) for index in range(4)]

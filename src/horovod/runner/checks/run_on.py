@@ -27,7 +27,7 @@ class HostError(StartError):
     """A host did not answer; the message says why, without its name."""
 
 
-def starter(environ: Mapping[str, str], options: ssh.SshOptions) -> StartModule:
+def launcher(environ: Mapping[str, str], options: ssh.SshOptions) -> StartModule:
     """Starts modules here, or through ssh.
 
     Args:

@@ -24,13 +24,13 @@ from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hos
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
-from horovod.runner.starting.controller import Starter, Surroundings, choose, request_of
+from horovod.runner.starting.controller import Launcher, Surroundings, choose, request_of
 from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch, say
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.supervision.startup import StartWatch
 from horovod.runner.system import processes
 from horovod.runner.system.signals import caught_signals
-from horovod.settings.starters import find_starter
+from horovod.settings.foreign_launchers import find_foreign_launcher
 
 if TYPE_CHECKING:
     import argparse
@@ -95,14 +95,14 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _launch_node(options, command, environ)
     _refuse_to_multiply(environ)
     slots = _slots(options, environ)
-    settings, starter = _settings(options, command, environ)
-    if starter is not Starter.AGENTS:
+    settings, launcher = _settings(options, command, environ)
+    if launcher is not Launcher.AGENTS:
         if options.stdin_rank is not None:
             raise UsageError(
                 "--stdin-rank goes together with neither --mpi nor --jsrun, which have options of "
                 "their own: see --mpi-args"
             )
-        return _start_by_mpi(options, slots, settings, starter)
+        return _start_by_mpi(options, slots, settings, launcher)
     if options.dry_run:
         from horovod.runner.cli.dry_run import describe_job
 
@@ -113,13 +113,13 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
     """horovodrun below srun or mpirun would start a whole job in the place of each rank."""
-    found = find_starter(environ)
+    found = find_foreign_launcher(environ)
     if found is None or not environ.get(found[1][1], "").isdigit():
         return
-    starter, (_, size), _ = found
+    launcher, (_, size), _ = found
     if int(environ[size]) > 1:
         raise UsageError(
-            f"{starter.name} started horovodrun {environ[size]} times ({size}): let it start the "
+            f"{launcher.name} started horovodrun {environ[size]} times ({size}): let it start the "
             "script itself, which finds its ranks, or give --node-rank"
         )
 
@@ -146,16 +146,16 @@ def _check_build(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from horovod.runner.checks.check_hosts import check_hosts
-    from horovod.runner.checks.run_on import starter
+    from horovod.runner.checks.run_on import launcher
 
     timeout_s = DEFAULT_CHECK_TIMEOUT_S if options.start_timeout is None else options.start_timeout
-    start = starter(environ, _ssh(options))
+    start = launcher(environ, _ssh(options))
     return check_hosts(_hosts(options, environ), start, timeout_s, sys.stdout, _interfaces(options))
 
 
 def _settings(
     options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> tuple[JobSettings, Starter]:
+) -> tuple[JobSettings, Launcher]:
     """What to run, and who starts it; says that if the user asked for it."""
     values, controller = vars(options), ""
     if options.config_file is not None:
@@ -166,7 +166,7 @@ def _settings(
             say(sys.stderr, line)
         given = {name: value for name, value in values.items() if value is not None}
         values, controller = {**config.values, **given}, config.controller
-    starter = _choose_starter(options, controller, environ)
+    launcher = _choose_launcher(options, controller, environ)
     variables = _variables(options, values)
     settings = JobSettings(
         command=tuple(command),
@@ -178,12 +178,12 @@ def _settings(
         stdin_rank=options.stdin_rank,
     )
     check_settings(settings)
-    return settings, starter
+    return settings, launcher
 
 
-def _choose_starter(
+def _choose_launcher(
     options: argparse.Namespace, controller: str, environ: Mapping[str, str]
-) -> Starter:
+) -> Launcher:
     flags = {name: getattr(options, name) for name in ("gloo", "mpi", "jsrun")}
     request = request_of(flags, controller)
     path = environ.get("PATH", os.defpath)
@@ -193,13 +193,13 @@ def _choose_starter(
         lsf="LSB_JOBID" in environ,
     )
     choice = choose(request, found)
-    if options.verbose or choice.starter is not Starter.AGENTS:
+    if options.verbose or choice.launcher is not Launcher.AGENTS:
         say(sys.stderr, choice.line)
-    return choice.starter
+    return choice.launcher
 
 
 def _start_by_mpi(
-    options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings, starter: Starter
+    options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings, launcher: Launcher
 ) -> int:
     from horovod.runner.starting import by_mpi
     from horovod.runner.starting.mpirun import MpiJob
@@ -216,7 +216,7 @@ def _start_by_mpi(
         mpi_args=options.mpi_args,
         as_root=os.geteuid() == 0,
     )
-    return by_mpi.start(job, starter, dry_run=options.dry_run, verbose=options.verbose)
+    return by_mpi.start(job, launcher, dry_run=options.dry_run, verbose=options.verbose)
 
 
 def _launch_node(
@@ -238,10 +238,10 @@ def _launch_node(
         options.num_proc,
         hosts[0].slots,
     )
-    settings, starter = _settings(options, command, environ)
+    settings, launcher = _settings(options, command, environ)
     if options.stdin_rank is not None:
         raise UsageError("--stdin-rank does not go together with --node-rank")
-    if starter is not Starter.AGENTS or options.dry_run:
+    if launcher is not Launcher.AGENTS or options.dry_run:
         raise UsageError("--node-rank goes together with neither --mpi, --jsrun nor --dry-run")
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)

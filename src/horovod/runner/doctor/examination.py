@@ -65,7 +65,7 @@ def _on_library(name: str, search: Search[Any]) -> Remark:
     if library is None:
         return Remark("this host", Level.FAILS, f"{name}: {search.problem}")
     warning = getattr(library, "warning", "")
-    level = Level.CHANGED if warning else Level.HONOURED
+    level = Level.CHANGED if warning else Level.HONORED
     text = f"{library.title} is {library.path}{f' ({warning})' if warning else ''}"
     return Remark("this host", level, text)
 
@@ -120,7 +120,7 @@ def _on_setting(place: str, name: str, value: str | None) -> Remark:
         return Remark(place, Level.IGNORED, f"{name}: {setting.meaning}")
     if setting.status is Status.PLACE:
         return Remark(place, Level.CHANGED, f"{name} is set by the launcher for each rank")
-    return Remark(place, Level.HONOURED, f"{name}: {setting.meaning}")
+    return Remark(place, Level.HONORED, f"{name}: {setting.meaning}")
 
 
 class _Reading(ast.NodeVisitor):

@@ -13,7 +13,7 @@ class Level(enum.Enum):
     DEPRECATED = "deprecated"
     CHANGED = "changed"
     IGNORED = "ignored"
-    HONOURED = "honoured"
+    HONORED = "honored"
     HINT = "hint"
 
 

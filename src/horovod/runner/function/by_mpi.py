@@ -17,7 +17,7 @@ from horovod.runner.output.lines import Tail
 from horovod.runner.placing import this_machine
 from horovod.runner.protocol.frames import GRACE_S
 from horovod.runner.starting import by_mpi
-from horovod.runner.starting.controller import Starter, Surroundings, choose
+from horovod.runner.starting.controller import Launcher, Surroundings, choose
 from horovod.runner.starting.mpirun import MpiJob
 from horovod.runner.supervision.outcome import Outcome
 
@@ -73,7 +73,7 @@ def launch_by_mpirun(
             mpi_args=mpi_args,
             as_root=os.geteuid() == 0,
         )
-        line = by_mpi.line_of(job, Starter.MPIRUN, options.verbose)
+        line = by_mpi.line_of(job, Launcher.MPIRUN, options.verbose)
         return _wait(line, job, options)
 
 

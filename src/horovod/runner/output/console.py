@@ -94,11 +94,11 @@ class Console:
         for writer in self._writers:
             writer.wait_below(num_bytes)
 
-    def coloured(self, environ: Mapping[str, str]) -> frozenset[str]:
-        """The streams that are terminals, unless the user wants no colours.
+    def colored(self, environ: Mapping[str, str]) -> frozenset[str]:
+        """The streams that are terminals, unless the user wants no colors.
 
         Args:
-            environ: ``NO_COLOR`` with any text, and a ``TERM`` that is dumb, turn colours off.
+            environ: ``NO_COLOR`` with any text, and a ``TERM`` that is dumb, turn colors off.
         """
         if environ.get("NO_COLOR") or environ.get("TERM", "dumb") == "dumb":
             return frozenset()

@@ -28,7 +28,7 @@ STREAMS = ("stdout", "stderr")
 _FULL_BYTES = 4 * 1024 * 1024
 _ROOM_BYTES = 3 * 1024 * 1024
 
-# Of the palette's colours those that can be read on dark and on light ground, one rank after the
+# Of the palette's colors those that can be read on dark and on light ground, one rank after the
 # other.
 _COLOURS = tuple(f"\x1b[{code}m" for code in (36, 32, 33, 35, 34, 31))
 _NO_COLOUR = "\x1b[0m"
@@ -46,7 +46,7 @@ class Output:
         directory: for files ``rank.<rank>/stdout`` and ``rank.<rank>/stderr``; None for no files.
         timestamps: write the time in front of the prefix.
         now: the text of the current time.
-        coloured: the streams whose prefixes have a colour for each rank.
+        colored: the streams whose prefixes have a color for each rank.
         stdin_rank: who may ask the user, so that what it writes appears without an end of line.
     """
 
@@ -57,7 +57,7 @@ class Output:
         directory: str | None = None,
         timestamps: bool = False,
         now: Callable[[], str] = time.asctime,
-        coloured: Collection[str] = (),
+        colored: Collection[str] = (),
         stdin_rank: int | None = None,
     ) -> None:
         self.console = console
@@ -68,7 +68,7 @@ class Output:
         self._directory: Path | None = None
         self._prompts: dict[str, float] = {}  # by stream, when it shall appear
         self._now = now if timestamps else lambda: ""
-        self._coloured = frozenset(coloured)
+        self._coloured = frozenset(colored)
         self._lock = threading.Lock()
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._tails: dict[int, Tail] = {}

@@ -61,7 +61,7 @@ def make_plan(
     """Computes the job of each host.
 
     Args:
-        slots: where each rank runs; the ranks of a host are neighbours.
+        slots: where each rank runs; the ranks of a host are neighbors.
         settings: what to run.
         store: where the ranks find each other.
         launcher_pid: see :class:`AgentJob`.

@@ -13,7 +13,7 @@ from horovod.errors import UsageError
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import interface_environment
 from horovod.runner.placing.threads import thread_variables
-from horovod.runner.starting.controller import Starter
+from horovod.runner.starting.controller import Launcher
 from horovod.runner.starting.launch import say
 from horovod.runner.starting.mpirun import identify, jsrun_line, mpirun_line
 
@@ -52,18 +52,18 @@ def environment(settings: JobSettings, slots: Sequence[Slot]) -> dict[str, str]:
     }
 
 
-def line_of(job: MpiJob, starter: Starter, verbose: bool) -> list[str]:
+def line_of(job: MpiJob, launcher: Launcher, verbose: bool) -> list[str]:
     """The command that starts a job.
 
     Args:
         job: what to start.
-        starter: mpirun or jsrun.
+        launcher: mpirun or jsrun.
         verbose: print it on stderr.
 
     Raises:
         UsageError: there is no such program, or it cannot do what the job asks for.
     """
-    if starter is Starter.JSRUN:
+    if launcher is Launcher.JSRUN:
         line = jsrun_line(job)
     else:
         line = mpirun_line(identify(_version(job.environ)), job)
@@ -72,12 +72,12 @@ def line_of(job: MpiJob, starter: Starter, verbose: bool) -> list[str]:
     return line
 
 
-def start(job: MpiJob, starter: Starter, *, dry_run: bool, verbose: bool) -> int:
+def start(job: MpiJob, launcher: Launcher, *, dry_run: bool, verbose: bool) -> int:
     """Makes this process mpirun (or jsrun), which then gets all signals and gives the exit code.
 
     Args:
         job: what to start.
-        starter: mpirun or jsrun.
+        launcher: mpirun or jsrun.
         dry_run: only print the command.
         verbose: print it on stderr.
 
@@ -87,7 +87,7 @@ def start(job: MpiJob, starter: Starter, *, dry_run: bool, verbose: bool) -> int
     Raises:
         UsageError: there is no such program, or it cannot do what the job asks for.
     """
-    line = line_of(job, starter, verbose and not dry_run)
+    line = line_of(job, launcher, verbose and not dry_run)
     if dry_run:
         print(shlex.join(line))
         return 0

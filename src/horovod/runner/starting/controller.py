@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from horovod.errors import UsageError
 
 
-class Starter(enum.Enum):
+class Launcher(enum.Enum):
     """Who starts the ranks."""
 
     AGENTS = "agents"
@@ -38,7 +38,7 @@ class Surroundings:
 class Choice:
     """Who starts the ranks, and one line that says so and why."""
 
-    starter: Starter
+    launcher: Launcher
     line: str
 
 
@@ -54,14 +54,14 @@ def choose(request: str, found: Surroundings) -> Choice:
     """
     engine = "the engine is Horovod's own"
     if request == "gloo":
-        return Choice(Starter.AGENTS, f"gloo: horovodrun starts the ranks; {engine}, without Gloo")
+        return Choice(Launcher.AGENTS, f"gloo: horovodrun starts the ranks; {engine}, without Gloo")
     if request == "mpi":
         if not found.mpirun:
             raise UsageError(
                 "mpi: there is no mpirun on the path; install an MPI, or leave --mpi (or "
                 "'controller: mpi') out: horovodrun starts the ranks without MPI"
             )
-        return Choice(Starter.MPIRUN, f"mpi: mpirun starts the ranks; {engine}")
+        return Choice(Launcher.MPIRUN, f"mpi: mpirun starts the ranks; {engine}")
     if request == "jsrun":
         if not (found.lsf and found.jsrun):
             missing = (
@@ -71,10 +71,10 @@ def choose(request: str, found: Surroundings) -> Choice:
                 f"--jsrun: there is {missing}; leave --jsrun out, and horovodrun starts the "
                 "ranks itself"
             )
-        return Choice(Starter.JSRUN, f"jsrun: jsrun starts the ranks; {engine}")
+        return Choice(Launcher.JSRUN, f"jsrun: jsrun starts the ranks; {engine}")
     if found.lsf and found.jsrun:
-        return Choice(Starter.JSRUN, f"in a job of LSF jsrun starts the ranks; {engine}")
-    return Choice(Starter.AGENTS, f"horovodrun starts the ranks; {engine}")
+        return Choice(Launcher.JSRUN, f"in a job of LSF jsrun starts the ranks; {engine}")
+    return Choice(Launcher.AGENTS, f"horovodrun starts the ranks; {engine}")
 
 
 def request_of(flags: dict[str, bool], config_controller: str) -> str:

@@ -118,7 +118,7 @@ def launch(
             options.console,
             directory=options.output_filename,
             timestamps=options.prefix_timestamp,
-            coloured=options.console.coloured(settings.environ),
+            colored=options.console.colored(settings.environ),
             stdin_rank=settings.stdin_rank,
         )
         stack.callback(output.close)

@@ -20,9 +20,9 @@ import horovod
 from horovod.config import Config
 from horovod.end_report import EndReport, end_report
 from horovod.errors import StartError, UsageError
+from horovod.job.bootstrap import TWIN_KEY, Bootstrap, check_twin, claim_place
 from horovod.job.environment import StoreAddress
 from horovod.job.job import Job
-from horovod.job.meeting import TWIN_KEY, Meeting, check_twin, claim_place
 from horovod.rendezvous.interfaces import interfaces_of
 from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
@@ -85,7 +85,7 @@ class NodeOptions:
         return self.num_proc // self.num_nodes if self.slots is None else self.slots
 
 
-def _meeting_config(
+def _bootstrap_config(
     node: NodeOptions, environ: Mapping[str, str], start_timeout_s: float | None
 ) -> Config:
     """Nodes meet as ranks do that no launcher started."""
@@ -309,11 +309,11 @@ def launch_node(
         UsageError: there is no secret, or the folder for the output cannot be written.
         StartError: the nodes did not find each other, or do not fit together.
     """
-    config = _meeting_config(node, settings.environ, options.start_timeout_s)
+    config = _bootstrap_config(node, settings.environ, options.start_timeout_s)
     with ExitStack() as stack:
-        meeting = Meeting(config, "node")
-        stack.callback(meeting.close)
-        config = meeting.attend(config)
+        bootstrap = Bootstrap(config, "node")
+        stack.callback(bootstrap.close)
+        config = bootstrap.attend(config)
         nodes = _Nodes(node, config)
         stack.callback(nodes.close)
         slots = nodes.agree()
@@ -359,7 +359,7 @@ def _run_ranks(
         options.console,
         directory=options.output_filename,
         timestamps=options.prefix_timestamp,
-        coloured=options.console.coloured(job.env),
+        colored=options.console.colored(job.env),
     )
     try:
         output.place({worker.worker: worker.rank for worker in job.workers}, size)

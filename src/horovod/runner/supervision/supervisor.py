@@ -20,7 +20,7 @@ from horovod.runner.protocol.frames import Frame, FrameError, Kind
 from horovod.runner.supervision import events
 from horovod.runner.supervision.failure import RankExit
 from horovod.runner.supervision.fixed import FixedJob, Placed
-from horovod.runner.supervision.gathering import Gathering
+from horovod.runner.supervision.host_readiness import HostReadiness
 from horovod.runner.supervision.link import AgentLink
 from horovod.runner.supervision.outcome import Outcome
 
@@ -119,7 +119,7 @@ class Supervisor:
         self._report_of = report_of or (lambda worker: None)
         self._tell_outcome = on_outcome or (lambda outcome: None)
         ways = None if crossing is None else crossing.ways
-        self._gathering = Gathering([job.hostname for job in jobs], ways)
+        self._readiness = HostReadiness([job.hostname for job in jobs], ways)
         self._start_agent = start_agent
         self._output = output
         self._start_timeout_s = start_timeout_s
@@ -207,7 +207,7 @@ class Supervisor:
             case events.Abandon():
                 self._abandon(command.only_missing)
             case events.RuleOut():
-                self._gathering.on_failed(command.host, command.reason)
+                self._readiness.on_failed(command.host, command.reason)
                 self._log(f"{command.host}: {command.reason}")
                 self._check_start()
             case events.GiveUpStart():
@@ -373,7 +373,7 @@ class Supervisor:
         link.ready = True
         pid, _, version = text.partition(" ")
         link.agent_pid = int(pid) if pid.isdigit() else 0
-        self._gathering.on_ready(link.hostname, version)
+        self._readiness.on_ready(link.hostname, version)
         self._feed(events.HostFound(time.monotonic(), link.hostname))
         self._check_start()
 
@@ -389,7 +389,7 @@ class Supervisor:
     def _check_start(self) -> None:
         if self._all_ready:
             return
-        decision = self._gathering.decide()
+        decision = self._readiness.decide()
         now_s = time.monotonic()
         if decision.failure:
             self._feed(events.HostsFailed(now_s, decision.failure))
@@ -399,7 +399,7 @@ class Supervisor:
 
     def _give_up_start(self) -> None:
         links = {link.hostname: link for link in self._links}
-        failure = self._gathering.give_up(
+        failure = self._readiness.give_up(
             self._start_timeout_s, lambda host: _because(links[host]) if host in links else ""
         )
         self._feed(events.HostsFailed(time.monotonic(), failure))

@@ -11,7 +11,7 @@ namespace fake_nccl {
 // 0 if there is no such dtype here: float8 is not.
 [[nodiscard]] size_t size_of(Dtype dtype);
 
-// `given`: of each rank. kAvg divides by their number, towards zero for integers.
+// `given`: of each rank. kAvg divides by their number, toward zero for integers.
 void reduce(Dtype dtype, Op op, const std::vector<const std::byte*>& given, size_t count, std::byte* result);
 
 // values[i] *= *scalar

@@ -26,7 +26,7 @@ from horovod.runner.checks.preflight_report import (
     verdict,
 )
 from horovod.runner.checks.probe import dialled_by
-from horovod.runner.checks.run_on import HostError, run_on, starter
+from horovod.runner.checks.run_on import HostError, launcher, run_on
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting.ssh import SshOptions
 
@@ -143,7 +143,7 @@ def test_the_table_has_a_row_per_host() -> None:
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 3, 4, 7])
-def test_neighbours_on_a_ring_meet_once(num_hosts: int) -> None:
+def test_neighbors_on_a_ring_meet_once(num_hosts: int) -> None:
     pairs = [
         (source, target) for source in range(num_hosts) for target in dialled_by(source, num_hosts)
     ]
@@ -157,7 +157,7 @@ def test_neighbours_on_a_ring_meet_once(num_hosts: int) -> None:
 
 # -- asking
 
-START = starter(dict(os.environ), SshOptions())
+START = launcher(dict(os.environ), SshOptions())
 
 
 def script(text: str) -> Any:

@@ -135,7 +135,7 @@ def test_what_changed_is_told_with_its_line(text: str, remark: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "remark"),
     [
-        ("HOROVOD_AUTOTUNE", "1", "honoured: HOROVOD_AUTOTUNE: 1 tunes"),
+        ("HOROVOD_AUTOTUNE", "1", "honored: HOROVOD_AUTOTUNE: 1 tunes"),
         ("HOROVOD_AUTOTUNE", "perhaps", "fails: HOROVOD_AUTOTUNE='perhaps' is not an integer"),
         ("HOROVOD_CYCLE_TIME", "1", "ignored: HOROVOD_CYCLE_TIME: there is no cycle"),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "1", "deprecated: HOROVOD_GLOO_TIMEOUT_SECONDS: use HORO"),
@@ -155,7 +155,7 @@ def test_settings_in_the_script(statement: str, name: str, value: str, remark: s
 
 def test_a_value_that_is_computed_is_not_judged() -> None:
     (found,) = said("import os\nos.environ['HOROVOD_AUTOTUNE'] = str(x)")
-    assert found.startswith("2: honoured")
+    assert found.startswith("2: honored")
 
 
 @pytest.mark.parametrize("text", ["os.getenv('HOROVOD_X')", "os.environ['HOROVOD_X']"])
@@ -168,7 +168,7 @@ def test_a_script_that_reads_what_nobody_sets(text: str) -> None:
 def test_every_setting_has_a_remark() -> None:
     remarks = examine_environment({**dict.fromkeys(TABLE, ""), "PATH": "x"})
     assert len(remarks) == len(TABLE)
-    statuses = {Status.HONOURED: Level.HONOURED, Status.DEPRECATED: Level.DEPRECATED}
+    statuses = {Status.HONORED: Level.HONORED, Status.DEPRECATED: Level.DEPRECATED}
     for name, remark in zip(sorted(TABLE), remarks, strict=True):
         assert remark.place == "environment"
         assert name in remark.text

@@ -158,4 +158,4 @@ def test_a_launcher_without_stdout_and_stderr() -> None:
     with Console(None, None) as console:
         console.put("stdout", b"x")
         console.say("hello")
-        assert console.coloured({"TERM": "xterm"}) == frozenset()
+        assert console.colored({"TERM": "xterm"}) == frozenset()

@@ -124,7 +124,7 @@ class Stream(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stdout", "stderr", "environ", "coloured"),
+    ("stdout", "stderr", "environ", "colored"),
     [
         (True, True, {"TERM": "xterm"}, {"stdout", "stderr"}),
         (True, False, {"TERM": "xterm"}, {"stdout"}),
@@ -136,13 +136,13 @@ class Stream(io.StringIO):
     ],
 )
 def test_only_terminals_get_colours(
-    stdout: bool, stderr: bool, environ: dict[str, str], coloured: set[str]
+    stdout: bool, stderr: bool, environ: dict[str, str], colored: set[str]
 ) -> None:
-    assert Console(Stream(stdout), Stream(stderr)).coloured(environ) == coloured
+    assert Console(Stream(stdout), Stream(stderr)).colored(environ) == colored
 
 
 def test_each_rank_has_its_colour_and_lines_have_none(tmp_path: Path) -> None:
-    sink, stdout, stderr = make(coloured={"stdout"}, directory=str(tmp_path))
+    sink, stdout, stderr = make(colored={"stdout"}, directory=str(tmp_path))
     for rank in (0, 1, 6):
         sink.write(rank, "stdout", b"a\n")
     sink.write(0, "stderr", b"b\n")

@@ -4,7 +4,7 @@ import pytest
 
 from horovod.errors import UsageError
 from horovod.runner.cli.command import main
-from horovod.runner.starting.controller import Starter, Surroundings, choose, request_of
+from horovod.runner.starting.controller import Launcher, Surroundings, choose, request_of
 
 NOTHING = Surroundings()
 MPI = Surroundings(mpirun=True)
@@ -14,23 +14,23 @@ JSRUN = Surroundings(jsrun=True)
 
 
 @pytest.mark.parametrize(
-    ("request_", "found", "starter"),
+    ("request_", "found", "launcher"),
     [
-        ("gloo", NOTHING, Starter.AGENTS),
-        ("gloo", LSF_JSRUN, Starter.AGENTS),
-        ("mpi", MPI, Starter.MPIRUN),
-        ("mpi", LSF_JSRUN, Starter.MPIRUN),
-        ("jsrun", LSF_JSRUN, Starter.JSRUN),
-        ("", LSF_JSRUN, Starter.JSRUN),
-        ("", LSF, Starter.AGENTS),
-        ("", JSRUN, Starter.AGENTS),
-        ("", MPI, Starter.AGENTS),
-        ("", NOTHING, Starter.AGENTS),
+        ("gloo", NOTHING, Launcher.AGENTS),
+        ("gloo", LSF_JSRUN, Launcher.AGENTS),
+        ("mpi", MPI, Launcher.MPIRUN),
+        ("mpi", LSF_JSRUN, Launcher.MPIRUN),
+        ("jsrun", LSF_JSRUN, Launcher.JSRUN),
+        ("", LSF_JSRUN, Launcher.JSRUN),
+        ("", LSF, Launcher.AGENTS),
+        ("", JSRUN, Launcher.AGENTS),
+        ("", MPI, Launcher.AGENTS),
+        ("", NOTHING, Launcher.AGENTS),
     ],
 )
-def test_who_starts_the_ranks(request_: str, found: Surroundings, starter: Starter) -> None:
+def test_who_starts_the_ranks(request_: str, found: Surroundings, launcher: Launcher) -> None:
     choice = choose(request_, found)
-    assert choice.starter is starter
+    assert choice.launcher is launcher
     assert "the engine is Horovod's own" in choice.line
     assert "\n" not in choice.line
 

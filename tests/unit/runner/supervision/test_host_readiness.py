@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import horovod
 from horovod.runner.supervision.connect_back import ConnectBack
-from horovod.runner.supervision.gathering import Decision, Gathering
+from horovod.runner.supervision.host_readiness import Decision, HostReadiness
 
 ENDPOINT = ("10.0.0.1", 1)
 
 
 def test_all_hosts_must_be_ready() -> None:
-    gathering = Gathering(["a", "b"], None)
+    gathering = HostReadiness(["a", "b"], None)
     gathering.on_ready("a", horovod.__version__)
     assert gathering.decide() == Decision()
     gathering.on_ready("b", "")
@@ -19,7 +19,7 @@ def test_all_hosts_must_be_ready() -> None:
 
 def test_all_hosts_must_reach_the_store() -> None:
     ways = ConnectBack([ENDPOINT], ["a", "b"])
-    gathering = Gathering(["a", "b"], ways)
+    gathering = HostReadiness(["a", "b"], ways)
     for host in ("a", "b"):
         gathering.on_ready(host, "")
     ways.reached("a", 0)
@@ -30,7 +30,7 @@ def test_all_hosts_must_reach_the_store() -> None:
 
 def test_all_hosts_that_failed_are_named_when_all_have_answered() -> None:
     ways = ConnectBack([ENDPOINT], ["a", "b", "c", "d"])
-    gathering = Gathering(["a", "b", "c", "d"], ways)
+    gathering = HostReadiness(["a", "b", "c", "d"], ways)
     gathering.on_failed("a", "refused")
     gathering.on_failed("a", "gone")
     gathering.on_ready("b", "0.1")
@@ -45,19 +45,19 @@ def test_all_hosts_that_failed_are_named_when_all_have_answered() -> None:
 
 
 def test_one_host_that_failed_costs_one_line() -> None:
-    gathering = Gathering(["a"], None)
+    gathering = HostReadiness(["a"], None)
     gathering.on_failed("a", "refused")
     assert gathering.decide().failure == "cannot start on host a: refused"
 
 
 def test_hosts_that_are_late_are_named_with_what_they_wrote() -> None:
-    gathering = Gathering(["a", "b"], None)
+    gathering = HostReadiness(["a", "b"], None)
     gathering.on_ready("a", "")
     failure = gathering.give_up(3.0, lambda host: f" [{host} wrote]")
     assert failure.startswith("cannot start on host b: no agent came up there within 3 s")
     assert failure.endswith(" [b wrote]")
     ways = ConnectBack([ENDPOINT], ["a"])
-    gathering = Gathering(["a"], ways)
+    gathering = HostReadiness(["a"], ways)
     gathering.on_ready("a", "")
     failure = gathering.give_up(3.0, lambda host: "")
     assert failure.startswith("the hosts did not find a way to this machine within 3 s")

@@ -7,21 +7,23 @@ import socket
 from contextlib import suppress
 
 from horovod.rendezvous import StoreServer, make_secret
-from horovod.runner.agent.lifeline import Lifeline
+from horovod.runner.agent.launcher_connection import LauncherConnection
 from horovod.runner.protocol.invitation import Invitation
 
 DEADLINE_S = 10.0
 
 
 class Watch:
-    """What a lifeline reported."""
+    """What a launcher connection reported."""
 
     def __init__(self, invitation: Invitation) -> None:
         self.loop = asyncio.new_event_loop()
         self.reached: list[int] = []
         self.ends = 0
         self.cuts = 0
-        self.line = Lifeline(self.loop, invitation, self.reached.append, self._on_end, self._on_cut)
+        self.line = LauncherConnection(
+            self.loop, invitation, self.reached.append, self._on_end, self._on_cut
+        )
 
     def _on_end(self) -> None:
         self.ends += 1

@@ -1,13 +1,13 @@
-"""How ranks that another starter started find each other: mpirun, srun, jsrun, Kubernetes.
+"""How ranks that another launcher started find each other: mpirun, srun, jsrun, Kubernetes.
 
 Rank 0 opens the store of the job in its own process. Where it listens, and the secret, the other
 ranks learn over the first of these that there is:
 
-- a meeting point that the user named (``HOROVOD_RENDEZVOUS``), with a secret that he gave alike to
-  all ranks;
+- a bootstrap address that the user named (``HOROVOD_RENDEZVOUS``), with a secret that all ranks
+  were given alike;
 - MPI, if the program has initialized it with mpi4py;
-- the key-value space of the starter, by PMI-1 or PMIx;
-- a private file in the user's home, if the starter gives the job a name.
+- the key-value space of the launcher, by PMI-1 or PMIx;
+- a private file in the user's home, if the launcher gives the job a name.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Notice:
             raise StartError(f"rank 0 published something that makes no sense: {error}") from None
 
 
-class Meeting:
+class Bootstrap:
     """The place where the ranks of a job meet; leaving it open lets them meet again.
 
     Args:
@@ -103,7 +103,7 @@ class Meeting:
         self._secret_key = notice.secret.hex()
 
     def attend(self, config: Config) -> Config:
-        """The settings of this rank, with the store of the meeting."""
+        """The settings of this rank, with the store of the bootstrap."""
         return replace(
             config,
             rendezvous_addr=self._address,
@@ -112,11 +112,11 @@ class Meeting:
         )
 
     def close(self) -> None:
-        """Closes the store, if it is in this process, and what the starter lent. Idempotent."""
+        """Closes the store, if it is in this process, and what the launcher lent. Idempotent."""
         self._cleanup.close()
 
     def part(self, *, mpi_was_initialized: bool) -> None:
-        """At the end of the process: takes leave of the starter, unless MPI does."""
+        """At the end of the process: takes leave of the launcher, unless MPI does."""
         if self._pmi is not None and not mpi_was_initialized:
             self._pmi.end()
         self.close()
@@ -124,7 +124,7 @@ class Meeting:
     def _open_store(self, config: Config) -> StoreServer:
         given = config.secret_key or config.secret_file
         address, *further = _addresses(config, self._deadline)
-        port = config.meeting_point[1] if config.meeting_point else 0
+        port = config.bootstrap_address[1] if config.bootstrap_address else 0
         job = open_job(
             address,
             port,
@@ -138,8 +138,8 @@ class Meeting:
     def _find(self, config: Config, server: StoreServer | None) -> tuple[_Notice, Way]:
         """Learns of the store and reaches it."""
         own = None if server is None else _Notice(server.endpoints, self._secret)
-        if config.meeting_point is not None:
-            return self._by_name(config.meeting_point, config, own)
+        if config.bootstrap_address is not None:
+            return self._by_name(config.bootstrap_address, config, own)
         text = None if own is None else own.to_text()
         shared = self._share(text, config)
         if shared is not None:
@@ -148,20 +148,20 @@ class Meeting:
         return self._by_file(config, own)
 
     def _share(self, text: str | None, config: Config) -> str | None:
-        """Brings a text of rank 0 to all by what the starter lends; None if that is nothing."""
-        starter = config.starter
+        """Brings a text of rank 0 to all by what the launcher lends; None if that is nothing."""
+        foreign_launcher = config.foreign_launcher
         if (mpi := _running_mpi()) is not None:
             return _share_by_mpi(mpi, text, config, self._deadline)
-        if starter is None:
+        if foreign_launcher is None:
             return None
-        if starter.pmi_fd is not None:
-            self._pmi = PmiSession(starter.pmi_fd)
+        if foreign_launcher.pmi_fd is not None:
+            self._pmi = PmiSession(foreign_launcher.pmi_fd)
             self._cleanup.callback(self._pmi.close)
             return self._pmi.share(text, self._deadline)
-        if not starter.pmix_folders:
+        if not foreign_launcher.pmix_folders:
             return None
         try:
-            return pmix.share(text, starter.pmix_folders, remaining_s(self._deadline))
+            return pmix.share(text, foreign_launcher.pmix_folders, remaining_s(self._deadline))
         except OSError as error:
             raise StartError(f"rank {config.rank} could not meet the others: {error}") from error
 
@@ -188,10 +188,10 @@ class Meeting:
                 time.sleep(_PAUSE_S)  # a port gives no sign when somebody begins to listen
 
     def _by_file(self, config: Config, own: _Notice | None) -> tuple[_Notice, Way]:
-        starter = config.starter
-        if starter is None or not starter.job:
+        foreign_launcher = config.foreign_launcher
+        if foreign_launcher is None or not foreign_launcher.job:
             raise StartError(_no_way(config))
-        self._file = file = JobFile(starter.job)
+        self._file = file = JobFile(foreign_launcher.job)
         if own is not None:
             file.write(own.to_text())
             self._cleanup.callback(file.remove)
@@ -244,12 +244,12 @@ class Meeting:
         )
 
 
-TWIN_KEY = "meeting/twin"
+TWIN_KEY = "bootstrap/twin"
 """Where it stands that two processes have the same place; ends the wait of all."""
 
 
 def claim_place(
-    store: StoreClient, member: str, index: int, me: str, stage: str = "meeting"
+    store: StoreClient, member: str, index: int, me: str, stage: str = "bootstrap"
 ) -> None:
     """Makes sure that nobody else has this place, as long as the connection is open.
 
@@ -293,20 +293,20 @@ def check_twin(found: Mapping[str, bytes]) -> None:
 
 
 def _gone_key(token: str) -> str:
-    return f"meeting/gone/{token}"
+    return f"bootstrap/gone/{token}"
 
 
 def _place_key(rank: int) -> str:
-    return f"meeting/place/{rank}"
+    return f"bootstrap/place/{rank}"
 
 
 def _addresses(config: Config, deadline: float) -> list[str]:
     """Where the store of rank 0 listens."""
-    if config.meeting_point:
-        named = [a for a in resolve(config.meeting_point[0], deadline) if a in own_addresses()]
+    if config.bootstrap_address:
+        named = [a for a in resolve(config.bootstrap_address[0], deadline) if a in own_addresses()]
         # The name may stand for a service in front of this host.
         return named or reachable_addresses()
-    if config.starter is not None and config.starter.one_host:
+    if config.foreign_launcher is not None and config.foreign_launcher.one_host:
         return [_LOOPBACK]
     if config.network_interface:
         return [address_of(config.network_interface)]
@@ -336,10 +336,10 @@ def _share_by_mpi(mpi: Any, text: str | None, config: Config, deadline: float) -
 
 
 def _no_way(config: Config) -> str:
-    starter = "its starter" if config.starter is None else config.starter.name
+    launcher = "its launcher" if config.foreign_launcher is None else config.foreign_launcher.name
     return (
         f"rank {config.rank} of {config.size} was not told where the job's store listens "
-        f"(HOROVOD_GLOO_RENDEZVOUS_ADDR is missing), and {starter} lends no way to tell: start the "
-        "script with horovodrun, or give all ranks HOROVOD_RENDEZVOUS=host:port of rank 0's host "
-        "and HOROVOD_SECRET_KEY (openssl rand -hex 32)"
+        f"(HOROVOD_GLOO_RENDEZVOUS_ADDR is missing), and {launcher} lends no way to tell: start "
+        "the script with horovodrun, or give all ranks HOROVOD_RENDEZVOUS=host:port of rank 0's "
+        "host and HOROVOD_SECRET_KEY (openssl rand -hex 32)"
     )

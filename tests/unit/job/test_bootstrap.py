@@ -15,12 +15,12 @@ import pytest
 
 from horovod.config import Config
 from horovod.errors import StartError
-from horovod.job.meeting import Meeting
+from horovod.job.bootstrap import Bootstrap
 from horovod.rendezvous import StoreClient, StoreServer, make_secret
 from horovod.rendezvous.job_file import JobFile
 from horovod.rendezvous.pmi import PmiSession
 from horovod.rendezvous.reach import reach
-from horovod.settings.starters import Starter
+from horovod.settings.foreign_launchers import ForeignLauncher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,20 +192,22 @@ def test_a_program_that_says_something_else_does_not_share_the_secret() -> None:
         answered.result(DEADLINE_S)
 
 
-# -- meetings
+# -- bootstraps
 
 
 def meet(configs: list[Config]) -> list[Config]:
     """Ranks that are threads meet; returns what they know then. The store is closed."""
     with ThreadPoolExecutor(len(configs)) as pool:
-        tasks = [pool.submit(Meeting, config) for config in configs]
-        meetings = [task.result(DEADLINE_S) for task in tasks]
-    attended = [meeting.attend(config) for meeting, config in zip(meetings, configs, strict=True)]
+        tasks = [pool.submit(Bootstrap, config) for config in configs]
+        bootstraps = [task.result(DEADLINE_S) for task in tasks]
+    attended = [
+        bootstrap.attend(config) for bootstrap, config in zip(bootstraps, configs, strict=True)
+    ]
     secret = bytes.fromhex(attended[0].secret_key)
     with StoreClient(attended[1].rendezvous_addr, attended[1].rendezvous_port, secret) as store:
         store.set("key", b"value")
-    for meeting in meetings:
-        meeting.close()
+    for bootstrap in bootstraps:
+        bootstrap.close()
     return attended
 
 
@@ -213,8 +215,8 @@ def test_ranks_meet_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOME", str(tmp_path))
     stale = JobFile("9-0", tmp_path)
     stale.write(b'{"endpoints": [["127.0.0.1", 9]], "secret": "00"}'.hex())
-    starter = Starter("Slurm", "9-0", one_host=True)
-    configs = [Config(rank=rank, size=3, starter=starter) for rank in range(3)]
+    launcher = ForeignLauncher("Slurm", "9-0", one_host=True)
+    configs = [Config(rank=rank, size=3, foreign_launcher=launcher) for rank in range(3)]
     attended = meet(configs)
     assert len({(c.rendezvous_addr, c.rendezvous_port, c.secret_key) for c in attended}) == 1
     assert attended[0].rendezvous_addr == "127.0.0.1"
@@ -227,7 +229,7 @@ def test_ranks_meet_where_the_user_says() -> None:
     free.close()
     key = make_secret().hex()
     configs = [
-        Config(rank=rank, size=2, meeting_point=("localhost", port), secret_key=key)
+        Config(rank=rank, size=2, bootstrap_address=("localhost", port), secret_key=key)
         for rank in (1, 0)
     ]
     attended = meet(configs[::-1])
@@ -239,33 +241,33 @@ def test_ranks_meet_where_the_user_says() -> None:
 def test_who_is_missing_is_named() -> None:
     config = Config(
         size=3,
-        meeting_point=("127.0.0.1", 0),
+        bootstrap_address=("127.0.0.1", 0),
         secret_key=make_secret().hex(),
         start_timeout_s=0.5,
-        starter=Starter("Slurm", one_host=True),
+        foreign_launcher=ForeignLauncher("Slurm", one_host=True),
     )
     with pytest.raises(StartError, match=r"rank 1, 2 of 3 never came to the store of rank 0"):
-        Meeting(config)
+        Bootstrap(config)
 
 
 def test_rank_0_that_is_missing_is_named() -> None:
     config = Config(
         rank=1,
         size=2,
-        meeting_point=("127.0.0.1", 9),
+        bootstrap_address=("127.0.0.1", 9),
         secret_key=make_secret().hex(),
         start_timeout_s=0.3,
     )
     with pytest.raises(StartError, match=r"rank 0 was not met at 127.0.0.1 port 9"):
-        Meeting(config)
+        Bootstrap(config)
 
 
 def test_a_starter_that_helps_in_no_way() -> None:
-    config = Config(rank=1, size=2, starter=Starter("Kubernetes"))
+    config = Config(rank=1, size=2, foreign_launcher=ForeignLauncher("Kubernetes"))
     with pytest.raises(
         StartError, match=r"Kubernetes lends no way .* HOROVOD_RENDEZVOUS=host:port"
     ):
-        Meeting(config)
+        Bootstrap(config)
 
 
 def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
@@ -273,13 +275,13 @@ def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    monkeypatch.setattr("horovod.job.meeting.reachable_addresses", lambda: addresses)
-    config = Config(size=1, starter=Starter("Slurm", "5-0"))
-    meeting = Meeting(config)
+    monkeypatch.setattr("horovod.job.bootstrap.reachable_addresses", lambda: addresses)
+    config = Config(size=1, foreign_launcher=ForeignLauncher("Slurm", "5-0"))
+    bootstrap = Bootstrap(config)
     listening = [
         connection.laddr.ip
         for connection in psutil.Process().net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in addresses
     ]
-    assert listening == [meeting.attend(config).rendezvous_addr]
-    meeting.close()
+    assert listening == [bootstrap.attend(config).rendezvous_addr]
+    bootstrap.close()

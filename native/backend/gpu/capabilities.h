@@ -18,7 +18,7 @@ enum class GpuOperations : uint8_t {
 };
 
 // What one rank tells.
-struct GpuCard {
+struct GpuCapabilities {
   static constexpr size_t kBytes = 1024;  // on the wire, whatever is in it
 
   GpuOperations operations = GpuOperations::kAuto;
@@ -32,8 +32,8 @@ struct GpuCard {
 
   // What is too long of `trouble` is cut off.
   [[nodiscard]] Bytes encode() const;
-  // Throws Error (kInternal) if these bytes are no card.
-  static GpuCard decode(std::span<const std::byte> bytes);
+  // Throws Error (kInternal) if these bytes are no capabilities.
+  static GpuCapabilities decode(std::span<const std::byte> bytes);
 };
 
 struct GpuPath {
@@ -43,8 +43,9 @@ struct GpuPath {
   std::string reason = {};  // of the other two
 };
 
-// By set rank: the cards, and what messages call the members.
-[[nodiscard]] GpuPath choose_gpu_path(const std::vector<GpuCard>& cards, const std::vector<std::string>& names);
+// By set rank: the capabilities, and what messages call the members.
+[[nodiscard]] GpuPath choose_gpu_path(const std::vector<GpuCapabilities>& all_capabilities,
+                                      const std::vector<std::string>& names);
 
 // "2.29.7"
 [[nodiscard]] std::string nccl_version_text(int version);

@@ -30,7 +30,7 @@ _PAUSE_S = 2
 _NUM_PROBES = 2
 
 
-class Lifeline:
+class LauncherConnection:
     """Tries all endpoints of the store at once and keeps the connections that prove themselves.
 
     Args:

@@ -60,7 +60,7 @@ def run(words: Sequence[str], **env: str) -> str:
 
 
 def run_side_by_side(envs: Sequence[dict[str, str]], command: Sequence[str]) -> str:
-    """Runs one process for each set of variables, as a starter without a name."""
+    """Runs one process for each set of variables, as a launcher without a name."""
     processes = [
         subprocess.Popen(
             command, env=environment(**PATIENT, **env), stdout=subprocess.PIPE, text=True

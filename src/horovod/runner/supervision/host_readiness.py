@@ -29,7 +29,7 @@ class Decision:
     failure: str = ""
 
 
-class Gathering:
+class HostReadiness:
     """Collects what the agents report until all of them are ready.
 
     Args:

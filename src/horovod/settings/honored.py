@@ -64,7 +64,7 @@ _MEETING = (
     Setting(
         "HOROVOD_RENDEZVOUS",
         "`host:port` at which rank 0 opens the job's store, if neither `horovodrun` nor the "
-        "starter provides one; needs a secret from the user; see [hosts](hosts.md)",
+        "launcher provides one; needs a secret from the user; see [hosts](hosts.md)",
     ),
     Setting(
         "HOROVOD_GLOO_IFACE",
@@ -429,7 +429,7 @@ _DEPRECATED = (
     ),
 )
 
-HONOURED: tuple[Setting, ...] = (
+HONORED: tuple[Setting, ...] = (
     *_JOB,
     *_MEETING,
     *_SPEED,

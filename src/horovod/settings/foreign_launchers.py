@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Starter:
-    """What a starter that is not ours says of the job.
+class ForeignLauncher:
+    """What a launcher that is not ours says of the job.
 
     Attributes:
         name: for messages.
         job: a text that no other job of this user has at the same time; empty if there is none.
         pmi_fd: a connection that speaks the PMI-1 protocol; None if there is none.
-        pmix_folders: where PMIx's library may lie; empty if the starter does not speak PMIx.
+        pmix_folders: where PMIx's library may lie; empty if the launcher does not speak PMIx.
         one_host: whether all ranks are certainly on one host.
     """
 
@@ -34,7 +34,7 @@ class Starter:
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one starter names what it says."""
+    """How one launcher names what it says."""
 
     name: str
     rank: str
@@ -88,16 +88,16 @@ _KINDS = (
 _PMIX_FOLDERS = ("OMPI_LIBDIR_LOC", "PMIX_PREFIX")
 
 
-def find_starter(
+def find_foreign_launcher(
     variables: Mapping[str, str],
-) -> tuple[Starter, tuple[str, str], tuple[str, str]] | None:
-    """Finds the starter of this process.
+) -> tuple[ForeignLauncher, tuple[str, str], tuple[str, str]] | None:
+    """Finds the launcher of this process.
 
     Args:
         variables: of the environment.
 
     Returns:
-        The starter, and the names of its variables for rank and size, in the job and on the host
+        The launcher, and the names of its variables for rank and size, in the job and on the host
         (empty if it has none), of which one may be missing; None for a process of our own launcher,
         or of nobody.
     """
@@ -107,16 +107,16 @@ def find_starter(
         given = [name for name in (kind.rank, kind.size) if variables.get(name)]
         if len(given) == 2 or (given and kind.half_is_wrong):
             local = (kind.local_rank, kind.local_size)
-            return _starter(kind, variables), (kind.rank, kind.size), local
+            return _foreign_launcher(kind, variables), (kind.rank, kind.size), local
     return None
 
 
-def _starter(kind: _Kind, variables: Mapping[str, str]) -> Starter:
+def _foreign_launcher(kind: _Kind, variables: Mapping[str, str]) -> ForeignLauncher:
     parts = [variables.get(name, "") for name in kind.job]
     size = variables.get(kind.size, "")
     pmi_fd = variables.get("PMI_FD", "")
     folders = [variables[name] for name in _PMIX_FOLDERS if variables.get(name)]
-    return Starter(
+    return ForeignLauncher(
         name=kind.name,
         job="-".join(parts) if parts and all(parts) else "",
         pmi_fd=int(pmi_fd) if pmi_fd.isascii() and pmi_fd.isdigit() else None,

@@ -1,4 +1,4 @@
-"""Ranks that another starter started: what its variables say."""
+"""Ranks that another launcher started: what its variables say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from horovod.config import Config
 from horovod.errors import StartError
-from horovod.settings.starters import Starter, find_starter
+from horovod.settings.foreign_launchers import ForeignLauncher, find_foreign_launcher
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -43,35 +43,35 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "HOROVOD_SIZE": "3"}
 
 
 @pytest.mark.parametrize(
-    ("variables", "starter", "places"),
+    ("variables", "launcher", "places"),
     [
         (
             OPEN_MPI,
-            Starter("Open MPI", "prterun-a-1@1", None, ("", "/opt/pmix")),
+            ForeignLauncher("Open MPI", "prterun-a-1@1", None, ("", "/opt/pmix")),
             (3, 4, 1, 2),
         ),
-        (MPICH, Starter("MPICH", "", 9, (), one_host=True), (1, 2, 1, 2)),
-        (SLURM, Starter("Slurm", "77-0"), (5, 8, 0, 1)),
-        (JSRUN, Starter("jsrun", "12-4", None, ("",)), (1, 6, 1, 3)),
-        (KUBERNETES, Starter("Kubernetes"), (2, 3, 0, 1)),
+        (MPICH, ForeignLauncher("MPICH", "", 9, (), one_host=True), (1, 2, 1, 2)),
+        (SLURM, ForeignLauncher("Slurm", "77-0"), (5, 8, 0, 1)),
+        (JSRUN, ForeignLauncher("jsrun", "12-4", None, ("",)), (1, 6, 1, 3)),
+        (KUBERNETES, ForeignLauncher("Kubernetes"), (2, 3, 0, 1)),
         # mpirun inside a Slurm job
         (
             SLURM | OPEN_MPI,
-            Starter("Open MPI", "prterun-a-1@1", None, ("", "/opt/pmix")),
+            ForeignLauncher("Open MPI", "prterun-a-1@1", None, ("", "/opt/pmix")),
             (3, 4, 1, 2),
         ),
         (
             SLURM | {"SLURM_STEP_NUM_NODES": "1"},
-            Starter("Slurm", "77-0", one_host=True),
+            ForeignLauncher("Slurm", "77-0", one_host=True),
             (5, 8, 0, 1),
         ),
     ],
 )
 def test_who_started_this_process(
-    variables: dict[str, str], starter: Starter, places: tuple[int, ...]
+    variables: dict[str, str], launcher: ForeignLauncher, places: tuple[int, ...]
 ) -> None:
     config = Config.from_env(variables)
-    assert config.starter == starter
+    assert config.foreign_launcher == launcher
     assert (config.rank, config.size, config.local_rank, config.local_size) == places
     assert not config.is_placed
 
@@ -86,9 +86,9 @@ def test_who_started_this_process(
     ],
 )
 def test_processes_that_are_alone(variables: dict[str, str]) -> None:
-    assert find_starter(variables) is None
+    assert find_foreign_launcher(variables) is None
     config = Config.from_env(variables)
-    assert (config.rank, config.size, config.starter) == (0, 1, None)
+    assert (config.rank, config.size, config.foreign_launcher) == (0, 1, None)
 
 
 def test_the_place_among_the_hosts_follows_from_the_hosts_of_all_ranks() -> None:
@@ -124,25 +124,25 @@ def test_a_launcher_of_ours_knows_the_place_better() -> None:
     assert config.cross_rank == 1
 
 
-def test_a_meeting_point_needs_a_good_secret() -> None:
+def test_a_bootstrap_address_needs_a_good_secret() -> None:
     given = {**KUBERNETES, "HOROVOD_RENDEZVOUS": "train-0.train:29400"}
     with pytest.raises(StartError, match="needs a secret that all ranks share"):
         Config.from_env(given)
     with pytest.raises(StartError, match="has 6 characters, but must be 64 hexadecimal digits"):
         Config.from_env({**given, "HOROVOD_SECRET_KEY": "secret"})
     config = Config.from_env({**given, "HOROVOD_SECRET_KEY": "0f" * 32})
-    assert config.meeting_point == ("train-0.train", 29400)
+    assert config.bootstrap_address == ("train-0.train", 29400)
     assert "0f0f" not in repr(config)
     config = Config.from_env({**given, "HOROVOD_SECRET_FILE": "/run/secrets/horovod"})
     assert config.secret_file == "/run/secrets/horovod"
 
 
 @pytest.mark.parametrize("text", ["host", "host:", "host:0", "host:65536", "::1:5", ":5", "a b:5"])
-def test_a_meeting_point_is_host_and_port(text: str) -> None:
+def test_a_bootstrap_address_is_host_and_port(text: str) -> None:
     with pytest.raises(StartError, match="is not host:port"):
         Config.from_env({**KUBERNETES, "HOROVOD_RENDEZVOUS": text})
 
 
-def test_a_meeting_point_may_be_an_address() -> None:
+def test_a_bootstrap_address_may_be_an_address() -> None:
     given = {**KUBERNETES, "HOROVOD_SECRET_KEY": "0f" * 32, "HOROVOD_RENDEZVOUS": "[::1]:5"}
-    assert Config.from_env(given).meeting_point == ("::1", 5)
+    assert Config.from_env(given).bootstrap_address == ("::1", 5)
