@@ -141,7 +141,7 @@ def test_ranks_that_do_not_end_are_named_with_where_they_are(processes: bool) ->
             threading.Event().wait(30.0)  # not within Horovod
 
     with pytest.raises(TimeoutError) as caught:
-        run_ranks(2, body, processes=processes, timeout=4.0 if processes else 1.0)
+        run_ranks(2, body, processes=processes, timeout=12.0 if processes else 1.0)
     text = str(caught.value)
     assert "rank 1 is here:" in text
     assert "test_run_ranks.py" in text
@@ -158,7 +158,7 @@ def test_ranks_that_wait_for_each_other_are_stopped(processes: bool) -> None:
             threading.Event().wait(30.0)
 
     with pytest.raises((TimeoutError, ShutDownError)) as caught:
-        run_ranks(2, body, processes=processes, timeout=4.0 if processes else 1.0)
+        run_ranks(2, body, processes=processes, timeout=12.0 if processes else 1.0)
     assert "rank" in str(caught.value)
 
 
