@@ -39,7 +39,10 @@ class Agent:
         """Reads until all of these have come, and returns what they say."""
         assert self.process.stdout is not None
         while True:
-            found = {(each.kind, each.worker): each.payload for each in self._frames}
+            found: dict[tuple[Kind, int], bytes] = {}
+            for each in self._frames:  # output may come in pieces
+                key = each.kind, each.worker
+                found[key] = found.get(key, b"") + each.payload
             if set(wanted) <= found.keys():
                 return found
             data = os.read(self.process.stdout.fileno(), 65536)
