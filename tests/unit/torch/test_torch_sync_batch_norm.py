@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import thread_ranks
 import torch
 from thread_ranks import Sent, ThreadRanks, run_ranks
 from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
+from horovod.context import inherited
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -203,13 +203,12 @@ def test_layers_of_several_threads_do_not_disturb_each_other() -> None:
             started = threading.Barrier(2)
 
             def use(index: int) -> None:
-                thread_ranks._of_thread.group = ranks.groups[rank]
                 started.wait(10)
                 for _ in range(20):
                     batch = torch.tensor([[float(rank * (index + 1))]], dtype=F64)
                     outputs[index] = layers[index](batch)
 
-            threads = [threading.Thread(target=use, args=(i,)) for i in order]
+            threads = [threading.Thread(target=inherited(use), args=(i,)) for i in order]
             for thread in threads:
                 thread.start()
             for thread in threads:
