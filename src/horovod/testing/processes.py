@@ -12,15 +12,17 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-import horovod
 from horovod.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
-from horovod.rendezvous import StoreServer, make_secret
+from horovod.job.environment import Assignment, with_horovod_on_path, without_job
+from horovod.job.job import open_job
+from horovod.job.place import Place
 from horovod.testing.outcomes import Failure, raise_first
 from horovod.testing.rank_process import CALL_FILE, Outcome, outcome_file, stacks_file
 from horovod.testing.threads import STOP_S
@@ -48,18 +50,11 @@ def run_processes(
         function, args: the call.
         timeout_s: until all ranks must have ended.
     """
-    secret = make_secret()
-    with tempfile.TemporaryDirectory(prefix="hvd-ranks-") as name, StoreServer(secret) as store:
+    with tempfile.TemporaryDirectory(prefix="hvd-ranks-") as name, open_job() as job:
         folder = Path(name)
         (folder / CALL_FILE).write_bytes(_packed(function, args, timeout_s))
-        environ = inherited_environment()
-        path = [str(Path(horovod.__file__).parents[1]), environ.get("PYTHONPATH", "")]
-        environ |= {
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            "HOROVOD_SECRET_KEY": secret.hex(),
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": store.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port),
-        }
+        environ = with_horovod_on_path(without_job(inherited_environment()))
+        environ |= job.told().variables()
         with _started(configs, folder, environ) as ranks:
             late = _await(ranks, timeout_s)
             failures = [rank.failure for rank in ranks if rank.failure is not None]
@@ -181,16 +176,8 @@ def _await(ranks: Sequence[_Rank], timeout_s: float) -> list[_Rank]:
 
 
 def _variables(config: Config) -> dict[str, str]:
-    return {
-        "HOROVOD_RANK": str(config.rank),
-        "HOROVOD_SIZE": str(config.size),
-        "HOROVOD_LOCAL_RANK": str(config.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(config.local_size),
-        "HOROVOD_CROSS_RANK": str(config.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(config.cross_size),
-        "HOROVOD_HOSTNAME": config.hostname,
-        "HOROVOD_GENERATION": "0",
-    }
+    place = Place(**{each.name: getattr(config, each.name) for each in fields(Place)})
+    return Assignment(place=place, hostname=config.hostname).variables()
 
 
 def _packed(function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> bytes:
