@@ -6,7 +6,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-StatusCode code_of(ErrorKind kind) {
+StatusCode code_of_kind(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kUsage:
     case ErrorKind::kDuplicateName:
@@ -48,7 +48,7 @@ StatusCode code_of(const kernels::Failure& failure) {
     case kernels::Trouble::kInterrupted:
       return kCancelled;
     case kernels::Trouble::kEngine:
-      return code_of(failure.kind);
+      return code_of_kind(failure.kind);
   }
   return kUnknown;
 }
