@@ -37,8 +37,8 @@ struct LocalPort {
 
 class PyEngine {
  public:
-  PyEngine(TransportParts parts, EngineOptions options)
-      : engine_(std::make_shared<Engine>(std::move(parts), std::move(options))) {}
+  PyEngine(TransportParts parts, const EngineOptions& options)
+      : engine_(std::make_shared<Engine>(std::move(parts), options)) {}
 
   [[nodiscard]] const std::shared_ptr<Engine>& engine() const { return engine_; }
 

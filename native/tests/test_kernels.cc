@@ -17,12 +17,12 @@ using kernels::Failure;
 using kernels::Trouble;
 
 struct Tensor {
-  std::vector<float> values;
+  mutable std::vector<float> values;  // an HvdBuffer serves inputs and outputs alike
   std::vector<int64_t> shape;
 
   [[nodiscard]] HvdBuffer buffer() const {
     HvdBuffer buffer = {};
-    buffer.data = const_cast<float*>(values.data());
+    buffer.data = values.data();
     buffer.dtype = static_cast<int32_t>(DType::kFloat32);
     buffer.num_dims = static_cast<int32_t>(shape.size());
     buffer.shape = shape.data();

@@ -19,6 +19,7 @@ enum class Question : uint8_t { kRank, kLocalRank, kLocalSize, kSize, kIncluded 
 inline constexpr int kNotInitialized = -1;
 inline constexpr int kUnknownSet = -3;
 
-[[nodiscard]] std::variant<int, Failure> answer(Question question, int64_t job, int64_t process_set);
+// `number` is that of the job.
+[[nodiscard]] std::variant<int, Failure> answer(Question question, int64_t number, int64_t process_set);
 
 }  // namespace hvd::kernels
