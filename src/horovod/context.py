@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
 from horovod.job.assigned import settings_of
-from horovod.job_context import Context, JobListener, PerContext, current, inherited, process
+from horovod.job_context import (
+    Context,
+    JobListener,
+    PerContext,
+    current,
+    current_job,
+    inherited,
+    process,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,7 +118,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         NotInitializedError: Horovod has not been initialized.
         UsageError: the file cannot be written.
     """
-    current().job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
+    current_job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -119,7 +127,7 @@ def stop_timeline() -> None:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    current().job().running.engine.stop_timeline()
+    current_job().running.engine.stop_timeline()
 
 
 def listen(listener: JobListener) -> None:
@@ -136,7 +144,7 @@ def global_group() -> Group:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    return current().job().group
+    return current_job().group
 
 
 def uses_mpi() -> bool:
@@ -152,7 +160,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    if current().job().config.cpu_operations != "mpi":
+    if current_job().config.cpu_operations != "mpi":
         return False
     return process.mpi.all_threads
 
@@ -165,35 +173,35 @@ def settings() -> Config:
 
 def rank() -> int:
     """This process among all processes of the job, from 0. Raises NotInitializedError."""
-    return current().job().config.rank
+    return current_job().config.rank
 
 
 def size() -> int:
     """The number of processes of the job. Raises NotInitializedError."""
-    return current().job().config.size
+    return current_job().config.size
 
 
 def local_rank() -> int:
     """This process among those of its host, from 0. Raises NotInitializedError."""
-    return current().job().config.local_rank
+    return current_job().config.local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host. Raises NotInitializedError."""
-    return current().job().config.local_size
+    return current_job().config.local_size
 
 
 def cross_rank() -> int:
     """This host among those with a process of this local rank. Raises NotInitializedError."""
-    return current().job().config.cross_rank
+    return current_job().config.cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this local rank. Raises NotInitializedError."""
-    return current().job().config.cross_size
+    return current_job().config.cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether every host runs the same number of processes. Raises NotInitializedError."""
-    config = current().job().config
+    config = current_job().config
     return config.local_size * config.cross_size == config.size

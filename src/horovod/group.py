@@ -125,7 +125,12 @@ class Group:
         prescale: float = 1.0,
         postscale: float = 1.0,
         weight: float | None = None,
-        **options: Unpack[SubmitOptions],
+        name: str | None = None,
+        prefix: str = "allreduce",
+        waits_next: bool = False,
+        call_site: str = "",
+        keep: object = None,
+        priority: int = 0,
     ) -> Handle:
         """Reduces each input over the ranks into the output of the same place.
 
@@ -137,25 +142,26 @@ class Group:
                 dtype; half types are multiplied in float32, integers in float64 and truncated.
             weight: of this rank in the average, for example its number of samples; may differ
                 between ranks. None if all ranks count alike.
+            name, prefix, waits_next, call_site, keep, priority: as in :class:`SubmitOptions`.
         """
-        # As _submit, without passing on a dictionary: this one is called for every gradient.
+        # As _submit, without a dictionary: this one is called for every gradient.
         if self._rank is None:
             raise self._refusal()
         return self._engine.submit(
             _native.ALLREDUCE,
-            options.get("name"),
+            name,
             inputs,
             outputs,
-            prefix=options.get("prefix", "allreduce"),
+            prefix=prefix,
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
             weight=weight,
             process_set=self._id,
-            waits_next=options.get("waits_next", False),
-            call_site=options.get("call_site", ""),
-            keep_alive=options.get("keep"),
-            priority=options.get("priority", 0),
+            waits_next=waits_next,
+            call_site=call_site,
+            keep_alive=keep,
+            priority=priority,
         )
 
     def reducescatter(

@@ -329,6 +329,16 @@ def current() -> Context:
     return _own.get() or process.of_other_threads
 
 
+def current_job() -> _Job:
+    """The job of the current context, without a call in between: loops ask for their rank.
+
+    Raises:
+        NotInitializedError: the current context has joined none.
+    """
+    context = _own.get() or process.of_other_threads
+    return context._job or context.job()
+
+
 def inherited(function: Callable[P, T]) -> Callable[P, T]:
     """The same function, which works in the caller's context wherever it is called.
 

@@ -1,0 +1,47 @@
+"""What training loops do all the time takes few calls of Python, counted, as times vary."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horovod import _native, context
+from horovod.group import ReduceOp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _calls_in(function: Callable[[], object]) -> list[str]:
+    """The functions that it calls, of Python and of C."""
+    calls: list[str] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+        elif event == "c_call":
+            calls.append(argument.__name__)
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls[:-1]  # the last one ends the profile
+
+
+def test_hot_calls_take_few_calls_of_python() -> None:
+    context.init()
+    try:
+        assert _calls_in(context.rank) == ["rank", "current_job", "get"]
+        allreduce = context.global_group().allreduce
+        array = np.ones(1, np.float32)
+        view = [_native.Buffer(array.ctypes.data, "float32", (1,))]
+        options = {"op": ReduceOp.SUM, "name": "t", "call_site": "train.py:7", "keep": array}
+        calls = _calls_in(lambda: allreduce(view, view, **options).wait())
+        # nanobind's functions are no functions of C for the profiler
+        assert calls == ["<lambda>", "allreduce"]
+    finally:
+        context.shutdown()
