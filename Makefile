@@ -20,7 +20,9 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Recipes, tests and examples find python, cmake, ninja and horovodrun here.
 export PATH := $(BIN):$(PATH)
-PIP := python -m pip --disable-pip-version-check
+PIP := python -m pip --disable-pip-version-check install -qq
+# Modules are compiled when they are first imported: most of the 20,000 never are. Two that install into .venv take turns.
+INSTALL := flock $(VENV)/pip.lock $(PIP) --no-compile
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h')
 CMAKE_LISTS := CMakeLists.txt $(shell find native -name CMakeLists.txt)
@@ -61,33 +63,35 @@ $(VENV)/python.stamp:
 
 $(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.stamp
 	@echo 'Installing PyTorch and the build tools into $(VENV) (about 1.2 GB on disk) ...'
-	$(PIP) install -qq -r requirements/demo.txt
+	$(INSTALL) -r requirements/demo.txt
+	@python -c 'import torch'  # compiles it once, not in each rank
 	@touch $@
 
 $(VENV)/test.stamp: requirements/test.txt $(VENV)/demo.stamp
-	$(PIP) install -qq -r requirements/test.txt
+	$(INSTALL) -r requirements/test.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt requirements/keras2.txt $(VENV)/test.stamp
-	$(PIP) install -qq -r requirements/dev.txt
-	$(PIP) install -qq --no-deps -r requirements/keras2.txt
+	$(INSTALL) -r requirements/dev.txt
+	$(INSTALL) --no-deps -r requirements/keras2.txt
+	@python -c 'import tf_keras' 2>/dev/null || true  # the same for TensorFlow, which talks to the console
 	@touch $@
 
 # Open MPI and MPICH, as starters of jobs and as peers. MPICH has a folder of its own, as each brings an mpirun.
 $(VENV)/bench.stamp: requirements/bench.txt requirements/mpich.txt $(VENV)/demo.stamp
-	$(PIP) install -qq -r requirements/bench.txt
-	$(PIP) install -qq --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
+	$(INSTALL) -r requirements/bench.txt
+	$(INSTALL) --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
 	@touch $@
 
 # What builds wheels; zig, their compiler, takes 440 MB on disk.
 $(VENV)/wheel.stamp: requirements/wheel.txt requirements/build.txt $(VENV)/python.stamp
-	$(PIP) install -qq -r requirements/wheel.txt
+	$(INSTALL) -r requirements/wheel.txt
 	@touch $@
 
 # The oldest TensorFlow that works.
 $(VENV)/oldest.stamp: requirements/oldest.txt $(VENV)/python.stamp
 	python -m venv --clear $(VENV)/oldest
-	$(VENV)/oldest/bin/python -m pip --disable-pip-version-check install -qq -r requirements/oldest.txt
+	$(VENV)/oldest/bin/$(PIP) --no-compile -r requirements/oldest.txt
 	@touch $@
 
 # Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
@@ -95,7 +99,7 @@ $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/be
 	python -m venv --clear $(VENV)/libraries
 	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$($(VENV)/libraries/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
-	$(VENV)/libraries/bin/python -m pip --disable-pip-version-check install -qq -r requirements/libraries.txt
+	$(VENV)/libraries/bin/$(PIP) --no-compile -r requirements/libraries.txt
 	@touch $@
 
 # The names of the sources: it changes when one is added or removed.
@@ -105,7 +109,7 @@ $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 # In the folder of the native tests, which then need not compile the libraries again.
 INTO_NATIVE = build-dir=build/native cmake.define.HVD_BUILD_TESTS=ON 'build.targets=_native;horovod_tensorflow'
 $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
-	$(PIP) install -qq --no-build-isolation --no-deps --force-reinstall $(INTO_NATIVE:%=--config-settings %) .
+	$(PIP) --no-build-isolation --no-deps --force-reinstall $(INTO_NATIVE:%=--config-settings %) .
 	@touch $@
 
 # ---- Tests
@@ -117,11 +121,16 @@ test: ## the core of the tests: a quarter of an hour on two cores
 
 test-all: test-sanitizers test-jobs test-oldest test-libraries test ## all tests that need neither a GPU nor minutes of fuzzing
 
-# What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
-# a fault must be told. A few of these tests belong to the core.
+# What starts jobs waits more than it computes, so that one file more runs at a time than there are cores. What computes has
+# its own turn: some tests say within how many seconds a fault must be told. A few of these tests belong to the core.
+SIDE_BY_SIDE = -n $(shell expr $(JOBS) + 1) --dist loadfile --no-loadscope-reorder
 STARTS_JOBS = $(wildcard $(addsuffix /test_*.py,tests/dist tests/examples))
 CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/test_torch_training.py \
             tests/examples/test_latency.py
+# Those that take minutes begin first, so that none of them is left at the end.
+LONG_JOBS = tests/examples/test_examples.py tests/dist/test_foreign_launchers.py tests/examples/test_commands.py \
+            tests/dist/test_tensorflow_order.py tests/dist/test_tensorflow_faults.py tests/dist/test_tensorflow_state.py \
+            tests/dist/test_soak.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
 BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
@@ -129,14 +138,14 @@ BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
 ifeq ($(PYTEST),)
-	python -m pytest $(CORE_JOBS)
+	python -m pytest $(SIDE_BY_SIDE) $(CORE_JOBS)
 	python -m pytest -n $(JOBS) --dist loadfile $(BESIDE) --ignore $(OLDEST)
 else
 	python -m pytest $(PYTEST)
 endif
 
 test-jobs: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the other tests that start jobs: hosts, MPI, faults, examples
-	python -m pytest $(filter-out $(CORE_JOBS),$(STARTS_JOBS))
+	python -m pytest $(SIDE_BY_SIDE) $(LONG_JOBS) $(filter-out $(CORE_JOBS) $(LONG_JOBS),$(STARTS_JOBS))
 
 test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract on the oldest TensorFlow that works
 	python -m pytest $(OLDEST)
@@ -172,7 +181,7 @@ test-sanitizers: build-sanitized ## both sanitizers side by side, then Python th
 	@$(MAKE) test-threads
 
 build-tests: build-sanitized $(VENV)/installed.stamp build/native/build.ninja build/fakes/libfake_nccl.so ## compile what the native tests run
-	cmake --build build/native --target native_tests --parallel $(JOBS)
+	cmake --build build/native --target native_tests native_latency --parallel $(JOBS)
 
 build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 	cmake --build build/asan --target native_tests _native --parallel $(JOBS)
