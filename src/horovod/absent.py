@@ -27,12 +27,10 @@ _DATA_SERVICE = (
 TO_COME = {
     **dict.fromkeys(
         (
-            "horovod.common.elastic",
             "horovod.keras.elastic",
             "horovod.runner.elastic",
             "horovod.tensorflow.elastic",
             "horovod.tensorflow.keras.elastic",
-            "horovod.torch.elastic",
         ),
         _ELASTIC,
     ),

@@ -29,6 +29,7 @@ __all__ = [
     "NATIVE_LOG_LEVELS",
     "Config",
     "inherited_environment",
+    "tell_place",
     "temporary_environment",
 ]
 
@@ -41,6 +42,10 @@ _SECRET_DIGITS = 64
 _RANK_NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE")
 _LOCAL_RANK_NAMES = ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 _CROSS_RANK_NAMES = ("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
+_PLACE_FIELDS = {
+    name: name.removeprefix("HOROVOD_").lower()
+    for name in (*_RANK_NAMES, *_LOCAL_RANK_NAMES, *_CROSS_RANK_NAMES)
+}
 # Algorithms of allreduce whose result does not depend on what travels together.
 _IN_RANK_ORDER = ("auto", "exchange", "direct")
 
@@ -70,6 +75,12 @@ def temporary_environment(**variables: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def tell_place(config: Config) -> None:
+    """Writes the place of this process into its environment, where older scripts look for it."""
+    for name, field_name in _PLACE_FIELDS.items():
+        os.environ[name] = str(getattr(config, field_name))
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything that a rank must know to join its job.
@@ -79,6 +90,8 @@ class Config:
         local_rank, local_size: among the processes of this host.
         cross_rank, cross_size: among the processes that hold the same local rank.
         generation: of the job's membership, from 0; it changes with the places of the ranks.
+        worker_id: the identity of this process in its job; empty if nobody gave it one.
+        elastic: whether its place changes while it trains.
         hostname: the name of this host as the launcher knows it.
         is_placed: whether the launcher told all of these.
         foreign_launcher: who started this process, if it was not our launcher.
@@ -132,6 +145,8 @@ class Config:
     cross_rank: int = 0
     cross_size: int = 1
     generation: int = 0
+    worker_id: str = ""
+    elastic: bool = False
     hostname: str = "localhost"
     is_placed: bool = False
     foreign_launcher: ForeignLauncher | None = None
@@ -197,7 +212,8 @@ class Config:
             setting.field: reader.value(setting.name) for setting in TABLE.values() if setting.field
         }
         values.update(_places(reader))
-        if reader.text("HOROVOD_WORKER_ID") and not reader.text(_RANK_NAMES[0]):
+        placed = bool(reader.text(_RANK_NAMES[0])) or values["elastic"]
+        if values["worker_id"] and not placed:
             raise StartError(
                 f"worker {reader.text('HOROVOD_WORKER_ID')} was told no place (HOROVOD_RANK is "
                 "missing): let it join its job and await one, see horovod.job.worker.join_as"

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING
 
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
-from horovod.job.assigned import settings_of
-from horovod.job_context import (
-    Context,
-    JobListener,
-    PerContext,
-    current,
-    current_job,
-    inherited,
-    process,
-)
+from horovod.job.assigned import elastic_assignment, settings_of
+from horovod.job_context import Context, JobListener, PerContext, current, inherited, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +20,7 @@ if TYPE_CHECKING:
     from horovod.group import Group
     from horovod.init_arguments import DeclaredSet
     from horovod.job import Assignment
+    from horovod.job.elastic_worker import ElasticWorker
 
 __all__ = [
     "Context",
@@ -36,6 +29,8 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current",
+    "elastic_worker",
+    "generation",
     "global_group",
     "inherited",
     "init",
@@ -44,6 +39,8 @@ __all__ = [
     "listen",
     "local_rank",
     "local_size",
+    "max_size",
+    "min_size",
     "mpi_threads_supported",
     "process",
     "rank",
@@ -64,6 +61,10 @@ def init(
     """Joins the job that the launcher describes in the environment; a job of one rank without it.
 
     Does nothing while Horovod is initialized. After :func:`shutdown` it can be called again.
+
+    A worker that comes while the others of an elastic job train is not held up: until its first
+    collective, or the function that ``hvd.elastic.run`` wraps, it has a provisional place, as one
+    more rank, and the others train on without it.
 
     Args:
         comm: the ranks of the job; None, an empty list, or all of them.
@@ -87,7 +88,7 @@ def init(
     try:
         context = current()
         config = None if context.has_job else settings_of(job)
-        context.init(comm, process_sets, config)
+        context.init(comm, process_sets, config, elastic_assignment(job))
     except (StartError, UsageError) as error:
         # The sentence says all; where in here it was found would only push it off the screen.
         raise error.with_traceback(None)  # noqa: B904
@@ -118,7 +119,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         NotInitializedError: Horovod has not been initialized.
         UsageError: the file cannot be written.
     """
-    current_job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
+    current().job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -127,7 +128,7 @@ def stop_timeline() -> None:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    current_job().running.engine.stop_timeline()
+    current().job().running.engine.stop_timeline()
 
 
 def listen(listener: JobListener) -> None:
@@ -144,7 +145,7 @@ def global_group() -> Group:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    return current_job().group
+    return current().job().group
 
 
 def uses_mpi() -> bool:
@@ -160,7 +161,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    if current_job().config.cpu_operations != "mpi":
+    if current().config.cpu_operations != "mpi":
         return False
     return process.mpi.all_threads
 
@@ -168,40 +169,73 @@ def mpi_threads_supported() -> bool:
 def settings() -> Config:
     """What the job was started with; the defaults while Horovod is not initialized."""
     context = current()
-    return context.job().config if context.has_job else Config()
+    return context.config if context.has_job else Config()
 
 
 def rank() -> int:
     """This process among all processes of the job, from 0. Raises NotInitializedError."""
-    return current_job().config.rank
+    return current().config.rank
 
 
 def size() -> int:
     """The number of processes of the job. Raises NotInitializedError."""
-    return current_job().config.size
+    return current().config.size
 
 
 def local_rank() -> int:
     """This process among those of its host, from 0. Raises NotInitializedError."""
-    return current_job().config.local_rank
+    return current().config.local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host. Raises NotInitializedError."""
-    return current_job().config.local_size
+    return current().config.local_size
 
 
 def cross_rank() -> int:
     """This host among those with a process of this local rank. Raises NotInitializedError."""
-    return current_job().config.cross_rank
+    return current().config.cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this local rank. Raises NotInitializedError."""
-    return current_job().config.cross_size
+    return current().config.cross_size
+
+
+def min_size() -> int:
+    """The fewest processes that the job goes on with. Raises NotInitializedError.
+
+    Returns:
+        The size, unless training is elastic.
+    """
+    worker = elastic_worker()
+    return current().config.size if worker is None else worker.told.min_size
+
+
+def max_size() -> int | None:
+    """The most processes that the job may ever have. Raises NotInitializedError.
+
+    Returns:
+        The size, unless training is elastic; None if there is no limit.
+    """
+    worker = elastic_worker()
+    return current().config.size if worker is None else worker.told.max_size
+
+
+def generation() -> int:
+    """How often the members of the job have changed, from 0. Raises NotInitializedError.
+
+    All ranks have the same number; it does not count what happened to this process alone.
+    """
+    return current().config.generation
+
+
+def elastic_worker() -> ElasticWorker | None:
+    """What this process knows of the changes of its job; None if it cannot change."""
+    return current().elastic
 
 
 def is_homogeneous() -> bool:
     """Whether every host runs the same number of processes. Raises NotInitializedError."""
-    config = current_job().config
+    config = current().config
     return config.local_size * config.cross_size == config.size

@@ -119,9 +119,15 @@ def tell_end(error: BaseException) -> None:
         secret = secret_of(config)
         where = (config.rendezvous_addr, config.rendezvous_port)
         with StoreClient(*where, secret, _TIMEOUT_S) as store:
-            store.set(end_key(config.rank), report_of(error).to_json())
+            store.set(end_key(_worker_of(config)), report_of(error).to_json())
     except (StartError, OSError):
         return
+
+
+def _worker_of(config: Config) -> int:
+    """The number under which the launcher knows this process."""
+    number = config.worker_id.rpartition("-")[2] if config.elastic else ""
+    return int(number) if number.isdecimal() else config.rank
 
 
 def end_key(worker: int) -> str:

@@ -43,8 +43,15 @@ def check_comm(comm: object, size: int) -> None:
         )
 
 
-def declared_sets(process_sets: object, size: int) -> list[DeclaredSet]:
+def declared_sets(
+    process_sets: object, size: int, *, may_change: bool = False
+) -> list[DeclaredSet]:
     """The sets that ``init`` was given, after what can be checked without the other ranks.
+
+    Args:
+        process_sets: the argument.
+        size: of the job.
+        may_change: whether the job may get ranks that it does not have.
 
     Raises:
         UsageError: they are no list of process sets, two are equal, or one does not fit.
@@ -70,7 +77,8 @@ def declared_sets(process_sets: object, size: int) -> list[DeclaredSet]:
             raise UsageError(
                 f"init(process_sets=…): number {index}, {process_set}, is the same as {seen[ranks]}"
             )
-        check_ranks(ranks, size)
+        if not may_change:
+            check_ranks(ranks, size)
         seen[ranks] = f"number {index}"
         declared.append(process_set)
     return declared

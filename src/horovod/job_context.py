@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import logging
 import os
 import sys
 import threading
@@ -24,11 +25,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
 
-from horovod.config import Config
+from horovod.config import Config, tell_place
 from horovod.end_report import tell_end
-from horovod.errors import NotInitializedError
+from horovod.errors import NotInitializedError, StartError
 from horovod.group import Group
 from horovod.init_arguments import check_comm, declared_sets
+from horovod.job.assigned import elastic_environment
 from horovod.mpi import ProcessMpi, was_initialized
 from horovod.rendezvous.incarnation import Incarnation
 from horovod.shared_report import to_print
@@ -39,7 +41,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from horovod import _native
+    from horovod.init_arguments import DeclaredSet
+    from horovod.job import Assignment
     from horovod.job.bootstrap import Bootstrap
+    from horovod.job.elastic_worker import ElasticWorker
+
+_logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,10 +108,13 @@ class Context:
         config: Config | None = None,
         start: Callable[[Config, Incarnation], Running] | None = None,
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._config = config
         self._start = start
         self._job: _Job | None = None
+        self._elastic: ElasticWorker | None = None
+        self._provisional: Config | None = None
+        self._declared: list[DeclaredSet] = []
         self._incarnation = Incarnation()
         self._bootstrap: Bootstrap | None = None
 
@@ -118,35 +128,76 @@ class Context:
             _own.reset(token)
 
     def init(
-        self, comm: object = None, process_sets: object = None, config: Config | None = None
+        self,
+        comm: object = None,
+        process_sets: object = None,
+        config: Config | None = None,
+        told: Assignment | None = None,
     ) -> None:
         """As :func:`init`.
 
         Args:
             comm, process_sets: as of :func:`init`.
             config: the settings of this rank; None for those of this context.
+            told: to a worker whose place changes; None if it does not, or the environment tells.
         """
         with self._lock:
-            if self._job is not None:
-                config = self._job.config
-            else:
-                config = config or self._config or Config.from_env()
-            check_comm(comm, config.size)
-            declared = declared_sets(process_sets, config.size)
-            if self._job is not None:
+            if self.has_job:
+                check_comm(comm, self.config.size)
+                declared = declared_sets(process_sets, self.config.size)
                 with self.use():
                     for process_set in declared:
                         process_set.resolve()
                 return
+            config = self._find_place(config, told)
+            check_comm(comm, config.size)
+            may_change = self._elastic is not None
+            self._declared = declared_sets(process_sets, config.size, may_change=may_change)
             process.watch_exit(self)
-            if self._incarnation.generation != config.generation:
-                self._incarnation = Incarnation(config.generation)
-            # Also after a failure: a retry must not meet what the failed try left in the store.
-            self._incarnation = self._incarnation.next
-            running = (self._start or self._connect)(config, self._incarnation)
-            group = Group(running.engine, 0, range(config.size))
-            self._job = _Job(running.config, running, group)
-            process.joined(self, self._job)
+            if self._provisional is None:
+                self._begin(config)
+
+    def _find_place(self, config: Config | None, told: Assignment | None) -> Config:
+        """The settings of this rank; those of a newcomer are provisional."""
+        if self._elastic is None and told is None and (config or self._config):
+            return config or self._config or Config()
+        if self._elastic is None:
+            told = told or elastic_environment()
+            if told is None:
+                return Config.from_env()
+            # Here, because a job whose size is fixed does not need it.
+            from horovod.job.elastic_worker import ElasticWorker
+
+            self._elastic = ElasticWorker(told)
+        is_new = self._elastic.generation < 0
+        place = self._elastic.provisional() if is_new else None
+        if place is None:
+            return self._settle(self._elastic.await_place())
+        self._provisional = self._settle(place)
+        return self._provisional
+
+    def _settle(self, place: Assignment) -> Config:
+        config = Config.from_env(told=place.variables())
+        if self is process.default:  # other contexts share the environment
+            tell_place(config)
+        return config
+
+    def _begin(self, config: Config) -> _Job:
+        """Starts the engine, in the next generation if this one has failed, and makes its sets."""
+        while True:
+            try:
+                job = self._connect_to_peers(config)
+                break
+            except StartError as error:
+                if self._elastic is None:
+                    raise
+                _logger.info("generation %d could not start: %s", config.generation, error)
+                self._elastic.fail(str(error))
+                config = self._settle(self._elastic.await_place())
+        self._provisional = None
+        self._job = job
+        process.joined(self, job)
+        declared, self._declared = self._declared, []
         try:
             with self.use():
                 for process_set in declared:
@@ -154,6 +205,16 @@ class Context:
         except BaseException as error:
             self.shutdown(f"its process sets could not be made: {error}")
             raise
+        return job
+
+    def _connect_to_peers(self, config: Config) -> _Job:
+        if self._incarnation.generation != config.generation:
+            self._incarnation = Incarnation(config.generation)
+        # Also after a failure: a retry must not meet what the failed try left in the store.
+        self._incarnation = self._incarnation.next
+        running = (self._start or self._connect)(config, self._incarnation)
+        group = Group(running.engine, 0, range(config.size))
+        return _Job(running.config, running, group)
 
     def shutdown(self, reason: str = "") -> None:
         """Leaves the job, if there is one.
@@ -163,42 +224,67 @@ class Context:
         """
         with self._lock:
             job, self._job = self._job, None
+            self._provisional = None
             if job is not None:
                 process.left(self, job)
         if job is not None:
             job.running.close(reason or "it called hvd.shutdown()")
 
     def job(self) -> _Job:
-        """The job.
+        """The job; a newcomer awaits its real place here and connects to the other ranks.
 
         Raises:
             NotInitializedError: this context has joined none.
         """
         job = self._job
+        if job is None and self._provisional is not None:
+            with self._lock:
+                job = self._job
+                if job is None and self._provisional is not None and self._elastic is not None:
+                    job = self._begin(self._settle(self._elastic.await_place()))
         if job is None:
             raise NotInitializedError(process.why_no_job())
         return job
 
     @property
+    def config(self) -> Config:
+        """The settings of this rank, with its place; a newcomer's is provisional at first.
+
+        Raises:
+            NotInitializedError: this context has joined no job.
+        """
+        config = self._provisional
+        return self.job().config if config is None else config
+
+    @property
+    def elastic(self) -> ElasticWorker | None:
+        """What it knows of the changes of its job; None if the job cannot change."""
+        return self._elastic
+
+    @property
     def has_job(self) -> bool:
         """Whether it has joined a job and not left it."""
-        return self._job is not None
+        return self._job is not None or self._provisional is not None
 
     @property
     def has_met(self) -> bool:
         """Whether its ranks have met, so that they can meet again."""
-        return self._bootstrap is not None
+        return self._bootstrap is not None or self._elastic is not None
 
     def forget_in_child(self) -> None:
         """In the child of a fork: the job is the parent's, whose end the peers must notice."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         job, self._job = self._job, None
         self._bootstrap = None
+        self._elastic = None
+        self._provisional = None
         if job is not None:
             job.running.abandon()
 
-    def part(self) -> None:
+    def part(self, *, failed: bool = False) -> None:
         """At the end of the process: takes leave of who started it."""
+        if self._elastic is not None and not failed:
+            self._elastic.leave("its process has ended")
         if self._bootstrap is not None:
             self._bootstrap.part(mpi_was_initialized=was_initialized())
 
@@ -276,7 +362,7 @@ class _Process:
         ) -> None:
             self._exit_reason = f"it raised {kind.__name__}{_place(traceback)}: {value}"[:500]
             if previous_hook is sys.__excepthook__ and current().has_job:
-                value = to_print(value, current().job().config)  # others may want the whole error
+                value = to_print(value, current().config)  # others may want the whole error
             previous_hook(kind, value, traceback)
             tell_end(value)
 
@@ -307,7 +393,7 @@ class _Process:
         for context in known:
             context.shutdown(self._exit_reason or "its process ended")
         for context in known:
-            context.part()
+            context.part(failed=bool(self._exit_reason))
         self.mpi.finish(failed=bool(self._exit_reason))
 
 

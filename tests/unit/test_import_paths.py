@@ -91,6 +91,12 @@ AVAILABLE = {
     "horovod.runner.common.util.hosts": """
         parse_hosts parse_host_files get_host_assignments HostInfo SlotInfo
         """,
+    "horovod.common.elastic": "State ObjectState run_fn HostUpdateResult",
+    "horovod.torch.elastic": "run TorchState State ObjectState generation",
+    "horovod.torch.elastic.state": """
+        TorchState StateHandler ModelStateHandler OptimizerStateHandler SamplerStateHandler
+        get_handler_registry set_handler_registry ObjectState
+        """,
     "horovod.runner.elastic.discovery": "HostDiscovery HostDiscoveryScript FixedHosts",
 }
 
@@ -101,10 +107,6 @@ MXNET = r"MXNet is planned and not in this version: use horovod\.torch"
 DATA_SERVICE = r"service of tf\.data is planned and not in this version: let each rank read its own"
 
 TO_COME = {
-    "horovod.common.elastic": ELASTIC,
-    "horovod.torch.elastic": ELASTIC,
-    "horovod.torch.elastic.state": ELASTIC,
-    "horovod.torch.elastic.sampler": ELASTIC,
     "horovod.tensorflow.elastic": ELASTIC,
     "horovod.keras.elastic": ELASTIC,
     "horovod.tensorflow.keras.elastic": ELASTIC,
@@ -183,14 +185,14 @@ def test_every_family_of_modules_is_tried() -> None:
 
 
 def test_names_imported_from_a_package_are_explained_too() -> None:
-    for package in ("torch", "tensorflow", "keras"):
+    for package in ("tensorflow", "keras"):
         with pytest.raises(ImportError, match=ELASTIC):
             exec(f"from horovod.{package} import elastic")
     with pytest.raises(ImportError, match=SPARK):
         exec("from horovod import spark")
 
 
-@pytest.mark.parametrize("adapter", ["torch", "tensorflow", "keras", "tensorflow.keras"])
+@pytest.mark.parametrize("adapter", ["tensorflow", "keras", "tensorflow.keras"])
 def test_an_adapter_has_no_elastic_yet_and_says_so(adapter: str) -> None:
     hvd = importlib.import_module(f"horovod.{adapter}")
     assert not hasattr(hvd, "elastic")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextvars
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod.config import Config
+from horovod.config import Config, inherited_environment
 from horovod.errors import UsageError
+from horovod.job.environment import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from horovod.job.environment import Assignment
 
 _assigned: contextvars.ContextVar[Assignment | None] = contextvars.ContextVar(
     "horovod.assigned", default=None
@@ -34,6 +34,32 @@ def assigned(assignment: Assignment) -> Iterator[None]:
         _assigned.reset(token)
 
 
+def elastic_assignment(job: Assignment | None) -> Assignment | None:
+    """What an executor told a worker whose place changes; None if it told nobody such a thing.
+
+    Args:
+        job: the assignment; None for that of the block of :func:`assigned` around the caller.
+    """
+    job = job or _assigned.get()
+    return job if job is not None and is_elastic(job) else None
+
+
+def elastic_environment() -> Assignment | None:
+    """What the environment tells a worker whose place changes; None if it is no such worker's.
+
+    Raises:
+        StartError: a value makes no sense.
+    """
+    told = Assignment.from_variables(inherited_environment())
+    # Of ranks that it knew before, the environment may still tell.
+    return replace(told, place=None) if told.elastic and told.store and told.hostname else None
+
+
+def is_elastic(job: Assignment) -> bool:
+    """Whether a worker has to ask the store for its place, again and again."""
+    return job.elastic and job.place is None
+
+
 def settings_of(job: Assignment | None) -> Config | None:
     """The settings of a rank that an executor tells its place.
 
@@ -48,7 +74,7 @@ def settings_of(job: Assignment | None) -> Config | None:
         UsageError: the assignment holds no place, or no store although there are other ranks.
     """
     job = job or _assigned.get()
-    if job is None:
+    if job is None or is_elastic(job):
         return None
     if job.place is None:
         raise UsageError(

@@ -25,6 +25,9 @@ _ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _GENERATION = "HOROVOD_GENERATION"
 _HOSTNAME = "HOROVOD_HOSTNAME"
 _START_TIMEOUT = "HOROVOD_START_TIMEOUT"
+_ELASTIC, _SLOT = "HOROVOD_ELASTIC", "HOROVOD_WORKER_SLOT"
+_MIN_SIZE, _MAX_SIZE = "HOROVOD_MIN_SIZE", "HOROVOD_MAX_SIZE"
+_ELASTIC_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 # The names with GLOO in them are what scripts for earlier versions look at.
 _INTERFACE = "HOROVOD_GLOO_IFACE"
 
@@ -59,6 +62,10 @@ class Assignment:
         start_timeout_s: seconds to wait for all ranks to connect; None for the default.
         network_interface: at which it listens for other hosts; empty for the one that leads to the
             store.
+        slot: which of the places for a worker this one uses on its host, from 0; it never changes.
+        elastic: whether the generations of the job may change while the worker trains.
+        min_size, max_size: the fewest and the most members of a generation; None for no limit.
+        elastic_timeout_s: seconds that an elastic worker waits for its next place.
     """
 
     store: StoreAddress | None = None
@@ -68,6 +75,11 @@ class Assignment:
     secret_file: str = ""
     start_timeout_s: float | None = None
     network_interface: str = ""
+    slot: int = 0
+    elastic: bool = False
+    min_size: int = 1
+    max_size: int | None = None
+    elastic_timeout_s: float = 600.0
 
     def variables(self) -> dict[str, str]:
         """All of it as variables of an environment; what is not known is left out.
@@ -80,6 +92,10 @@ class Assignment:
             SECRET_FILE: self.secret_file,
             _INTERFACE: self.network_interface,
         }
+        if self.elastic:
+            told |= {_ELASTIC: 1, _SLOT: self.slot, _MIN_SIZE: self.min_size}
+            told |= {_MAX_SIZE: "" if self.max_size is None else self.max_size}
+            told[_ELASTIC_TIMEOUT] = repr(self.elastic_timeout_s)
         if self.start_timeout_s is not None:
             told[_START_TIMEOUT] = repr(self.start_timeout_s)
         if self.store is not None:
@@ -108,6 +124,11 @@ class Assignment:
             reader.text(SECRET_FILE),
             timeout_s,
             reader.text(_INTERFACE),
+            reader.value(_SLOT),
+            reader.value(_ELASTIC),
+            reader.value(_MIN_SIZE),
+            reader.value(_MAX_SIZE) if reader.text(_MAX_SIZE) else None,
+            reader.value(_ELASTIC_TIMEOUT),
         )
 
 
@@ -148,7 +169,9 @@ def _secret_in(reader: SettingsReader) -> bytes:
 
 
 # What opens this job, or another one, is handed over in other ways; so is who somebody is in it.
-_OF_A_JOB = re.compile(r"_?HOROVOD_SECRET_(?:KEY|FILE)|HOROVOD_WORKER_ID|HOROVOD_GENERATION")
+_OF_A_JOB = re.compile(
+    r"_?HOROVOD_SECRET_(?:KEY|FILE)|HOROVOD_WORKER_(?:ID|SLOT)|HOROVOD_GENERATION|HOROVOD_ELASTIC"
+)
 
 
 def without_job(environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from horovod.job.records import (
     EventKind,
     Store,
     claim_identity,
+    dismissed_key,
     generation_key,
     places_to_json,
 )
@@ -93,7 +94,9 @@ class Job:
         return Assignment(self.where, identity=worker.identity, hostname=worker.host)
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """Waits until a worker becomes ready, leaves, or is gone; updates ``available``.
+        """Waits until a worker tells something, or is gone; updates ``available``.
+
+        One that is about to leave is available no longer, so the next generation does without it.
 
         Returns:
             The next event that was not read yet; None if there was none in time.
@@ -109,7 +112,7 @@ class Job:
         event = Event.from_json(text)
         if event.kind is EventKind.READY:
             self.available[event.worker.identity] = event.worker
-        else:
+        elif event.kind is not EventKind.RESET:
             self.available.pop(event.worker.identity, None)
         return event
 
@@ -140,6 +143,16 @@ class Job:
         membership = assign_places(self.membership, chosen, self.next_generation)
         self.publish(membership)
         return membership
+
+    def dismiss(self, identity: str, text: str) -> None:
+        """Tells a worker that it takes part no longer; it ends with exit code 0.
+
+        Args:
+            identity: of the worker, which has no place in the newest generation.
+            text: why.
+        """
+        self._store.add(dismissed_key(identity), text.encode())
+        self.available.pop(identity, None)
 
     def publish(self, membership: Membership) -> None:
         """Tells all workers their places in a generation; the one before it is over.

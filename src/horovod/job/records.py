@@ -51,22 +51,33 @@ class EventKind(Enum):
     """What became of a worker."""
 
     READY = "ready"
+    RESET = "reset"
+    LEAVING = "leaving"
     LEFT = "left"
     GONE = "gone"
 
 
 @dataclass(frozen=True)
 class Event:
-    """A worker came, left, or is gone: its process has ended, or its host cannot be reached."""
+    """What a worker tells, or the store when its connection has ended.
+
+    Attributes:
+        kind: READY: it can take part. RESET: it lost a peer, or could not connect, and awaits the
+            next generation. LEAVING: it asks to be left out of the next one. LEFT: it has taken
+            leave. GONE: its process has ended, or its host cannot be reached.
+        worker: who.
+        text: why.
+        generation: of a RESET: the one that failed.
+    """
 
     kind: EventKind
     worker: Worker
     text: str = ""
+    generation: int = -1
 
     def to_json(self) -> bytes:
         """As it is in the store."""
-        record = {"kind": self.kind.value, "worker": asdict(self.worker), "text": self.text}
-        return json.dumps(record).encode()
+        return json.dumps(asdict(self) | {"kind": self.kind.value}).encode()
 
     @staticmethod
     def from_json(text: bytes) -> Event:
@@ -78,7 +89,8 @@ class Event:
         record = _object(text)
         try:
             worker = Worker(**record["worker"])
-            return Event(EventKind(record["kind"]), worker, str(record["text"]))
+            kind, generation = EventKind(record["kind"]), int(record.get("generation", -1))
+            return Event(kind, worker, str(record["text"]), generation)
         except (KeyError, TypeError, ValueError, UsageError):
             raise StartError(f"malformed event of a worker: {text[:200]!r}") from None
 
@@ -88,9 +100,9 @@ def generation_key(generation: int) -> str:
     return f"job/generation/{generation}"
 
 
-def left_key(identity: str) -> str:
-    """Exists when a worker has left; ends its own waits."""
-    return f"job/left/{identity}"
+def dismissed_key(identity: str) -> str:
+    """Holds why a worker takes part no longer; ends its waits."""
+    return f"job/dismissed/{identity}"
 
 
 def identity_key(identity: str) -> str:
@@ -101,6 +113,15 @@ def identity_key(identity: str) -> str:
 def places_to_json(places: Mapping[str, Place]) -> bytes:
     """The places of a generation as they are in the store."""
     return json.dumps({identity: asdict(place) for identity, place in places.items()}).encode()
+
+
+def identities_in(text: bytes) -> frozenset[str]:
+    """The members in what :func:`places_to_json` wrote.
+
+    Raises:
+        StartError: it is something else.
+    """
+    return frozenset(_object(text))
 
 
 def place_of(identity: str, text: bytes) -> Place | None:

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError, UsageError
@@ -18,11 +19,12 @@ from horovod.job.records import (
     Event,
     EventKind,
     claim_identity,
+    dismissed_key,
     generation_key,
-    left_key,
     place_of,
 )
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
+from horovod.rendezvous.secret import read_secret
 from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
@@ -31,10 +33,31 @@ if TYPE_CHECKING:
     from horovod.job.place import Place
 
 
+class Dismissed(SystemExit):
+    """The job goes on without this worker, whose process ends with exit code 0 if nobody objects.
+
+    Args:
+        text: why.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(0)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def join(
-    store: StoreAddress, host: str, slot: int = 0, identity: str = "", timeout_s: float = 30.0
+    store: StoreAddress,
+    host: str,
+    slot: int = 0,
+    identity: str = "",
+    timeout_s: float = 30.0,
+    *,
+    ready: bool = True,
 ) -> JoinedWorker:
-    """Tells the job that this process is ready to take part.
+    """Lets this process join a job.
 
     Args:
         store: of the job.
@@ -42,6 +65,7 @@ def join(
         slot: which of the places for a worker this one uses on its host, from 0.
         identity: of this process, if whoever started it chose one; a new one if it is empty.
         timeout_s: seconds for reaching the store.
+        ready: whether it can take part at once; otherwise :meth:`JoinedWorker.ready` says so later.
 
     Returns:
         The worker; its end, or that of this process, tells the job that it is gone.
@@ -49,11 +73,16 @@ def join(
     Raises:
         StartError: the store cannot be reached, or another process has this identity.
     """
-    return JoinedWorker(store, host, slot, identity, timeout_s)
+    return JoinedWorker(store, host, slot, identity, timeout_s, ready=ready)
 
 
-def join_as(assignment: Assignment, slot: int = 0) -> JoinedWorker:
+def join_as(assignment: Assignment, slot: int | None = None, *, ready: bool = True) -> JoinedWorker:
     """As :func:`join`, for a process that was told its store, and maybe its identity.
+
+    Args:
+        assignment: what it was told.
+        slot: of its host; None for that of the assignment.
+        ready: see :func:`join`.
 
     Raises:
         UsageError: it was not told where the store is.
@@ -62,18 +91,29 @@ def join_as(assignment: Assignment, slot: int = 0) -> JoinedWorker:
     if assignment.store is None or not assignment.hostname:
         raise UsageError("a worker joins a job at its store, from a host: tell it both")
     timeout_s = 30.0 if assignment.start_timeout_s is None else assignment.start_timeout_s
-    return join(assignment.store, assignment.hostname, slot, assignment.identity, timeout_s)
+    store = assignment.store
+    if not store.secret and assignment.secret_file:
+        store = replace(store, secret=read_secret(assignment.secret_file))
+    slot = assignment.slot if slot is None else slot
+    return join(store, assignment.hostname, slot, assignment.identity, timeout_s, ready=ready)
 
 
 class JoinedWorker:
-    """A worker that is ready; see :func:`join`. Leaving the context leaves the job.
+    """A worker of a job; see :func:`join`. Leaving the context leaves the job.
 
     Attributes:
         worker: its identity, host and slot.
     """
 
     def __init__(
-        self, store: StoreAddress, host: str, slot: int, identity: str, timeout_s: float
+        self,
+        store: StoreAddress,
+        host: str,
+        slot: int,
+        identity: str,
+        timeout_s: float,
+        *,
+        ready: bool = True,
     ) -> None:
         self._address = store
         self._timeout_s = timeout_s
@@ -88,8 +128,11 @@ class JoinedWorker:
         self._watch: threading.Thread | None = None
         self._watching: StoreClient | None = None
         self._has_left = False
+        self._is_ready = False
         try:
             self._announce()
+            if ready:
+                self.ready()
         except BaseException:
             self._close()
             raise
@@ -99,6 +142,42 @@ class JoinedWorker:
     def identity(self) -> str:
         """Names this process and no other of the job, ever; it is not the rank."""
         return self.worker.identity
+
+    def ready(self) -> None:
+        """Tells the job that this worker can take part from now on. Idempotent.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        if not self._is_ready:
+            self._is_ready = True
+            self._tell(EventKind.READY)
+
+    def tell_reset(self, generation: int, text: str) -> None:
+        """Tells the job that a generation has failed for this worker, which awaits the next one.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        self._tell(EventKind.RESET, text, generation)
+
+    def tell_leaving(self, text: str) -> None:
+        """Asks the job for a generation without this worker.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        self._tell(EventKind.LEAVING, text)
+
+    def places(self, generation: int = -1) -> bytes | None:
+        """What was published of a generation, or of the newest one; None if there is nothing.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        if generation < 0:
+            generation = int(self._awaiting.try_get(NEWEST_KEY) or b"-1")
+        return None if generation < 0 else self._awaiting.try_get(generation_key(generation))
 
     def await_place(self, after: int = -1, timeout_s: float = MAX_TIMEOUT_S) -> Assignment:
         """Waits for a generation in which this worker has a place.
@@ -113,6 +192,7 @@ class JoinedWorker:
 
         Raises:
             StartError: there was none in time, this worker has left, or the store was lost.
+            Dismissed: the job goes on without this worker.
         """
         deadline = time.monotonic() + timeout_s
         newest = b"" if self._has_left else self._awaiting.try_get(NEWEST_KEY)
@@ -143,6 +223,7 @@ class JoinedWorker:
 
         Raises:
             StartError: this worker has left, or the store was lost.
+            Dismissed: the job goes on without this worker.
         """
         return self._wait_for(generation + 1, timeout_s) is not None
 
@@ -174,7 +255,7 @@ class JoinedWorker:
             return
         self._has_left = True
         with suppress(StartError):  # a store that is gone needs no leave
-            self._presence.set(left_key(self.identity), b"")
+            self._presence.add(dismissed_key(self.identity), b"it has left")
             self._presence.leave_will(EVENTS, None)
             self._presence.append(EVENTS, Event(EventKind.LEFT, self.worker, text).to_json())
         self._close()
@@ -198,23 +279,27 @@ class JoinedWorker:
             )
         gone = Event(EventKind.GONE, self.worker, "its connection to the job's store ended")
         self._presence.leave_will(EVENTS, gone.to_json(), append=True)
-        self._presence.append(EVENTS, Event(EventKind.READY, self.worker).to_json())
+
+    def _tell(self, kind: EventKind, text: str = "", generation: int = -1) -> None:
+        self._presence.append(EVENTS, Event(kind, self.worker, text, generation).to_json())
 
     def _wait_for(self, generation: int, timeout_s: float) -> bytes | None:
         """The places of a generation; None if it did not come in time."""
         return self._ask(self._awaiting, generation, timeout_s)
 
     def _ask(self, client: StoreClient, generation: int, timeout_s: float) -> bytes | None:
-        key, left = generation_key(generation), left_key(self.identity)
-        found = {left: b""} if self._has_left else client.wait_all([key], timeout_s, left)
-        if left in found:
+        key, stop = generation_key(generation), dismissed_key(self.identity)
+        found = {} if self._has_left else client.wait_all([key], timeout_s, stop)
+        if self._has_left:
             raise StartError(f"worker {self.identity} has left the job")
+        if key not in found and stop in found:
+            raise Dismissed(found[stop].decode(errors="replace"))
         return found.get(key)
 
     def _tell_changes(
         self, client: StoreClient, generation: int, notify: Callable[[int], None]
     ) -> None:
-        with suppress(StartError):  # it has left, or the job is over
+        with suppress(StartError, Dismissed):  # it has left, or the job is over
             while True:
                 if self._ask(client, generation, MAX_TIMEOUT_S) is not None:
                     notify(generation)

@@ -384,7 +384,33 @@ _PLACES = (
     _place_count(
         "HOROVOD_CROSS_SIZE", "the number of hosts with a process of its local rank", default=1
     ),
-    _place("HOROVOD_WORKER_ID", "the identity of this process in its job; no later one has it"),
+    _place(
+        "HOROVOD_WORKER_ID",
+        "the identity of this process in its job; no later one has it",
+        field="worker_id",
+    ),
+    _place(
+        "HOROVOD_ELASTIC",
+        "1 for a worker of an elastic job: it joins the store and awaits its place there",
+        kind=Kind.FLAG,
+        default=False,
+        field="elastic",
+    ),
+    _place_count(
+        "HOROVOD_WORKER_SLOT",
+        "which of the places for a worker it uses on its host; never changes",
+        default=0,
+        minimum=0,
+    ),
+    _place_count("HOROVOD_MIN_SIZE", "the fewest processes of the job", default=1, minimum=1),
+    _place_count("HOROVOD_MAX_SIZE", "the most processes of the job", default=None, minimum=1),
+    _place(
+        "HOROVOD_ELASTIC_TIMEOUT",
+        "seconds that a worker of an elastic job waits for its next place",
+        kind=Kind.NUMBER,
+        default=600.0,
+        minimum=0,
+    ),
     _place("HOROVOD_HOSTNAME", "the name of this host as the user wrote it", field="hostname"),
     _place(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR",

@@ -82,8 +82,6 @@ _RUN_TIME = (
     ),
     _unused("HOROVOD_CCL_CACHE", "Intel oneCCL is not used"),
     _unused("HOROVOD_DISABLE_NVTX_RANGES", "no NVTX ranges are written"),
-    _unused("HOROVOD_ELASTIC", "this version has no elastic driver"),
-    _unused("HOROVOD_ELASTIC_TIMEOUT", "this version has no elastic driver"),
     _unused("HOROVOD_SPARK_START_TIMEOUT", _NO_SPARK),
     _unused("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", _NO_SPARK),
     _unused("HOROVOD_SPARK_PYTHONPATH", _NO_SPARK),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import __version__
 from horovod.absent import no_attribute
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
-from horovod.torch import functions, mpi_ops, ops
+from horovod.torch import elastic, functions, mpi_ops, ops
 from horovod.torch.compression import Compression
 from horovod.torch.functions import *  # noqa: F403
 from horovod.torch.ops import *  # noqa: F403
@@ -34,6 +34,7 @@ __all__ = [
     "SyncBatchNorm",
     "__version__",
     "check_in_sync",
+    "elastic",
     "mpi_ops",
 ]
 __all__ += functions.__all__

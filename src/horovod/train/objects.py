@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 
 from horovod._native import Buffer, NativeArray
-from horovod.errors import HorovodInternalError
+from horovod.errors import MismatchError
 
 if TYPE_CHECKING:
     from horovod.group import Group
@@ -96,14 +96,14 @@ def agree(group: Group, problem: str, what: str, call_site: str = "") -> None:
         call_site: ``file:line`` of the caller.
 
     Raises:
-        HorovodInternalError: at least one rank has a problem; the message lists them.
+        MismatchError: at least one rank has a problem; the message lists them.
     """
     problems = allgather_object(group, problem, what, call_site)
     found = [
         f"rank {rank}: {text}" for rank, text in zip(group.ranks, problems, strict=True) if text
     ]
     if found:
-        raise HorovodInternalError(f"{what}: {'; '.join(found)}")
+        raise MismatchError(f"{what}: {'; '.join(found)}")
 
 
 def _encode(obj: Any) -> tuple[Exception | None, bytearray]:
@@ -118,7 +118,7 @@ def _encode(obj: Any) -> tuple[Exception | None, bytearray]:
 def _decode(message: bytes, sender: str, name: str) -> Any:
     if message[:1] == _IS_ERROR:
         reason = message[1:].decode(errors="replace")
-        raise HorovodInternalError(f"object {name!r}: {sender} could not pickle it: {reason}")
+        raise MismatchError(f"object {name!r}: {sender} could not pickle it: {reason}")
     return pickle.loads(memoryview(message)[1:])
 
 

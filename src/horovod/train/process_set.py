@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from horovod.group import Group
 
 
+_all: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
+
+
 class ProcessSet:
     """Ranks that run collectives among themselves.
 
@@ -40,6 +43,7 @@ class ProcessSet:
         self._groups: weakref.WeakKeyDictionary[ProcessSetTable, Group] = (
             weakref.WeakKeyDictionary()
         )
+        _all.add(self)
 
     @property
     def process_set_id(self) -> int | None:
@@ -49,8 +53,13 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int] | None:
-        """The global ranks of the set in rising order, None while they are not known."""
-        return list(self._ranks)
+        """The global ranks of the set in rising order, None while they are not known.
+
+        In an elastic job those that exist: a set outlives ranks, and has them again later.
+        """
+        if context.elastic_worker() is None or not context.is_initialized():
+            return list(self._ranks)
+        return [rank for rank in self._ranks if rank < context.size()]
 
     @property
     def mpi_comm(self) -> None:
@@ -104,7 +113,16 @@ class ProcessSet:
         """
         world = context.global_group()
         table = table_of(world)
-        self._groups[table] = table.add(world, self._ranks, call_site)
+        ranks = self.ranks or []
+        try:
+            self._groups[table] = table.add(world, ranks, call_site)
+        except UsageError as error:
+            if ranks == self._ranks:
+                raise
+            raise UsageError(
+                f"the process set of ranks {self._ranks} cannot go on in a job of {world.size} "
+                f"ranks: {error}; choose --min-np so that each set keeps ranks of its own"
+            ) from None
 
     def unregister(self, call_site: str = "") -> bool:
         """Removes the set on all ranks of the job; all of them must call it.
@@ -130,7 +148,7 @@ class ProcessSet:
             KeyError: there is none.
         """
         table = table_of(context.global_group())
-        group = table.find(self._ranks)
+        group = table.find(self.ranks or [])
         if group is None:
             raise KeyError(f"no process set of ranks {self._ranks} was registered by hvd.init()")
         self._groups[table] = group
@@ -217,6 +235,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         HorovodInternalError: the ranks named different sets, or the job failed.
     """
     return _checked(process_set).unregister(call_site())
+
+
+def registered_sets() -> list[ProcessSet]:
+    """The process sets of the job but the global one, in the order in which they were made."""
+    if not context.is_initialized():
+        return []
+    sets = [each for each in list(_all) if each is not global_process_set and each.process_set_id]
+    return sorted(sets, key=lambda each: each.process_set_id or 0)
 
 
 def group_of(process_set: ProcessSet) -> Group:

@@ -61,12 +61,12 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
         ),
         ("import horovod.spark.torch", "1: fails: there is no module horovod.spark.torch: the int"),
         (
-            "from horovod.torch import elastic",
-            "1: fails: horovod.torch has no elastic: elastic training is planned and not in",
+            "from horovod.tensorflow import elastic",
+            "1: fails: horovod.tensorflow has no elastic: elastic training is planned and not in",
         ),
         (
-            "import horovod.torch as hvd\n@hvd.elastic.run\ndef f(): pass",
-            "2: fails: horovod.torch has no elastic: elastic training",
+            "import horovod.tensorflow as hvd\n@hvd.elastic.run\ndef f(): pass",
+            "2: fails: horovod.tensorflow has no elastic: elastic training",
         ),
         (
             "import horovod.torch as hvd\nhvd.allreduc(x)",

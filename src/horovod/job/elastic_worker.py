@@ -1,0 +1,153 @@
+"""A worker whose place changes while it trains, and how it follows its job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from horovod.errors import StartError
+from horovod.job.place import Place
+from horovod.job.records import identities_in
+from horovod.job.worker import Dismissed, join_as
+
+if TYPE_CHECKING:
+    from horovod.job.environment import Assignment
+
+_logger = logging.getLogger(__name__)
+
+
+class ElasticWorker:
+    """What a process knows of its elastic job; it joins as soon as this is made.
+
+    Args:
+        told: the store, the host, the slot, and the limits of the job.
+
+    Attributes:
+        told: see above.
+        generation: of its last place; -1 before the first.
+        newest: the newest generation of which it has heard.
+        leaving: why it wants to leave; empty if it does not.
+
+    Raises:
+        UsageError, StartError: see :func:`horovod.job.worker.join_as`.
+    """
+
+    def __init__(self, told: Assignment) -> None:
+        self.told = told
+        self.generation = -1
+        self.newest = -1
+        self.leaving = ""
+        self._after = -1
+        self._is_waiting = False
+        self._watches = False
+        self._members: frozenset[str] = frozenset()
+        self._joined = join_as(told, ready=False)
+
+    @property
+    def identity(self) -> str:
+        """Names this process and no other of the job, ever."""
+        return self._joined.identity
+
+    def provisional(self) -> Assignment | None:
+        """The place of a newcomer while the others train without it: as one more rank.
+
+        Its local rank is its slot, which stays when it gets a real place beside the others.
+
+        Returns:
+            What the settings of this process may be made of; None if the job has not begun yet.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        newest = self._joined.places()
+        while newest is not None and not identities_in(newest):  # replaced while it was asked for
+            newest = self._joined.places()
+        if newest is None:
+            return None
+        rank, slot = len(identities_in(newest)), self.told.slot
+        size = max(rank, slot) + 1
+        place = Place(rank=rank, size=size, local_rank=slot, local_size=slot + 1)
+        return self._assignment(place)
+
+    def await_place(self) -> Assignment:
+        """Tells the job that it is ready, and waits for a place; the last one if that still counts.
+
+        Raises:
+            StartError: there was none within the elastic timeout, or the store was lost.
+            Dismissed: the job goes on without this worker, or this worker wants to leave.
+        """
+        self._is_waiting = True  # from now on, leaving ends the wait
+        try:
+            if self.leaving:
+                self.leave(self.leaving)
+                raise Dismissed(self.leaving)
+            self._joined.ready()
+            after = max(self._after, self.generation - 1)
+            place = self._joined.await_place(after, self.told.elastic_timeout_s).place
+        except StartError as error:
+            if self.leaving:
+                raise Dismissed(self.leaving) from error
+            raise
+        finally:
+            self._is_waiting = False
+        assert place is not None
+        self.generation = place.generation
+        self.newest = max(self.newest, place.generation)
+        self._members = identities_in(self._joined.places(place.generation) or b"{}")
+        if not self._watches:
+            self._watches = True
+            self._joined.on_change(place.generation, self._hear)
+        return self._assignment(place)
+
+    def expect_change(self) -> None:
+        """The next place is one of a later generation."""
+        self._after = self.generation
+
+    def fail(self, text: str) -> None:
+        """Tells the job that its generation has failed here, so that another one must come.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        self.expect_change()
+        self._joined.tell_reset(self.generation, text)
+
+    def has_newcomers(self, generation: int) -> bool:
+        """Whether a generation has members that its own has not; True if that is unknown.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        # Either is empty if it was replaced before this worker looked.
+        members = identities_in(self._joined.places(generation) or b"{}")
+        return not members or not members <= self._members
+
+    def leave_soon(self, text: str) -> None:
+        """Lets this worker leave where all ranks look for changes next; at once if it waits.
+
+        Returns at once, so that a signal's handler may call it.
+        """
+        if not self.leaving:
+            self.leaving = text
+            threading.Thread(target=self._ask_to_leave, name="horovod-leave", daemon=True).start()
+
+    def leave(self, text: str) -> None:
+        """Takes leave of the job. Idempotent."""
+        self._joined.leave(text)
+
+    def _ask_to_leave(self) -> None:
+        with suppress(StartError):  # without a store there is nobody to ask
+            self._joined.tell_leaving(self.leaving)
+            if self._is_waiting:
+                self.leave(self.leaving)
+
+    def _hear(self, generation: int) -> None:
+        _logger.debug("worker %s hears of generation %d", self.identity, generation)
+        self.newest = max(self.newest, generation)
+
+    def _assignment(self, place: Place) -> Assignment:
+        store = self._joined.assignment(place).store
+        return replace(self.told, store=store, place=place, identity=self.identity)

@@ -1,0 +1,18 @@
+"""Elastic training with PyTorch: a training function that goes on when ranks come or go.
+
+Example:
+    >>> state = hvd.elastic.TorchState(model, optimizer, epoch=0)
+    >>> @hvd.elastic.run
+    ... def train(state):
+    ...     for state.epoch in range(state.epoch, epochs):
+    ...         train_one_epoch(state)
+    ...         state.commit()
+    >>> train(state)
+"""
+
+from horovod.context import generation
+from horovod.torch.elastic.state import TorchState
+from horovod.train.elastic.run import run
+from horovod.train.elastic.state import ObjectState, State
+
+__all__ = ["ObjectState", "State", "TorchState", "generation", "run"]

@@ -1,0 +1,129 @@
+"""The state of elastic training with PyTorch: modules, optimizers, samplers and plain objects."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from horovod import context
+from horovod.torch.objects import broadcast_object
+from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
+from horovod.train.elastic.handlers import StateHandler
+from horovod.train.elastic.state import ObjectState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "ModelStateHandler",
+    "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+
+class TorchState(ObjectState):
+    """What a training program with PyTorch has reached.
+
+    Modules, optimizers and samplers stay the same objects; so does everything else that has
+    ``state_dict()`` and ``load_state_dict()``, for example learning rate schedulers. The rest is
+    kept as copies. A snapshot of a tensor lies on the device of the tensor.
+
+    Args:
+        model, optimizer: attributes of these names; further ones can be given by keyword.
+        kwargs: further attributes and their first values, the same names on all ranks.
+
+    Raises:
+        UsageError: an attribute would hide a method.
+
+    Example:
+        >>> state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, epoch=0, batch=0)
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(broadcast_object, context.rank, **kwargs, model=model, optimizer=optimizer)
+
+    def _handler_of(self, value: Any) -> StateHandler | None:
+        for kind, handler in _registry:
+            if isinstance(value, kind):
+                return handler(value)
+        return super()._handler_of(value)
+
+
+class _StateDict(StateHandler):
+    """What is kept as a copy of its ``state_dict()``."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        # A copy: optimizers keep the tensors that they are given.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+
+class ModelStateHandler(_StateDict):
+    """Keeps a ``torch.nn.Module``: parameters and buffers."""
+
+    def sync(self) -> None:
+        broadcast_parameters(self.value.state_dict(), self.root)
+        self.save()
+
+
+class OptimizerStateHandler(_StateDict):
+    """Keeps a ``torch.optim.Optimizer``, or a ``DistributedOptimizer``; takes no step for it."""
+
+    def sync(self) -> None:
+        if isinstance(self.value, torch.optim.LBFGS):  # whose state is not one of parameters
+            state = broadcast_object(self.value.state_dict(), self.root, "elastic.optimizer")
+            self.value.load_state_dict(state)
+        else:
+            broadcast_optimizer_state(self.value, self.root)
+        self.save()
+
+
+class SamplerStateHandler(_StateDict):
+    """Keeps an :class:`horovod.torch.elastic.ElasticSampler`, and divides anew what is left."""
+
+    def sync(self) -> None:
+        state = broadcast_object(self.value.state_dict(), self.root, "elastic.sampler")
+        self.value.load_state_dict(state)
+        self.save()
+
+    def reset(self) -> None:
+        self.value.reset()
+
+
+_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """What keeps values of which type, the first that fits; the list itself."""
+    return _registry
+
+
+def set_handler_registry(registry: Iterable[tuple[type, type[StateHandler]]]) -> None:
+    """Replaces the registry for states that are made from now on.
+
+    Args:
+        registry: pairs of a type and its handler, which is made with the value alone.
+    """
+    global _registry
+    _registry = list(registry)

@@ -1,0 +1,93 @@
+"""How all ranks come to know the same of a change at the same point of their program."""
+
+from __future__ import annotations
+
+import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horovod import context
+from horovod._native import Buffer
+from horovod.group import ReduceOp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the ranks have agreed on.
+
+    Attributes:
+        needs_sync: whether somebody may need the state, as far as this rank knows.
+    """
+
+    needs_sync: bool
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the members of a generation have agreed on before they train in it.
+
+    Attributes:
+        needs_sync: whether somebody has no state, or one that differs.
+        root: the lowest rank that has completed a sync; 0 if nobody has.
+    """
+
+    needs_sync: bool
+    root: int
+
+
+def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | None:
+    """Whether the job changes, the same on all ranks; collective.
+
+    Args:
+        was_told: whether somebody told this rank of a change otherwise.
+        added: whether that change adds ranks.
+
+    Returns:
+        None if it does not change.
+
+    Raises:
+        HorovodInternalError: a rank was lost.
+    """
+    worker = context.elastic_worker()
+    newest = -1 if worker is None else worker.newest
+    leaving = worker is not None and bool(worker.leaving)
+    mine = (newest, int(leaving), int(was_told), int(was_told and added))
+    newest, *flags = _maxima("elastic.changes", mine) if context.is_initialized() else mine
+    any_leaves, anybody_was_told, anybody_added = map(bool, flags)
+    is_over = worker is not None and newest > worker.generation
+    if not (is_over or any_leaves or anybody_was_told):
+        return None
+    comes_anew = worker is not None and is_over and worker.has_newcomers(newest)
+    return Change(comes_anew or anybody_added)
+
+
+def agree_on_round(*, needs_sync: bool, has_state: bool) -> Round:
+    """What the members of a new generation do first, the same on all; collective.
+
+    Args:
+        needs_sync: whether this rank needs the state of another one, or has gone back to an older.
+        has_state: whether it has completed a sync.
+
+    Raises:
+        HorovodInternalError: a rank was lost.
+    """
+    group = context.global_group()
+    rank, size = group.rank, group.size
+    anybody_needs_sync, best = _maxima(
+        "elastic.round", (int(needs_sync), size - rank if has_state else 0)
+    )
+    return Round(bool(anybody_needs_sync), size - best if best else 0)
+
+
+def _maxima(name: str, values: Sequence[int]) -> list[int]:
+    """The greatest number of all ranks in each place."""
+    numbers = array.array("q", values)
+    view = Buffer.from_array(numbers)
+    group = context.global_group()
+    group.allreduce(
+        (view,), (view,), op=ReduceOp.MAX, name=name, waits_next=True, keep=numbers
+    ).wait()
+    return list(numbers)

@@ -1,0 +1,182 @@
+"""The loop around a training function: it follows the job through its changes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from horovod import context
+from horovod.errors import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    PeerLostError,
+    ShutDownError,
+    StartError,
+)
+from horovod.job.worker import Dismissed
+from horovod.train.elastic.changes import agree_on_round
+from horovod.train.elastic.leaving import leave_politely
+from horovod.train.process_set import registered_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from horovod.train.elastic.state import State
+    from horovod.train.process_set import ProcessSet
+
+P = ParamSpec("P")
+T = TypeVar("T")
+StateT = TypeVar("StateT", bound="State")
+
+_logger = logging.getLogger(__name__)
+
+
+def run_fn(
+    func: Callable[Concatenate[StateT, P], T], reset: Callable[[], object]
+) -> Callable[Concatenate[StateT, P], T]:
+    """Makes a training function elastic; see :func:`run`.
+
+    Args:
+        func: takes the state and any further arguments.
+        reset: leaves the job and joins it again.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with leave_politely():
+            return _Rounds(state, reset).run(lambda: func(state, *args, **kwargs))
+
+    return wrapper
+
+
+def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[StateT, P], T]:
+    """Decorates a training function, which is called again after every change of the job.
+
+    Each call begins when all ranks have the same state. A rank that was lost sends all others back
+    to their last commit; members that come or leave orderly cost nothing that was trained. Errors
+    of the program, for example shapes that do not match, are raised as they are. If the job goes on
+    without this process, the process ends with exit code 0.
+
+    Outside of an elastic job the function runs just as well. A lost rank then ends it, unless all
+    ranks come back.
+
+    Args:
+        func: ``func(state, *args, **kwargs)``; the state is a :class:`State`.
+
+    Returns:
+        A function with the same arguments, which returns what the last call of ``func`` does.
+
+    Example:
+        >>> @hvd.elastic.run
+        ... def train(state):
+        ...     for state.epoch in range(state.epoch, epochs):
+        ...         ...
+        ...         state.commit()
+    """
+    return run_fn(func, _reset)
+
+
+def is_recoverable(error: BaseException) -> bool:
+    """Whether an error says that the job has lost a member, and not that the program is wrong."""
+    lost = isinstance(error, (PeerLostError, ShutDownError))
+    return lost or type(error) is HorovodInternalError
+
+
+@contextmanager
+def suppress_recoverable() -> Iterator[None]:
+    """Ignores the loss of a member inside the block."""
+    try:
+        yield
+    except HorovodInternalError as error:
+        if not is_recoverable(error):
+            raise
+
+
+def _reset() -> None:
+    context.shutdown()
+    context.init()
+
+
+class _Rounds:
+    """One call of the wrapped function, with all that it is repeated for."""
+
+    def __init__(self, state: State, reset: Callable[[], object]) -> None:
+        self._state = state
+        self._reset = reset
+        self._needs_sync = True
+        self._has_state = False
+        self._sets: list[ProcessSet] = []
+        # What ended the last round.
+        self._cause: Exception | None = None
+        self._must_restore = False
+
+    def run(self, train: Callable[[], T]) -> T:
+        """Calls the function until it returns, or raises what no other round can heal."""
+        self._sets = registered_sets()
+        while True:
+            try:
+                if self._cause is not None:
+                    self._go_on()
+                self._synchronize()
+                return train()
+            except HostsUpdatedInterrupt as interrupt:
+                self._needs_sync = self._needs_sync or not interrupt.skip_sync
+                self._cause = interrupt
+            except HorovodInternalError as error:
+                if not is_recoverable(error):
+                    raise
+                self._needs_sync = True
+                self._cause = error
+
+    def _go_on(self) -> None:
+        """From the round that has ended to the next one."""
+        cause = self._cause
+        assert cause is not None
+        failed = isinstance(cause, HorovodInternalError)
+        if failed:
+            _logger.info("training goes back to its last commit: %s", cause)
+            self._must_restore = True
+            with suppress_recoverable():  # what needs the other ranks is done after the reset
+                self._restore()
+        self._leave_or_expect(str(cause) if failed else "")
+        try:
+            self._reset()
+        except StartError as error:
+            raise error from cause
+        for process_set in self._sets:
+            if process_set.process_set_id is None:
+                process_set.register()
+        self._cause = None
+        self._restore()
+        self._state.on_reset()
+
+    def _restore(self) -> None:
+        if self._must_restore:
+            self._state.restore()
+            self._must_restore = False
+
+    def _leave_or_expect(self, failure: str) -> None:
+        """Lets the job know what this worker is about to do."""
+        worker = context.elastic_worker()
+        if worker is None:
+            return
+        if worker.leaving:
+            context.current().shutdown(f"its worker leaves the job: {worker.leaving}")
+            worker.leave(worker.leaving)
+            _logger.info("worker %s leaves the job: %s", worker.identity, worker.leaving)
+            raise Dismissed(worker.leaving)
+        if failure:
+            context.current().shutdown(failure)
+            worker.fail(failure)
+        else:
+            worker.expect_change()
+
+    def _synchronize(self) -> None:
+        agreed = agree_on_round(needs_sync=self._needs_sync, has_state=self._has_state)
+        if agreed.needs_sync:
+            self._state._sync_root = agreed.root
+            self._state.sync()
+        self._needs_sync = False
+        self._has_state = True
