@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
 from horovod.job.assigned import elastic_assignment, settings_of
-from horovod.job_context import Context, JobListener, PerContext, current, inherited, process
+from horovod.job_context import (
+    Context,
+    JobListener,
+    PerContext,
+    current,
+    current_config,
+    current_job,
+    inherited,
+    process,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,7 +128,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         NotInitializedError: Horovod has not been initialized.
         UsageError: the file cannot be written.
     """
-    current().job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
+    current_job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -128,7 +137,7 @@ def stop_timeline() -> None:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    current().job().running.engine.stop_timeline()
+    current_job().running.engine.stop_timeline()
 
 
 def listen(listener: JobListener) -> None:
@@ -145,7 +154,7 @@ def global_group() -> Group:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    return current().job().group
+    return current_job().group
 
 
 def uses_mpi() -> bool:
@@ -161,7 +170,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         NotInitializedError: Horovod has not been initialized.
     """
-    if current().config.cpu_operations != "mpi":
+    if current_config().cpu_operations != "mpi":
         return False
     return process.mpi.all_threads
 
@@ -174,32 +183,32 @@ def settings() -> Config:
 
 def rank() -> int:
     """This process among all processes of the job, from 0. Raises NotInitializedError."""
-    return current().config.rank
+    return current_config().rank
 
 
 def size() -> int:
     """The number of processes of the job. Raises NotInitializedError."""
-    return current().config.size
+    return current_config().size
 
 
 def local_rank() -> int:
     """This process among those of its host, from 0. Raises NotInitializedError."""
-    return current().config.local_rank
+    return current_config().local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host. Raises NotInitializedError."""
-    return current().config.local_size
+    return current_config().local_size
 
 
 def cross_rank() -> int:
     """This host among those with a process of this local rank. Raises NotInitializedError."""
-    return current().config.cross_rank
+    return current_config().cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this local rank. Raises NotInitializedError."""
-    return current().config.cross_size
+    return current_config().cross_size
 
 
 def min_size() -> int:
@@ -209,7 +218,7 @@ def min_size() -> int:
         The size, unless training is elastic.
     """
     worker = elastic_worker()
-    return current().config.size if worker is None else worker.told.min_size
+    return current_config().size if worker is None else worker.told.min_size
 
 
 def max_size() -> int | None:
@@ -219,7 +228,7 @@ def max_size() -> int | None:
         The size, unless training is elastic; None if there is no limit.
     """
     worker = elastic_worker()
-    return current().config.size if worker is None else worker.told.max_size
+    return current_config().size if worker is None else worker.told.max_size
 
 
 def generation() -> int:
@@ -227,7 +236,7 @@ def generation() -> int:
 
     All ranks have the same number; it does not count what happened to this process alone.
     """
-    return current().config.generation
+    return current_config().generation
 
 
 def elastic_worker() -> ElasticWorker | None:
@@ -237,5 +246,5 @@ def elastic_worker() -> ElasticWorker | None:
 
 def is_homogeneous() -> bool:
     """Whether every host runs the same number of processes. Raises NotInitializedError."""
-    config = current().config
+    config = current_config()
     return config.local_size * config.cross_size == config.size

@@ -425,6 +425,17 @@ def current_job() -> _Job:
     return context._job or context.job()
 
 
+def current_config() -> Config:
+    """The settings of the current context, as cheap; of a newcomer, with its provisional place.
+
+    Raises:
+        NotInitializedError: the current context has joined no job.
+    """
+    context = _own.get() or process.of_other_threads
+    job = context._job
+    return context.config if job is None else job.config
+
+
 def inherited(function: Callable[P, T]) -> Callable[P, T]:
     """The same function, which works in the caller's context wherever it is called.
 

@@ -35,7 +35,7 @@ def _calls_in(function: Callable[[], object]) -> list[str]:
 def test_hot_calls_take_few_calls_of_python() -> None:
     context.init()
     try:
-        assert _calls_in(context.rank) == ["rank", "current_job", "get"]
+        assert _calls_in(context.rank) == ["rank", "current_config", "get"]
         allreduce = context.global_group().allreduce
         array = np.ones(1, np.float32)
         view = [_native.Buffer(array.ctypes.data, "float32", (1,))]
