@@ -49,6 +49,7 @@ struct EngineStatistics {
   uint64_t direct_batches = 0;  // reduced where they lie in shared memory
   uint64_t gpu_batches = 0;     // on GPUs
   uint64_t nccl_batches = 0;    // of these: given to NCCL
+  uint64_t waited_ns = 0;       // between what was submitted last and its end, with nothing submitted meanwhile
 };
 
 }  // namespace hvd

@@ -62,6 +62,9 @@ void Submission::submit(const std::shared_ptr<Operation>& operation) {
   queue->last.name = operation->spec.name;
   queue->last.call_site = operation->request.call_site;
   queue->last.time = operation->state.submitted;
+  queue->newest = operation.get();
+  queue->waits_since = operation->state.submitted;
+  ++queue->num_in_flight;
   const uint64_t thread = pthread_self();
   if (std::exchange(queue->last_submitter, thread) != thread) queue->submitters.insert(thread);
   queue->operations.push_back(operation);
@@ -158,7 +161,7 @@ void Submission::release(const Operation& operation, bool failed) {
   const Locked<Queue> queue = queue_.lock();
   const auto set = queue->memberships.find(operation.request.process_set);
   if (set != queue->memberships.end()) {
-    set->second.names_in_flight.erase(operation.spec.name);
+    if (set->second.names_in_flight.erase(operation.spec.name) > 0) count_wait(*queue, operation);
     if (operation.spec.kind == OpKind::kJoin) {
       ++set->second.num_joins;
       set->second.num_unnamed = 0;
@@ -167,6 +170,17 @@ void Submission::release(const Operation& operation, bool failed) {
   if (failed && operation.spec.kind == OpKind::kRemoveProcessSet) {  // the ranks did not agree: it stays
     queue->memberships.at(static_cast<uint32_t>(operation.spec.ranks.front())).closing = false;
   }
+}
+
+// Who waits for others has submitted all that it can for now: the time until what it submitted last has ended, or all
+// has. Time in which operations end behind a rank that computes is not counted, as it goes on submitting.
+void Submission::count_wait(Queue& queue, const Operation& ended) {
+  --queue.num_in_flight;
+  if (&ended != queue.newest && queue.num_in_flight > 0) return;
+  const TimePoint now = job_.clock->now();
+  const Duration waited = now - std::exchange(queue.waits_since, now);
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count();
+  counters_.waited_ns.fetch_add(static_cast<uint64_t>(ns), std::memory_order_relaxed);
 }
 
 void Submission::add_process_set(uint32_t id, std::vector<int> members, int set_rank) {

@@ -76,6 +76,9 @@ class Submission {
     std::vector<std::shared_ptr<Operation>> operations = {};
     std::map<uint32_t, Membership> memberships = {};  // by engine id of the set
     Last last = {};
+    const Operation* newest = nullptr;  // submitted last
+    TimePoint waits_since = {};         // since then, or since its end was counted
+    size_t num_in_flight = 0;
     std::set<uint64_t> submitters = {};  // threads, by pthread_self()
     uint64_t last_submitter = 0;
     std::optional<Error> failure = {};
@@ -87,6 +90,7 @@ class Submission {
   void check(Queue& queue, Membership& set, Operation& operation) const;
   void check_new_process_set(const Queue& queue, const Operation& operation) const;
   static void check_removal(Queue& queue, const Operation& operation);
+  void count_wait(Queue& queue, const Operation& ended);
 
   const JobInfo& job_;
   Counters& counters_;
