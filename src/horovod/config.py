@@ -134,6 +134,7 @@ class Config:
         deadlock_timeout_s: seconds after which ranks that wait for each other end; 0 means never.
         timeline: file for the timeline; empty for none, DYNAMIC to wait for ``start_timeline``.
         timeline_mark_cycles: whether each batch is marked in the timeline.
+        slow_worker: what the launcher does about a rank that makes the others wait: off or report.
         log_level: trace, debug, info, warning, error or fatal; see NATIVE_LOG_LEVELS.
         log_hide_time: whether lines of the log begin without the time.
     """
@@ -186,6 +187,7 @@ class Config:
     deadlock_timeout_s: float = 60.0
     timeline: str = ""
     timeline_mark_cycles: bool = False
+    slow_worker: str = "report"
     log_level: str = "warning"
     log_hide_time: bool = False
 

@@ -18,6 +18,7 @@ from horovod.rendezvous.link_speed import LinkSpeeds
 from horovod.rendezvous.peers import connect_peers
 from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
+from horovod.wait_report import WaitReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,10 +45,13 @@ class RunningEngine:
     config: Config
     _dump: StackDump
     _watch: PositionWatch
+    _waits: WaitReport | None
 
     def close(self, reason: str) -> None:
         """Leaves the job and tells the peers why; idempotent."""
         _logger.debug("rank %d leaves the job: %s", self.config.rank, reason)
+        if self._waits is not None:
+            self._waits.close(1.0)
         self.engine.close(reason)
         self._watch.join(_END_TIMEOUT_S)
         self._dump.close()
@@ -81,7 +85,9 @@ def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> R
     except BaseException:
         dump.close()
         raise
-    running = RunningEngine(engine, config, dump, PositionWatch(engine))
+    watched = config.slow_worker != "off" and config.size > 1 and config.rendezvous_addr
+    waits = WaitReport(engine, config) if watched else None
+    running = RunningEngine(engine, config, dump, PositionWatch(engine), waits)
     place = config.rank, config.size, config.hostname, os.getpid()
     _logger.info("rank %d of %d runs on %s as process %d", *place)
     if config.timeline and config.timeline.upper() != "DYNAMIC":

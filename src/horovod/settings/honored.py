@@ -18,6 +18,7 @@ ALLREDUCE_ALGORITHMS = (
 )
 CPU_OPERATIONS = ("native", "gloo", "mpi")
 GPU_OPERATIONS = ("auto", "nccl", "staged")
+SLOW_WORKER = ("off", "report")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _flag = partial(Setting, kind=Kind.FLAG, default=False)
@@ -322,6 +323,20 @@ _CORRECTNESS = (
 
 _REPORTS = (
     Setting(
+        "HOROVOD_SLOW_WORKER",
+        "what `horovodrun` does about a rank that makes the others wait: `report` says which one, "
+        "and what a step would save without it; see [debugging](debugging.md#a-rank-is-slow)",
+        kind=Kind.WORD,
+        default="report",
+        flag=Spelling(
+            "slow-worker",
+            "stall_check.slow_worker",
+            help="off, or report the rank that makes the others wait",
+        ),
+        field="slow_worker",
+        words=SLOW_WORKER,
+    ),
+    Setting(
         "HOROVOD_TIMELINE",
         "file for the timeline, written by rank 0; `DYNAMIC` waits for `hvd.start_timeline`",
         flag=Spelling(
@@ -353,6 +368,7 @@ _REPORTS = (
             "log-level",
             "logging.level",
             help="lowest level to log: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
+            capitals=True,
         ),
         field="log_level",
         words=LOG_LEVELS,

@@ -41,6 +41,7 @@ class Spelling:
         scale: what one unit of the flag is in units of the variable.
         whole: whether a number is an integer here.
         negated: a switch whose variable means the opposite.
+        capitals: whether words are in capitals here.
         needs: the name of another flag without which this one is not passed on.
     """
 
@@ -53,6 +54,7 @@ class Spelling:
     scale: int = 1
     whole: bool = False
     negated: bool = False
+    capitals: bool = False
     needs: str = ""
 
 

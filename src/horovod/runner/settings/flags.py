@@ -93,7 +93,7 @@ def _flag_of(setting: Setting, spelling: Spelling) -> Flag:
         scale=spelling.scale,
         negated=spelling.negated,
         needs=spelling.needs.replace("-", "_"),
-        choices=tuple(word.upper() for word in setting.words),
+        choices=tuple(word.upper() if spelling.capitals else word for word in setting.words),
         integers=setting.kind is Kind.INTEGERS,
         key=spelling.key,
         hidden_key=spelling.hidden_key,

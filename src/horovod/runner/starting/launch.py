@@ -22,6 +22,7 @@ from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
 from horovod.runner.supervision.connect_back import ConnectBack
 from horovod.runner.supervision.early_exit import leave_note
+from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 from horovod.runner.supervision.supervisor import Crossing, Supervisor
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ def launch(
         opened.publish(membership_of(slots))
         if store_user is not None:
             stack.enter_context(store_user(server))
+        if reports_slow_workers({**settings.environ, **settings.variables}):
+            slow = SlowWorkerWatch([slot.hostname for slot in slots], options.console.say)
+            stack.enter_context(slow.using(server))
         jobs = make_plan(slots, settings, opened.where, os.getpid(), remote)
         if settings.stdin_rank is not None:
             own = stack.enter_context(own_stdin())
@@ -194,6 +198,15 @@ def grace_s_of(environ: Mapping[str, str]) -> float:
         StartError: the variable is no number, or below 0.
     """
     return _config("HOROVOD_GRACE_SECONDS", environ).grace_s
+
+
+def reports_slow_workers(environ: Mapping[str, str]) -> bool:
+    """Whether the user wants to hear of ranks that make the others wait.
+
+    Raises:
+        StartError: the variable says neither.
+    """
+    return _config("HOROVOD_SLOW_WORKER", environ).slow_worker != "off"
 
 
 def _config(name: str, environ: Mapping[str, str]) -> Config:

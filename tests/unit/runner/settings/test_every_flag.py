@@ -146,6 +146,7 @@ ROWS = (
         STALL_SHUTDOWN_TIME_SECONDS="20",
     ),
     row("--deadlock-timeout 30", "stall_check: {deadlock_timeout: 30}", DEADLOCK_TIMEOUT="30"),
+    row("--slow-worker off", "stall_check: {slow_worker: 'off'}", SLOW_WORKER="off"),
     # libraries
     row(
         "--mpi-threads-disable",

@@ -1,0 +1,47 @@
+"""What a rank tells the launcher of its waits: how long it has waited for other ranks so far."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from horovod.errors import StartError
+
+# Exists if somebody reads what ranks tell.
+WANTED_KEY = "waits/wanted"
+
+
+def waits_key(generation: int, rank: int) -> str:
+    """Where a rank of a generation leaves what it tells, again and again."""
+    return f"waits/{generation}/{rank}"
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What a rank has waited.
+
+    Attributes:
+        at_s: when it says so, on a clock of its host that only grows.
+        waited_s: until then, since its engine began: seconds between what it submitted last and
+            the end of that, in which it submitted nothing.
+    """
+
+    at_s: float
+    waited_s: float
+
+    def to_json(self) -> bytes:
+        """As it is in the store."""
+        return json.dumps([self.at_s, self.waited_s]).encode()
+
+    @staticmethod
+    def from_json(text: bytes) -> Waits:
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            StartError: it is something else.
+        """
+        try:
+            at_s, waited_s = json.loads(text)
+            return Waits(float(at_s), float(waited_s))
+        except (TypeError, ValueError, RecursionError):
+            raise StartError(f"malformed waits of a rank: {text[:200]!r}") from None
