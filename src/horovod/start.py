@@ -92,7 +92,8 @@ def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> R
     _logger.info("rank %d of %d runs on %s as process %d", *place)
     if config.timeline and config.timeline.upper() != "DYNAMIC":
         try:
-            engine.start_timeline(config.timeline, config.timeline_mark_cycles)
+            path = _of_generation(config.timeline, config.generation)
+            engine.start_timeline(path, config.timeline_mark_cycles)
         except BaseException as error:
             running.close(f"its timeline could not be started: {error}")
             raise
@@ -135,6 +136,19 @@ def _connect(
         raise
 
 
+def _of_generation(path: str, generation: int) -> str:
+    """A file of its own for each generation, so that none overwrites what an earlier one wrote.
+
+    Example:
+        >>> _of_generation("timeline.json", 2)
+        'timeline.generation-2.json'
+    """
+    if generation == 0 or not path:
+        return path
+    stem, suffix = os.path.splitext(path)
+    return f"{stem}.generation-{generation}{suffix}"
+
+
 def _autotune(config: Config) -> _native.AutotuneOptions | None:
     if not config.autotune:
         return None
@@ -143,7 +157,7 @@ def _autotune(config: Config) -> _native.AutotuneOptions | None:
         warmup_samples=config.autotune_warmup_samples,
         steps_per_sample=config.autotune_steps_per_sample,
         max_samples=config.autotune_max_samples,
-        log_path=config.autotune_log if config.rank == 0 else "",
+        log_path=_of_generation(config.autotune_log, config.generation) if config.rank == 0 else "",
     )
 
 

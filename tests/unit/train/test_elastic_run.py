@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from horovod.errors import (
 )
 from horovod.testing import run_ranks
 from horovod.train import objects
+from horovod.train.elastic.changes import Round, agree_on_round
 from horovod.train.elastic.run import run
 
 RECOVERABLE = [HorovodInternalError, PeerLostError, ShutDownError]
@@ -215,3 +217,33 @@ def test_a_start_that_fails_names_the_loss(alone: None) -> None:
     with pytest.raises(StartError, match="did not come") as caught:
         run_fn(train, reset)(Recorder(step=0))
     assert isinstance(caught.value.__cause__, PeerLostError)
+
+
+def test_sigterm_outside_of_an_elastic_job_is_what_it_always_was(alone: None) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    @run
+    def train(state: Recorder) -> object:
+        return signal.getsignal(signal.SIGTERM)
+
+    assert train(Recorder(step=0)) == before
+
+
+@pytest.mark.parametrize(
+    ("states", "needs", "expected"),
+    [
+        ([False, False, True], [True, False, False], Round(True, 2)),
+        ([False, True, True], [True, False, False], Round(True, 1)),
+        ([False, False, False], [True, True, True], Round(True, 0)),
+        ([True, True, True], [False, False, False], Round(False, 0)),
+    ],
+)
+def test_the_state_comes_from_the_first_rank_that_has_it(
+    states: list[bool], needs: list[bool], expected: Round
+) -> None:
+    def agree() -> Round:
+        context.init()
+        rank = context.rank()
+        return agree_on_round(needs_sync=needs[rank], has_state=states[rank])
+
+    assert run_ranks(3, agree) == [expected] * 3

@@ -41,6 +41,9 @@ class Round:
 def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | None:
     """Whether the job changes, the same on all ranks; collective.
 
+    If the job itself changes, the worker awaits a place in a later generation from now on. What
+    somebody was told otherwise lets all ranks begin anew in the same one.
+
     Args:
         was_told: whether somebody told this rank of a change otherwise.
         added: whether that change adds ranks.
@@ -60,6 +63,8 @@ def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | 
     is_over = worker is not None and newest > worker.generation
     if not (is_over or any_leaves or anybody_was_told):
         return None
+    if worker is not None and (is_over or any_leaves):
+        worker.expect_change()
     comes_anew = worker is not None and is_over and worker.has_newcomers(newest)
     return Change(comes_anew or anybody_added)
 

@@ -28,8 +28,10 @@ def leave_politely() -> Iterator[None]:
         yield
         return
 
+    owner = os.getpid()
+
     def leave(number: int, frame: FrameType | None) -> None:
-        if worker.leaving:
+        if worker.leaving or os.getpid() != owner:  # or a child, say of a DataLoader
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         worker.leave_soon("SIGTERM")

@@ -140,7 +140,7 @@ class _Rounds:
             self._must_restore = True
             with suppress_recoverable():  # what needs the other ranks is done after the reset
                 self._restore()
-        self._leave_or_expect(str(cause) if failed else "")
+        self._tell_job(str(cause) if failed else "")
         try:
             self._reset()
         except StartError as error:
@@ -157,7 +157,7 @@ class _Rounds:
             self._state.restore()
             self._must_restore = False
 
-    def _leave_or_expect(self, failure: str) -> None:
+    def _tell_job(self, failure: str) -> None:
         """Lets the job know what this worker is about to do."""
         worker = context.elastic_worker()
         if worker is None:
@@ -170,8 +170,6 @@ class _Rounds:
         if failure:
             context.current().shutdown(failure)
             worker.fail(failure)
-        else:
-            worker.expect_change()
 
     def _synchronize(self) -> None:
         agreed = agree_on_round(needs_sync=self._needs_sync, has_state=self._has_state)

@@ -1,0 +1,211 @@
+"""Elastic workers that are contexts of one process, with real engines over a real store."""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horovod import context
+from horovod.common.elastic import ObjectState
+from horovod.errors import UsageError
+from horovod.job import Assignment, Worker
+from horovod.job.job import Job, open_job
+from horovod.train import objects
+from horovod.train.elastic.run import run
+from horovod.train.process_set import ProcessSet, add_process_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 30.0
+
+
+def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
+    return objects.broadcast_object(context.global_group(), obj, root_rank)
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    with open_job() as job:
+        yield job
+
+
+class Fleet:
+    """Workers on threads, each with a context of its own."""
+
+    def __init__(self, job: Job, threads: ThreadPoolExecutor) -> None:
+        self.job = job
+        self._threads = threads
+        self.identities: list[str] = []
+
+    def start(self, slot: int, work: Callable[[], Any]) -> Any:
+        """A worker that calls ``hvd.init()`` and works; its result is awaited later."""
+        identity = self.job.new_identity("a")
+        told = Assignment(
+            self.job.where, None, identity, "a", slot=slot, elastic=True, min_size=1, max_size=3
+        )
+
+        def live() -> Any:
+            own = context.Context()
+            with own.use():
+                context.init(job=told)
+                try:
+                    return work()
+                finally:
+                    own.shutdown()
+                    own.part()
+
+        self.identities.append(identity)
+        return self._threads.submit(live)
+
+    def begin(self, num_workers: int) -> None:
+        """Begins a generation with the first workers, when they are ready."""
+        wanted = self.identities[:num_workers]
+        self.job.wait_until(lambda job: set(wanted) <= set(job.available), PATIENCE_S)
+        workers = [self.job.available[each] for each in wanted]
+        self.job.begin_generation(sorted(workers, key=_slot))
+
+
+def _slot(worker: Worker) -> int:
+    return worker.slot
+
+
+@pytest.fixture
+def fleet(job: Job) -> Iterator[Fleet]:
+    with ThreadPoolExecutor(4) as threads:
+        yield Fleet(job, threads)
+
+
+def trained_until(
+    generation: int,
+    on_round: Callable[[], object] = lambda: None,
+    on_reset: Callable[[], object] = lambda: None,
+) -> int:
+    """Works until a generation has begun; returns the number of rounds."""
+    state = ObjectState(broadcast_object, rounds=0)
+    state.register_reset_callbacks([on_reset])
+
+    @run
+    def train(state: ObjectState) -> int:
+        state.rounds += 1
+        on_round()
+        while context.generation() < generation:
+            state.check_host_updates()
+        return state.rounds
+
+    return train(state)
+
+
+def test_sixty_changes_leave_nothing_behind(fleet: Fleet) -> None:
+    last, measured = 60, []
+    begun = threading.Semaphore(0)
+
+    def note() -> None:
+        if context.rank() == 0:
+            gc.collect()
+            threads = [t for t in threading.enumerate() if t.is_alive()]
+            measured.append((len(os.listdir("/proc/self/fd")), len(threads)))
+        begun.release()
+
+    workers = [fleet.start(slot, lambda: trained_until(last, note)) for slot in range(2)]
+    for _ in range(last + 1):
+        fleet.begin(2)
+        for _ in range(2):
+            assert begun.acquire(timeout=PATIENCE_S)
+    assert [worker.result(PATIENCE_S) for worker in workers] == [last + 1] * 2
+    early, late = measured[5:25], measured[-20:]
+    assert min(late) <= max(early)
+    assert max(late) <= (max(early)[0] + 2, max(early)[1] + 2)
+
+
+def test_a_newcomer_works_while_the_others_train(fleet: Fleet) -> None:
+    began = threading.Semaphore(0)
+    workers = [fleet.start(slot, lambda: trained_until(1, began.release)) for slot in range(2)]
+    fleet.begin(2)
+    for _ in workers:
+        assert began.acquire(timeout=PATIENCE_S)
+    may_enter, came = threading.Event(), threading.Event()
+
+    def late() -> tuple[Any, ...]:
+        provisional = context.rank(), context.size(), context.local_rank(), context.generation()
+        limits = context.min_size(), context.max_size()
+        came.set()
+        assert may_enter.wait(PATIENCE_S)
+        rounds = trained_until(1)
+        return provisional, limits, rounds, (context.rank(), context.size())
+
+    newcomer = fleet.start(2, late)
+    assert came.wait(PATIENCE_S)  # although nobody has begun a generation with it
+    may_enter.set()
+    fleet.begin(3)
+    assert newcomer.result(PATIENCE_S) == ((2, 3, 2, 0), (1, 3), 2, (2, 3))
+    assert [worker.result(PATIENCE_S) for worker in workers] == [2, 2]
+
+
+def test_a_newcomer_may_meet_the_others_in_a_reset_callback(fleet: Fleet) -> None:
+    """What it runs before the wrapped function has its match there; its place is real by then."""
+
+    def meet() -> list[tuple[int, int]]:
+        place = context.generation(), context.rank()
+        return objects.allgather_object(context.global_group(), place)
+
+    met: list[Any] = []
+    began = threading.Event()
+    first = fleet.start(0, lambda: trained_until(1, began.set, lambda: met.append(meet())))
+    fleet.begin(1)
+    assert began.wait(PATIENCE_S)
+    second = fleet.start(1, lambda: (meet(), trained_until(1))[0])
+    fleet.begin(2)
+    # It still had its provisional place when it looked at it, before the collective.
+    assert second.result(PATIENCE_S) == [(1, 0), (0, 1)]
+    assert first.result(PATIENCE_S) == 2
+    assert met == [[(1, 0), (0, 1)]]
+
+
+def test_process_sets_follow_the_size(fleet: Fleet) -> None:
+    seen: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+
+    def work() -> int:
+        process_set = add_process_set(ProcessSet([0, 2]))
+
+        def note() -> None:
+            if context.rank() == 0:
+                seen.put((context.size(), process_set.ranks, process_set.size()))
+
+        return trained_until(2, note)
+
+    workers = [fleet.start(slot, work) for slot in range(3)]
+    fleet.begin(3)
+    assert seen.get(timeout=PATIENCE_S) == (3, [0, 2], 2)
+    fleet.begin(2)
+    fleet.job.dismiss(fleet.identities[2], "enough")
+    for _ in range(2):
+        assert seen.get(timeout=PATIENCE_S) == (2, [0], 1)
+        fleet.begin(2)
+    assert [worker.result(PATIENCE_S) for worker in workers[:2]] == [3, 3]
+    assert isinstance(workers[2].exception(PATIENCE_S), SystemExit)
+
+
+def test_a_set_that_has_no_ranks_left_is_a_clear_error(fleet: Fleet) -> None:
+    began = threading.Semaphore(0)
+
+    def work() -> int:
+        kept = add_process_set(ProcessSet([1]))
+        assert kept.ranks == [1]
+        return trained_until(1, began.release)
+
+    workers = [fleet.start(slot, work) for slot in range(2)]
+    fleet.begin(2)
+    for _ in range(2):
+        assert began.acquire(timeout=PATIENCE_S)
+    fleet.begin(1)
+    fleet.job.dismiss(fleet.identities[1], "enough")
+    with pytest.raises(UsageError, match=r"set of ranks \[1\] cannot go on in a job of 1 ranks"):
+        workers[0].result(PATIENCE_S)
+    assert isinstance(workers[1].exception(PATIENCE_S), SystemExit)
