@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
 
 from horovod.config import Config, tell_place
 from horovod.end_report import tell_end
-from horovod.errors import NotInitializedError, StartError
+from horovod.errors import NotInitializedError, PeerLostError, ShutDownError, StartError
 from horovod.group import Group
 from horovod.init_arguments import check_comm, declared_sets
 from horovod.job.assigned import elastic_environment
@@ -183,28 +183,30 @@ class Context:
         return config
 
     def _begin(self, config: Config) -> _Job:
-        """Starts the engine, in the next generation if this one has failed, and makes its sets."""
+        """Starts the engine and makes the declared sets; in a later generation if one fails."""
         while True:
             try:
-                job = self._connect_to_peers(config)
-                break
-            except StartError as error:
+                return self._start_job(config)
+            except (StartError, PeerLostError, ShutDownError) as error:
                 if self._elastic is None:
                     raise
                 _logger.info("generation %d could not start: %s", config.generation, error)
                 self._elastic.fail(str(error))
                 config = self._settle(self._elastic.await_place())
+
+    def _start_job(self, config: Config) -> _Job:
+        job = self._connect_to_peers(config)
         self._provisional = None
         self._job = job
         process.joined(self, job)
-        declared, self._declared = self._declared, []
         try:
             with self.use():
-                for process_set in declared:
+                for process_set in self._declared:
                     process_set.register()
         except BaseException as error:
             self.shutdown(f"its process sets could not be made: {error}")
             raise
+        self._declared = []
         return job
 
     def _connect_to_peers(self, config: Config) -> _Job:

@@ -91,6 +91,9 @@ class ElasticWorker:
             if self.leaving:
                 raise Dismissed(self.leaving) from error
             raise
+        except Dismissed as dismissed:
+            _logger.info("worker %s takes part no longer: %s", self.identity, dismissed)
+            raise
         finally:
             self._is_waiting = False
         assert place is not None
@@ -105,6 +108,18 @@ class ElasticWorker:
     def expect_change(self) -> None:
         """The next place is one of a later generation."""
         self._after = self.generation
+
+    def check_store(self) -> None:
+        """Fails if nobody can tell of changes any more.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        if self._joined.store_error:
+            raise StartError(
+                f"worker {self.identity} cannot go on, as whoever started its job is gone: "
+                f"{self._joined.store_error}"
+            )
 
     def fail(self, text: str) -> None:
         """Tells the job that its generation has failed here, so that another one must come.

@@ -103,6 +103,7 @@ class JoinedWorker:
 
     Attributes:
         worker: its identity, host and slot.
+        store_error: why nobody will be told of changes any more; empty as long as they are.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class JoinedWorker:
             raise
         self._watch: threading.Thread | None = None
         self._watching: StoreClient | None = None
+        self.store_error = ""
         self._has_left = False
         self._is_ready = False
         try:
@@ -299,11 +301,16 @@ class JoinedWorker:
     def _tell_changes(
         self, client: StoreClient, generation: int, notify: Callable[[int], None]
     ) -> None:
-        with suppress(StartError, Dismissed):  # it has left, or the job is over
+        try:
             while True:
                 if self._ask(client, generation, MAX_TIMEOUT_S) is not None:
                     notify(generation)
                     generation += 1
+        except Dismissed:
+            return  # told where it awaits its place
+        except StartError as error:
+            if not self._has_left:
+                self.store_error = str(error)
 
     def _close(self) -> None:
         if self._watch is not None and self._watch is not threading.current_thread():

@@ -13,7 +13,7 @@ import pytest
 
 from horovod import context
 from horovod.common.elastic import ObjectState
-from horovod.errors import UsageError
+from horovod.errors import StartError, UsageError
 from horovod.job import Assignment, Worker
 from horovod.job.job import Job, open_job
 from horovod.train import objects
@@ -209,3 +209,15 @@ def test_a_set_that_has_no_ranks_left_is_a_clear_error(fleet: Fleet) -> None:
     with pytest.raises(UsageError, match=r"set of ranks \[1\] cannot go on in a job of 1 ranks"):
         workers[0].result(PATIENCE_S)
     assert isinstance(workers[1].exception(PATIENCE_S), SystemExit)
+
+
+def test_workers_end_when_nobody_leads_the_job_any_more(fleet: Fleet) -> None:
+    began = threading.Semaphore(0)
+    workers = [fleet.start(slot, lambda: trained_until(1, began.release)) for slot in range(2)]
+    fleet.begin(2)
+    for _ in workers:
+        assert began.acquire(timeout=PATIENCE_S)
+    fleet.job.close()
+    errors = [worker.exception(PATIENCE_S) for worker in workers]
+    assert all(isinstance(error, StartError) for error in errors)
+    assert any("whoever started its job is gone" in str(error) for error in errors)

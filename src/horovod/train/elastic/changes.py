@@ -53,8 +53,11 @@ def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | 
 
     Raises:
         HorovodInternalError: a rank was lost.
+        StartError: whoever started the job is gone.
     """
     worker = context.elastic_worker()
+    if worker is not None:
+        worker.check_store()
     newest = -1 if worker is None else worker.newest
     leaving = worker is not None and bool(worker.leaving)
     mine = (newest, int(leaving), int(was_told), int(was_told and added))
