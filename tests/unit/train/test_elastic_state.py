@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter, deque
 from typing import Any
 
+import numpy as np
 import pytest
 
 from horovod import context
@@ -55,12 +57,31 @@ def test_restore_goes_back_to_the_last_save() -> None:
         state.losses.clear()
 
 
-def test_what_cannot_be_copied_is_kept_as_it_is() -> None:
-    lock = threading.Lock()
-    state = state_of(lock=lock)
-    state.lock = threading.Lock()
+class Dataset:
+    """May be large, and does not change."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("kept", [threading.Lock(), Dataset()], ids=["a lock", "a data set"])
+def test_what_cannot_or_should_not_be_copied_is_kept_as_it_is(kept: Any) -> None:
+    state = state_of(kept=kept)
+    state.kept = None
     state.restore()
-    assert state.lock is lock
+    assert state.kept is kept
+
+
+def test_arrays_and_collections_of_the_library_are_copied() -> None:
+    array, counts = np.zeros(2), Counter("aab")
+    state = state_of(array=array, counts=counts, recent=deque([1], maxlen=2))
+    array[0] = 1.0
+    counts["a"] = 9
+    state.recent.append(2)
+    state.restore()
+    assert (state.array.tolist(), state.counts, state.recent) == (
+        [0.0, 0.0], Counter("aab"), deque([1])
+    )  # fmt: skip
 
 
 def test_an_attribute_that_was_deleted_is_missed() -> None:
@@ -70,9 +91,10 @@ def test_an_attribute_that_was_deleted_is_missed() -> None:
         state.save()
 
 
-def test_an_attribute_may_not_hide_a_method() -> None:
-    with pytest.raises(UsageError, match="'commit' of a state would hide its method: rename it"):
-        state_of(commit=1)
+@pytest.mark.parametrize("name", ["commit", "sync_root", "_saved"])
+def test_an_attribute_may_not_hide_one_of_the_state(name: str) -> None:
+    with pytest.raises(UsageError, match=f"'{name}' would hide one of the state itself: rename"):
+        state_of(**{name: 1})
 
 
 def test_assigning_what_has_state_saves_it() -> None:

@@ -40,7 +40,7 @@ class TorchState(ObjectState):
         kwargs: further attributes and their first values, the same names on all ranks.
 
     Raises:
-        UsageError: an attribute would hide a method.
+        UsageError: an attribute would hide one of the state itself.
 
     Example:
         >>> state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, epoch=0, batch=0)

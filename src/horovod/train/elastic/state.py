@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
+from collections import deque
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
@@ -123,15 +124,15 @@ class ObjectState(State):
     """A state of plain objects, which are attributes of it.
 
     An object with ``state_dict()`` and ``load_state_dict()`` stays the same object on every rank,
-    and its state is kept and sent. Of any other a deep copy is kept, or the object itself if it
-    cannot be copied.
+    and its state is kept and sent. Of any other a deep copy is kept; or the object itself, if it
+    cannot be copied, or is a collection other than those of Python and arrays, such as a data set.
 
     Args:
         bcast_object, get_rank: see :class:`State`.
         kwargs: the attributes and their first values, the same names on all ranks.
 
     Raises:
-        UsageError: an attribute would hide a method.
+        UsageError: an attribute would hide one of the state itself.
 
     Example:
         >>> state = ObjectState(hvd.broadcast_object, hvd.rank, epoch=0, batch=0)
@@ -189,8 +190,8 @@ class ObjectState(State):
         return None
 
     def _track(self, name: str, value: Any) -> None:
-        if hasattr(type(self), name):
-            raise UsageError(f"an attribute {name!r} of a state would hide its method: rename it")
+        if hasattr(type(self), name) or name in self.__dict__:
+            raise UsageError(f"an attribute {name!r} would hide one of the state itself: rename it")
         self._tracked.append(name)
         object.__setattr__(self, name, value)
         handler = self._handler_of(value)
@@ -212,7 +213,15 @@ class ObjectState(State):
             handler.set_value(value)
 
 
+# What may hold a whole data set is no progress of training.
+_COPIED_COLLECTIONS = (str, bytes, bytearray, list, tuple, dict, set, frozenset, deque)
+
+
 def _copied(value: Any) -> Any:
+    may_be_large = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    is_array = hasattr(value, "dtype")
+    if may_be_large and not is_array and not isinstance(value, _COPIED_COLLECTIONS):
+        return value
     try:
         return copy.deepcopy(value)
     except Exception:  # of the classes of users: what holds a lock, a file, a generator
