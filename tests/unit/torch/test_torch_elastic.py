@@ -202,7 +202,7 @@ def test_a_handler_of_the_user_is_all_that_touches_a_value(registry: None) -> No
     state.sync()
     state.on_reset()
     hvd.shutdown()
-    assert calls == ["save", "restore", "save", "sync"]
+    assert calls == ["save", "restore", "save", "sync", "save"]
 
 
 def test_a_wrapped_optimizer_goes_on_after_changes() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from horovod import context
 from horovod.common.elastic import HostUpdateResult, ObjectState, State
-from horovod.errors import HostsUpdatedInterrupt, UsageError
+from horovod.errors import HostsUpdatedInterrupt, PeerLostError, UsageError
 from horovod.testing import run_ranks
 from horovod.train import objects
 
@@ -120,6 +120,24 @@ def test_sync_sends_live_values_and_keeps_them() -> None:
         return synced, (state.epoch, schedule.step)
 
     assert run_ranks(3, train) == [((5, [0], True, 7), (5, 7))] * 3
+
+
+def test_a_sync_that_fails_leaves_no_half_of_a_snapshot() -> None:
+    class Unlucky(Schedule):
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            if state["step"] == 7:
+                raise PeerLostError("a rank was lost")
+            super().load_state_dict(state)
+
+    context.init()
+    first, second = Schedule(5), Unlucky(5)
+    state = state_of(first=first, second=second, step=5)
+    first.step = second.step = state.step = 7  # not committed
+    with pytest.raises(PeerLostError):
+        state.sync()
+    state.restore()
+    assert (first.step, second.step, state.step) == (5, 5, 5)
+    context.shutdown()
 
 
 def test_sync_sends_from_who_has_the_state() -> None:

@@ -81,7 +81,6 @@ class ModelStateHandler(_StateDict):
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), self.root)
-        self.save()
 
 
 class OptimizerStateHandler(_StateDict):
@@ -93,7 +92,6 @@ class OptimizerStateHandler(_StateDict):
             self.value.load_state_dict(state)
         else:
             broadcast_optimizer_state(self.value, self.root)
-        self.save()
 
 
 class SamplerStateHandler(_StateDict):
@@ -102,7 +100,6 @@ class SamplerStateHandler(_StateDict):
     def sync(self) -> None:
         state = broadcast_object(self.value.state_dict(), self.root, "elastic.sampler")
         self.value.load_state_dict(state)
-        self.save()
 
     def reset(self) -> None:
         self.value.reset()

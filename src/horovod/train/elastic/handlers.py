@@ -45,7 +45,10 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Sends the object of the root as it is now to all ranks; collective."""
+        """Sends the object of the root as it is now to all ranks; collective.
+
+        Takes no snapshot: the state does when all of it has arrived, as a rank may be lost before.
+        """
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -78,4 +81,3 @@ class StateDictHandler(StateHandler):
 
     def sync(self) -> None:
         self.value.load_state_dict(self._bcast_object(self.value.state_dict(), self.root))
-        self.save()

@@ -154,7 +154,7 @@ class ObjectState(State):
     def save(self) -> None:
         for handler in self._handlers.values():
             handler.save()
-        self._save_plain()
+        self._saved = {name: _copied(getattr(self, name)) for name in self._plain()}
 
     def restore(self) -> None:
         for handler in self._handlers.values():
@@ -172,7 +172,8 @@ class ObjectState(State):
         if names:
             received = self._broadcast({name: getattr(self, name) for name in names})
             self.__dict__.update(received)
-        self._save_plain()
+        # Not before all has arrived: half of a snapshot would be of another step.
+        self.save()
 
     def reset(self) -> None:
         for handler in self._handlers.values():
@@ -202,9 +203,6 @@ class ObjectState(State):
 
     def _plain(self) -> list[str]:
         return [name for name in self._tracked if name not in self._handlers]
-
-    def _save_plain(self) -> None:
-        self._saved = {name: _copied(getattr(self, name)) for name in self._plain()}
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
