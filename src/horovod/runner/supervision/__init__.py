@@ -3,6 +3,7 @@
 supervisor    the launcher's loop: relays, and does what a policy decides
 events        pure: what can happen to a job, what can be done, what a policy is
 fixed         pure: the policy of a job that fails with its first rank
+elastic       pure: the policy of a job whose hosts and workers come and go
 outcome       how a job ended
 history       a sequence that only grows, for the states of policies
 link          the launcher's end of one agent

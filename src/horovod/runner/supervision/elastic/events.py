@@ -78,10 +78,17 @@ class WorkerReset(Event):
 
 @dataclass(frozen=True)
 class WorkerRunning(Event):
-    """A worker has its engine of ``generation``. Only the times of standing still need it."""
+    """A worker has its engine of ``generation``.
+
+    A job whose workers never say so is taken to run :data:`policy.ASSUMED_S` after each plan.
+
+    Attributes:
+        stood_s: for how long the worker had none before.
+    """
 
     identity: str
     generation: int
+    stood_s: float = 0.0
 
 
 @dataclass(frozen=True)

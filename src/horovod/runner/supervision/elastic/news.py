@@ -1,0 +1,258 @@
+"""What each event changes in what is known of an elastic job. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from horovod.runner.supervision import events
+from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision.elastic import reports
+from horovod.runner.supervision.elastic.hosts import Agent, after_answer
+from horovod.runner.supervision.events import ReportExit
+from horovod.runner.supervision.outcome import Outcome
+
+if TYPE_CHECKING:
+    from horovod.runner.supervision.elastic.processes import Process
+    from horovod.runner.supervision.elastic.turn import Turn
+    from horovod.runner.supervision.events import Event
+    from horovod.runner.supervision.failure import RankExit
+
+
+def take(turn: Turn, event: Event) -> None:
+    """Notes an event."""
+    match event:
+        case elastic.HostsDiscovered():
+            _on_hosts(turn, event)
+        case elastic.DiscoveryFailed():
+            _on_no_answer(turn, event)
+        case events.HostFound():
+            _on_agent(turn, event.host)
+        case events.HostLost():
+            _on_host_lost(turn, event)
+        case events.HostStopping():
+            host = turn.facts.hosts.get(event.host)
+            if host is not None:
+                turn.facts.hosts[event.host] = replace(host, stopping=event.reason)
+                turn.announce(f"the agent of {event.host} ends its workers: {event.reason}")
+        case events.WorkerStarted():
+            turn.facts.any_started = True
+        case events.WorkerExited():
+            _on_exit(turn, event)
+        case events.Deadline():
+            pass
+        case _:
+            _on_word(turn, event)
+
+
+# -- hosts
+
+
+def _on_hosts(turn: Turn, event: elastic.HostsDiscovered) -> None:
+    facts = turn.facts
+    before = facts.hosts
+    facts.warned = False
+    facts.hosts = after_answer(before, event.hosts, turn.at_s, turn.rules.missed_polls)
+    listed = {name: host.slots for name, host in facts.hosts.items() if host.listed}
+    if listed != {name: host.slots for name, host in before.items() if host.listed}:
+        turn.reasons.append(reports.listing(facts.hosts.values()))
+
+
+def _on_no_answer(turn: Turn, event: elastic.DiscoveryFailed) -> None:
+    if event.first:
+        turn.stop(Outcome(1, f"cannot find out which hosts there are: {event.message}"))
+        return
+    turn.reasons.append(f"the hosts stay as they are: {event.message}")
+    if not turn.facts.warned:
+        turn.facts.warned = True
+        turn.announce(f"cannot find out which hosts there are, they stay: {event.message}")
+
+
+def _on_agent(turn: Turn, name: str) -> None:
+    host = turn.facts.hosts.get(name)
+    if host is not None and host.agent is Agent.STARTING:
+        turn.facts.hosts[name] = replace(host, agent=Agent.RUNS)
+        turn.reasons.append(f"the agent of {name} runs")
+
+
+def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
+    facts = turn.facts
+    host = facts.hosts.get(event.host)
+    if host is None or host.agent is Agent.NONE:
+        return
+    then = turn.blame(event.host, suspect=False)
+    facts.hosts[event.host] = replace(facts.hosts[event.host], agent=Agent.NONE, stopping="")
+    here = [each for each in facts.processes.values() if each.host == event.host]
+    ranks = [reports.named(facts, each) for each in here if facts.is_member(each)]
+    with_it = f" with {reports.joined(ranks, ', ')}" if ranks else ""
+    line = f"{event.host} is lost{with_it}: {event.reason}"
+    turn.announce(f"{line}; {then}")
+    facts.changes = (*facts.changes, line)
+    for each in here:
+        if each.takes_part:
+            if facts.is_member(each):
+                turn.break_up()
+                facts.settled_s = turn.at_s + turn.rules.settle_s
+            # If its process lives, nobody can end it, but it can still hear this.
+            turn.do(elastic.Dismiss(each.identity, f"the agent of {event.host} is lost"))
+        del facts.processes[each.number]
+
+
+# -- what workers say
+
+
+def _on_word(turn: Turn, event: Event) -> None:
+    facts = turn.facts
+    identity = event.worker.identity if isinstance(event, elastic.WorkerReady) else ""
+    identity = identity or str(getattr(event, "identity", ""))
+    process = facts.by_identity(identity)
+    if process is None:
+        return
+    match event:
+        case elastic.WorkerReady():
+            if process.takes_part and process.ready_s is None:
+                turn.change(process, ready_s=turn.at_s)
+                turn.reasons.append(f"{identity} is ready")
+        case elastic.WorkerReset():
+            _on_reset(turn, process, event)
+        case elastic.WorkerRunning():
+            _on_running(turn, process, event)
+        case elastic.WorkerLeaving():
+            if not process.leaving:
+                turn.change(process, leaving=event.text or "asked to", leaving_s=turn.at_s)
+                turn.reasons.append(f"{reports.named(facts, process)} wants to leave: {event.text}")
+        case elastic.WorkerLeft():
+            _on_left(turn, process)
+        case elastic.WorkerGone():
+            if process.gone_s is None and process.left_s is None:
+                if process.takes_part:
+                    turn.lose(process, f"{_gone(turn, process)}{event.text}")
+                turn.change(process, gone_s=turn.at_s)
+
+
+def _on_reset(turn: Turn, process: Process, event: elastic.WorkerReset) -> None:
+    facts = turn.facts
+    if not facts.is_member(process):
+        if process.dismissed_s is not None:
+            turn.change(process, due_s=min(process.due_s, turn.at_s + turn.rules.grace_s))
+        return
+    process = turn.change(process, entered=facts.generation)
+    if event.generation < facts.generation or not process.takes_part:
+        return  # it goes on to the current generation
+    if process.waits_s is None:
+        turn.change(process, waits_s=turn.at_s)
+        text = f"{reports.named(facts, process)} gave up generation {facts.generation}"
+        turn.reasons.append(f"{text}: {event.text}")
+        if facts.broken_s is None:
+            turn.break_up()
+            facts.changes = (*facts.changes, f"{text} ({event.text})")
+
+
+def _on_running(turn: Turn, process: Process, event: elastic.WorkerRunning) -> None:
+    facts = turn.facts
+    facts.hears_running = True
+    turn.change(process, ran=event.generation, entered=event.generation)
+    if not facts.is_member(process) or event.generation != facts.generation:
+        return
+    hurry_dismissed(turn)
+    facts.stands_s = max(facts.stands_s, event.stood_s)
+    if facts.runs or any(each.ran < facts.generation for each in facts.alive()):
+        return
+    facts.runs = facts.trained = True
+    if facts.generation:
+        known_s = 0.0 if facts.stopped_s is None else turn.at_s - facts.stopped_s
+        stood_s = max(known_s, facts.stands_s)
+        facts.stood_s += stood_s
+        line = f"generation {facts.generation} runs: training stood still for {stood_s:.2f} s"
+        turn.announce(line)
+
+
+def hurry_dismissed(turn: Turn) -> None:
+    """The others go on without those that were dismissed, who must know by now."""
+    due_s = turn.at_s + turn.rules.grace_s
+    for each in list(turn.facts.processes.values()):
+        if each.dismissed_s is not None and each.due_s > due_s:
+            turn.change(each, due_s=due_s)
+
+
+def _on_left(turn: Turn, process: Process) -> None:
+    if process.left_s is not None:
+        return
+    if process.leaving:
+        name = reports.named(turn.facts, process)
+        turn.lose(process, f"{name} left: {process.leaving}")
+    turn.change(process, left_s=turn.at_s)
+
+
+# -- the ends of processes
+
+
+def _on_exit(turn: Turn, event: events.WorkerExited) -> None:
+    facts = turn.facts
+    process = facts.processes.get(event.worker)
+    if process is None:
+        return
+    ended = replace(event.ended, rank=facts.ranks.get(process.identity, -1))
+    if process.told or process.dismissed_s is not None or process.leaving:
+        _on_orderly_exit(turn, process, ended)
+    elif ended.returncode == 0:
+        _on_finish(turn, process, ended)
+    else:
+        _on_failure(turn, process, ended)
+    del facts.processes[process.number]
+
+
+def _on_orderly_exit(turn: Turn, process: Process, ended: RankExit) -> None:
+    name = reports.named(turn.facts, process)
+    if process.takes_part:
+        turn.lose(process, f"{name} left: {process.leaving}")
+    turn.reasons.append(f"{name} has ended with {ended.returncode}, as it was to")
+
+
+def _on_finish(turn: Turn, process: Process, ended: RankExit) -> None:
+    facts = turn.facts
+    name = reports.named(facts, process)
+    turn.do(ReportExit(ended), f"{name} finished")
+    if facts.is_member(process) or facts.membership is None:
+        facts.finished = (*facts.finished, process.identity)
+    if not facts.is_member(process):
+        # Another one would do the same again.
+        host = facts.hosts.get(process.host)
+        if host is not None:
+            spent = host.spent | {process.worker.slot}
+            facts.hosts[process.host] = replace(host, spent=spent)
+
+
+def _on_failure(turn: Turn, process: Process, ended: RankExit) -> None:
+    facts = turn.facts
+    is_member = facts.is_member(process)
+    counts = is_member or facts.membership is None
+    if counts:
+        facts.exits = facts.exits.then(ended)
+    line = reports.end_of(process, ended)
+    if is_member and ended.is_follow_up:
+        facts.num_failures += 1
+        then = "it had lost a peer"
+    elif is_member and facts.finished:
+        facts.num_failures += 1
+        then = "others have finished"
+    else:
+        then = turn.blame(process.host, suspect=counts)
+    turn.do(ReportExit(ended), f"{line}; {then}")
+    turn.announce(f"{line}; {then}")
+    facts.settled_s = max(facts.settled_s, turn.at_s + turn.rules.settle_s if counts else 0.0)
+    if process.takes_part:
+        turn.lose(process, line)
+    elif process.gone_s is not None:
+        _explain(turn, process, line)
+
+
+def _explain(turn: Turn, process: Process, line: str) -> None:
+    """Now it is known why a worker is gone."""
+    facts = turn.facts
+    gone = _gone(turn, process)
+    facts.changes = tuple(line if each.startswith(gone) else each for each in facts.changes)
+
+
+def _gone(turn: Turn, process: Process) -> str:
+    return f"{reports.named(turn.facts, process)} is gone: "

@@ -1,0 +1,67 @@
+"""The workers of an elastic job, as far as the launcher knows them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from horovod.job.membership import Worker
+
+FOREVER_S = float("inf")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A worker whose process has not ended. Times are None until it happens.
+
+    Attributes:
+        number: in frames of agents.
+        worker: in the store.
+        ready_s: since when it has all that it needs for a first place.
+        entered: the last generation that it is known to have gone into; -1 for none.
+        ran: the last one of which it had an engine; -1 for none.
+        waits_s: since when it waits for a place after the current generation.
+        leaving: why it wants to leave; empty if it does not.
+        leaving_s: since when.
+        dismissed_s: when it was told that it has no place.
+        due_s: when a dismissed one must have ended.
+        told: why the launcher ends it; empty if it does not.
+        gone_s: when its connection to the store broke.
+        left_s: when it took leave.
+    """
+
+    number: int
+    worker: Worker
+    ready_s: float | None = None
+    entered: int = -1
+    ran: int = -1
+    waits_s: float | None = None
+    leaving: str = ""
+    leaving_s: float | None = None
+    dismissed_s: float | None = None
+    due_s: float = FOREVER_S
+    told: str = ""
+    gone_s: float | None = None
+    left_s: float | None = None
+
+    @property
+    def identity(self) -> str:
+        """Its name in the store."""
+        return self.worker.identity
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+        return self.worker.host
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it can have a place, as far as is known."""
+        over = self.told or self.dismissed_s is not None
+        return not over and self.gone_s is None and self.left_s is None
+
+    @property
+    def loads(self) -> bool:
+        """Whether it is on its way to its first place."""
+        return self.takes_part and self.ready_s is None and not self.leaving

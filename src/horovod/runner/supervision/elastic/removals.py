@@ -1,0 +1,102 @@
+"""Workers that are to go: silent ones, those of hosts that leave or failed, overdue ones. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from horovod.runner.supervision.elastic import reports
+from horovod.runner.supervision.elastic.plan import is_entered
+
+if TYPE_CHECKING:
+    from horovod.runner.supervision.elastic.processes import Process
+    from horovod.runner.supervision.elastic.turn import Turn
+
+# Between the end of a worker's connection and what its agent says of its process.
+EXIT_PATIENCE_S = 2.0
+
+
+def end_silent_members(turn: Turn) -> None:
+    """Ends members that others wait for: they neither gave up a broken generation nor died."""
+    facts = turn.facts
+    alive = facts.alive()
+    waiting = [each.waits_s for each in alive if each.waits_s is not None]
+    if facts.finished or facts.broken_s is None or not waiting or not is_entered(turn):
+        return
+    silent = [each for each in alive if each.waits_s is None]
+    timeout_s = turn.rules.worker_timeout_s
+    if not silent or not turn.is_due(min(waiting) + timeout_s):
+        return
+    for each in silent:
+        name = reports.named(facts, each)
+        then = turn.blame(each.host, suspect=False)
+        why = f"it has not given up generation {facts.generation} within {timeout_s:g} s"
+        turn.announce(f"{name} on {each.host} is ended: {why}; {then}")
+        turn.end(each, why)
+
+
+def end_neighbors(turn: Turn) -> None:
+    """Ends the other workers of hosts that failed, if the rest is enough for the job."""
+    facts = turn.facts
+    suspects = [each for each in facts.hosts.values() if each.suspect]
+    if not suspects or not turn.is_due(facts.settled_s):
+        return
+    for host in suspects:
+        facts.hosts[host.name] = replace(facts.hosts[host.name], suspect=False)
+        if not turn.rules.spare_neighbors and _is_dispensable(turn, host.name):
+            for each in list(facts.processes.values()):
+                if each.host == host.name and each.takes_part:
+                    turn.end(each, f"another worker of {host.name} failed")
+
+
+def _is_dispensable(turn: Turn, host: str) -> bool:
+    facts = turn.facts
+
+    def is_elsewhere(each: Process) -> bool:
+        at = facts.hosts[each.host]
+        return each.host != host and not at.suspect and facts.stays(each)
+
+    everywhere = facts.alive() if facts.membership else list(facts.processes.values())
+    elsewhere = sum(map(is_elsewhere, everywhere))
+    if facts.membership and elsewhere:
+        elsewhere += sum(map(is_elsewhere, facts.newcomers()))
+    return elsewhere >= turn.rules.min_np
+
+
+def send_away_unwanted_newcomers(turn: Turn) -> None:
+    """Workers without a place whose host leaves, or who want to leave themselves."""
+    facts = turn.facts
+    for each in list(facts.processes.values()):
+        if facts.is_member(each) or not each.takes_part or facts.stays(each):
+            continue
+        why = each.leaving or f"{each.host} has no slot {each.worker.slot} for it any more"
+        if each.ready_s is None:
+            turn.end(each, why)
+        else:
+            turn.dismiss(each, why, turn.at_s + turn.rules.grace_s)
+
+
+def note_removals(turn: Turn) -> None:
+    """Since when there have been members that are to go."""
+    facts = turn.facts
+    if not any(not facts.stays(each) for each in facts.alive()):
+        facts.removal_s = None
+    elif facts.removal_s is None:
+        facts.removal_s = turn.at_s
+
+
+def end_overdue(turn: Turn) -> None:
+    """Ends processes that should have ended by themselves."""
+    facts, grace_s = turn.facts, turn.rules.grace_s
+    for each in list(facts.processes.values()):
+        if each.told:
+            continue
+        if each.gone_s is not None:
+            if turn.is_due(each.gone_s + EXIT_PATIENCE_S):
+                turn.blame(each.host, suspect=False)
+                turn.end(each, "its connection is gone")
+        elif each.dismissed_s is not None and each.due_s < float("inf"):
+            if turn.is_due(each.due_s):
+                turn.end(each, "it was dismissed and has not left")
+        elif each.left_s is not None and each.leaving and turn.is_due(each.left_s + grace_s):
+            turn.end(each, "it has left, but its process has not ended")

@@ -1,0 +1,102 @@
+"""What the user is told of an elastic job. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horovod.runner.supervision.failure import cause, first_failure, headline, last_words
+from horovod.runner.supervision.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from horovod.runner.supervision.elastic.facts import Facts
+    from horovod.runner.supervision.elastic.hosts import Host
+    from horovod.runner.supervision.elastic.processes import Process
+    from horovod.runner.supervision.failure import RankExit
+
+MOST_PARTS = 6
+RESET_LIMIT = (
+    "the job has changed {limit} times, as often as --reset-limit {limit} allows, and would have "
+    "to change again: {why}"
+)
+
+
+def named(facts: Facts, process: Process) -> str:
+    """Such as "rank 2 (blue-5)" or "worker blue-5"."""
+    rank = facts.ranks.get(process.identity)
+    return f"worker {process.identity}" if rank is None else f"rank {rank} ({process.identity})"
+
+
+def end_of(process: Process, ended: RankExit) -> str:
+    """How a worker ended, in one line."""
+    line = headline(ended)
+    if ended.rank < 0:
+        return line.replace(f"rank {ended.rank} ", f"worker {process.identity} ", 1)
+    return line
+
+
+def rest(host: Host, at_s: float) -> str:
+    """What becomes of a host that failed."""
+    if host.rests_until_s == float("inf"):
+        return f"{host.name} gets no new workers"
+    return f"{host.name} gets no new workers for {host.rests_until_s - at_s:.1f} s"
+
+
+def joined(parts: Iterable[str], separator: str = "; ") -> str:
+    """The first of many parts."""
+    each = list(parts)
+    more = [f"and {len(each) - MOST_PARTS} more"] if len(each) > MOST_PARTS else []
+    return separator.join(each[:MOST_PARTS] + more)
+
+
+def listing(hosts: Iterable[Host]) -> str:
+    """The hosts that discovery lists."""
+    names = [f"{each.name}:{each.slots}" for each in hosts if each.listed]
+    return f"discovery lists {joined(names, ', ')}" if names else "discovery lists no host"
+
+
+def change(
+    generation: int, before: int, plan: Sequence[Process], joining: Sequence[Process], why: str
+) -> str:
+    """The line about a new generation."""
+    parts = [why] if why else []
+    if joining:
+        names = joined((each.identity for each in joining), ", ")
+        parts.append(f"{names} {'join' if len(joining) > 1 else 'joins'}")
+    text = "; ".join(parts) or "the same workers connect anew"
+    return f"generation {generation}, {before} -> {len(plan)} ranks: {text}"
+
+
+def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
+    """How a job ends whose workers failed.
+
+    Args:
+        facts: of the job.
+        exits: of the failed workers.
+        otherwise: what to say if none of them failed by itself.
+    """
+    failure = first_failure(exits)
+    if failure is None:
+        return Outcome(1, otherwise)
+    hosts = {each.identity: each.host for each in facts.alive()}
+    running = {facts.ranks[identity]: host for identity, host in hosts.items()}
+    message = cause(failure, running)
+    if failure.rank < 0:
+        message = message.replace("rank -1 ", f"worker {failure.hostname}-{failure.worker} ", 1)
+    if otherwise:
+        message = f"{message}; {otherwise}"
+    return Outcome(failure.exit_code, message, failure, details=last_words(failure))
+
+
+def summary(facts: Facts, at_s: float) -> str:
+    """What became of the job, in one line."""
+    changes = max(0, facts.generation)
+    parts = [
+        f"the job ran for {at_s - facts.began_s:.1f} s",
+        f"{changes} change{'' if changes == 1 else 's'} of its workers",
+        f"{facts.num_failures} failure{'' if facts.num_failures == 1 else 's'}",
+    ]
+    if facts.hears_running and changes:
+        parts.append(f"training stood still for {facts.stood_s:.1f} s")
+    return ", ".join(parts)

@@ -1,0 +1,87 @@
+"""What the user asked of an elastic job. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from horovod.errors import UsageError
+from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an elastic job is to go. All times are in seconds.
+
+    Attributes:
+        np: the slots for which the start waits; at most ``max_np`` of them if that is less.
+        min_np: the fewest ranks with which the job goes on.
+        max_np: the most; None for as many as there are slots.
+        elastic_timeout_s: how long to wait for slots, and for workers on them.
+        reset_limit: how many generations may follow the first; None for any number.
+        cooldown_range: how long a host rests after its first failure (up to twice that), and the
+            longest rest, after many. None: it gets no worker again, unless discovery drops it.
+        grace_s: how long workers may take to end after a signal, or when they are dismissed.
+        worker_timeout_s: how long the others wait for a worker that does not give up a generation
+            that is broken.
+        missed_polls: in how many answers of discovery in a row a host must be missing.
+        fixed_hosts: whether no other host can ever come.
+        spare_neighbors: whether the other workers of a host that failed go on in any case, and not
+            only if there would be fewer than ``min_np`` ranks without them.
+        settle_s: how long after a loss to wait for further ones.
+        seed: of the random part of rests.
+
+    Raises:
+        UsageError: these contradict one another.
+    """
+
+    np: int
+    min_np: int = 0
+    max_np: int | None = None
+    elastic_timeout_s: float = 600.0
+    reset_limit: int | None = None
+    cooldown_range: tuple[float, float] | None = None
+    grace_s: float = DEFAULT_GRACE_S
+    worker_timeout_s: float = 60.0
+    missed_polls: int = 1
+    fixed_hosts: bool = False
+    spare_neighbors: bool = False
+    settle_s: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.np < 1:
+            raise UsageError(f"an elastic job needs at least one rank, but -np is {self.np}")
+        if not self.min_np:
+            object.__setattr__(self, "min_np", self.np)
+        if not 1 <= self.min_np <= self.np:
+            raise UsageError(f"--min-np {self.min_np} is not between 1 and -np {self.np}")
+        if self.max_np is not None and self.max_np < self.min_np:
+            raise UsageError(f"--max-np {self.max_np} is less than --min-np {self.min_np}")
+        if self.cooldown_range is not None:
+            least, most = self.cooldown_range
+            if not 1 <= least <= most <= 3600:
+                raise UsageError(
+                    f"the cool-down range {least:g} {most:g} is not two ascending numbers of "
+                    "seconds from 1 to 3600"
+                )
+        if self.missed_polls < 1:
+            raise UsageError(f"a host cannot be missing in {self.missed_polls} answers")
+
+    @property
+    def most(self) -> float:
+        """The most ranks, as a number."""
+        return float("inf") if self.max_np is None else self.max_np
+
+    @property
+    def gate(self) -> int:
+        """The slots without which the job does not start."""
+        return int(min(self.np, self.most))
+
+    def rest_s(self, host: str, failures: int) -> float:
+        """How long a host rests after so many failures: twice as long each time, up to a limit."""
+        if self.cooldown_range is None:
+            return float("inf")
+        least, most = self.cooldown_range
+        share = random.Random(f"{self.seed} {host} {failures}").random()
+        return float(min(most, least * 2.0 ** min(failures - 1, 20) + share * least))

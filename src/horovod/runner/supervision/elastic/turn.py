@@ -1,0 +1,120 @@
+"""One decision in the making: what changes, what is to be done, when to look again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from horovod.runner.protocol.frames import STOP_SOON
+from horovod.runner.supervision.elastic import reports
+from horovod.runner.supervision.elastic.events import Dismiss
+from horovod.runner.supervision.elastic.hosts import blamed
+from horovod.runner.supervision.events import Announce, EndWorker
+
+if TYPE_CHECKING:
+    from horovod.runner.supervision.elastic.facts import Facts
+    from horovod.runner.supervision.elastic.processes import Process
+    from horovod.runner.supervision.elastic.rules import Rules
+    from horovod.runner.supervision.events import Command
+    from horovod.runner.supervision.outcome import Outcome
+
+
+class Turn:
+    """Works on a copy of the facts.
+
+    Args:
+        rules: of the job.
+        facts: before this decision.
+        at_s: now.
+
+    Attributes:
+        commands: to execute.
+        reasons: why.
+        wake_s: when something is due although nothing happens.
+        verdict: as what the job ends; None while it goes on.
+    """
+
+    def __init__(self, rules: Rules, facts: Facts, at_s: float) -> None:
+        self.rules = rules
+        self.facts = facts.copy()
+        self.at_s = at_s
+        self.commands: list[Command] = []
+        self.reasons: list[str] = []
+        self.wake_s = float("inf")
+        self.verdict: Outcome | None = None
+
+    def is_due(self, at_s: float) -> bool:
+        """Whether a time has come; if not, there will be a deadline then."""
+        if self.at_s >= at_s:
+            return True
+        self.wake_s = min(self.wake_s, at_s)
+        return False
+
+    def do(self, command: Command, reason: str = "") -> None:
+        """Adds a command, and why."""
+        self.commands.append(command)
+        if reason:
+            self.reasons.append(reason)
+
+    def announce(self, line: str) -> None:
+        """Tells the user."""
+        self.commands.append(Announce(line))
+
+    def change(self, process: Process, **fields: Any) -> Process:
+        """Notes something about a process."""
+        changed = replace(process, **fields)
+        self.facts.processes[process.number] = changed
+        return changed
+
+    def lose(self, process: Process, text: str) -> None:
+        """The current generation cannot go on as it is if it loses a member."""
+        facts = self.facts
+        if facts.is_member(process):
+            self.break_up()
+            facts.settled_s = self.at_s + self.rules.settle_s
+            facts.changes = (*facts.changes, text)
+
+    def break_up(self) -> None:
+        """The current generation no longer trains."""
+        if self.facts.broken_s is None:
+            self.facts.broken_s = self.at_s
+
+    def end(self, process: Process, why: str) -> None:
+        """Ends a process that may not want to."""
+        if process.told:
+            return
+        if process.takes_part:
+            self.lose(process, f"{reports.named(self.facts, process)} is ended: {why}")
+        self.change(process, told=why)
+        name = reports.named(self.facts, process)
+        self.do(EndWorker(process.number, STOP_SOON), f"ending {name}: {why}")
+
+    def dismiss(self, process: Process, why: str, due_s: float) -> None:
+        """Tells a process that it is no longer needed."""
+        if process.dismissed_s is None:
+            self.change(process, dismissed_s=self.at_s, due_s=due_s)
+            self.do(Dismiss(process.identity, why), f"dismissing {process.identity}: {why}")
+
+    def blame(self, name: str, suspect: bool) -> str:
+        """A host is at fault, unless it is leaving.
+
+        Args:
+            name: of the host.
+            suspect: whether its other workers are to end as well.
+
+        Returns:
+            What follows for it, in words.
+        """
+        facts = self.facts
+        host = facts.hosts.get(name)
+        if host is None or not host.listed or host.stopping:
+            return f"{name} is leaving anyway"
+        facts.num_failures += 1
+        host = blamed(host, self.at_s, self.rules)
+        facts.hosts[name] = host if suspect else replace(host, suspect=facts.hosts[name].suspect)
+        return reports.rest(host, self.at_s)
+
+    def stop(self, outcome: Outcome) -> None:
+        """The job ends; the first outcome counts."""
+        if self.verdict is None:
+            self.verdict = outcome

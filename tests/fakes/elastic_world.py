@@ -1,0 +1,377 @@
+"""Hosts, agents and workers that do what an elastic job tells them, and what may happen to them.
+
+Nothing here decides, and no time passes by itself. Each command is checked against what the job
+was told before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from horovod.end_report import EndReport
+from horovod.job.membership import Worker
+from horovod.runner.supervision import events
+from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision.elastic.policy import ElasticJob, Going
+from horovod.runner.supervision.elastic.stopping import Over
+from horovod.runner.supervision.failure import RankExit
+
+if TYPE_CHECKING:
+    from horovod.job.membership import Membership
+    from horovod.runner.supervision.elastic.rules import Rules
+    from horovod.runner.supervision.events import Command, Event, State
+    from horovod.runner.supervision.outcome import Outcome
+
+
+@dataclass
+class Process:
+    """A process.
+
+    Attributes:
+        stage: loading, ready, connecting, training, broken, waiting or left.
+        generation: the last one that it went into; -1 for none.
+        stopped: whether it does nothing any more, as after SIGSTOP.
+        known_dead: whether the job was told of its end in any way.
+    """
+
+    number: int
+    identity: str
+    host: str
+    slot: int
+    stage: str = "loading"
+    generation: int = -1
+    trained: int = -1
+    dismissed: bool = False
+    stopped: bool = False
+    told: bool = False
+    leaving: bool = False
+    known_dead: bool = False
+
+
+@dataclass
+class World:
+    """One job and all that is around it.
+
+    Attributes:
+        now_s: the time.
+        workers: that live, by number.
+        agents: what each host's agent does: starting or runs.
+        lines: what the user was told.
+        memberships: all generations.
+    """
+
+    rules: Rules
+    now_s: float = 0.0
+    workers: dict[int, Process] = field(default_factory=dict)
+    agents: dict[str, str] = field(default_factory=dict)
+    listing: dict[str, int] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    done: list[Command] = field(default_factory=list)
+    memberships: list[Membership] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    told_end: bool = False
+    verdict: Outcome | None = None
+    lives_on: bool = True
+    says_running: bool = True
+
+    def __post_init__(self) -> None:
+        self.policy = ElasticJob(self.rules)
+        self.state: State = self.policy.begin(self.now_s)
+
+    # -- what the job is told
+
+    def feed(self, event: Event) -> list[Command]:
+        before = self.state
+        decision = self.policy.decide(before, event)
+        self.state = decision.state
+        if decision.reason:
+            self.reasons.append(decision.reason)
+        self.done += decision.commands
+        for command in decision.commands:
+            self._execute(command)
+        if isinstance(event, events.Deadline):
+            assert self.state.deadline_s is None or self.state.deadline_s > self.now_s, (
+                f"nothing follows from a deadline: {self.state}"
+            )
+        self._check_rest()
+        return list(decision.commands)
+
+    def _check_rest(self) -> None:
+        """Somebody has to do something, or there is a deadline."""
+        if isinstance(self.state, Over) or events.Abandon() in self.done:
+            return
+        can_act = any(
+            not each.stopped and each.stage in ("loading", "connecting", "training", "broken")
+            for each in self.workers.values()
+        )
+        starts = "starting" in self.agents.values()
+        ends = self.told_end or any(each.told for each in self.workers.values())
+        assert self.state.deadline_s is not None or can_act or starts or ends, (
+            f"nothing can happen any more: {self.state}"
+        )
+
+    # -- what the job tells
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case elastic.UseHost():
+                assert command.host not in self.agents
+                assert command.host in self.listing
+                self.agents[command.host] = "starting"
+            case elastic.ReleaseHost():
+                assert not [each for each in self.workers.values() if each.host == command.host]
+                del self.agents[command.host]
+            case elastic.StartOn():
+                self._start(command)
+            case elastic.Publish():
+                self._publish(command.membership)
+            case elastic.Dismiss():
+                worker = self._by_identity(command.identity)
+                if worker is not None:
+                    worker.dismissed = True
+            case events.EndWorker():
+                self.workers[command.worker].told = True
+            case events.EndAll() | events.KillAll():
+                self.told_end = True
+            case events.Announce():
+                self.lines.append(command.line)
+            case events.ReportOutcome():
+                assert self.verdict is None
+                self.verdict = command.outcome
+
+    def _start(self, command: elastic.StartOn) -> None:
+        assert self.agents[command.host] == "runs"
+        assert command.identity == f"{command.host}-{command.worker}"
+        assert command.identity not in self.ended
+        assert not isinstance(self.state, Going) or command.slot < self.listing[command.host]
+        for each in self.workers.values():
+            assert (each.host, each.slot) != (command.host, command.slot), "a slot is taken"
+        new = Process(command.worker, command.identity, command.host, command.slot)
+        self.workers[command.worker] = new
+
+    def _publish(self, membership: Membership) -> None:
+        last = self.memberships[-1] if self.memberships else None
+        assert membership.generation == len(self.memberships)
+        most = self.rules.max_np or len(membership.members)
+        assert self.rules.min_np <= len(membership.members) <= most
+        members = [self._member(each.worker) for each in membership.members]
+        for member in members:
+            assert not member.known_dead, f"{member} is dead"
+            assert not member.told
+            assert not member.dismissed
+            assert member.stage not in ("loading", "left")
+        trained = [each for each in members if each.trained >= 0]
+        if trained:
+            assert members[0] in trained, "rank 0 knows nothing"
+            assert membership.members[0].since == min(each.since for each in membership.members)
+        else:
+            assert not any(each.trained >= 0 for each in self.workers.values() if not each.told)
+        if last is not None:
+            self._check_one_plan_at_a_time(last)
+        self.memberships.append(membership)
+        for member in members:
+            if member.stage in ("ready", "waiting"):
+                member.stage, member.generation = "connecting", membership.generation
+
+    def _check_one_plan_at_a_time(self, last: Membership) -> None:
+        """The last generation runs, or it lost a member, or one gave it up."""
+        here = {each.identity: each for each in self.workers.values()}
+        for member in last.members:
+            worker = here.get(member.worker.identity)
+            if worker is None or worker.known_dead or worker.told or worker.stage == "waiting":
+                return
+        assert all(here[each.worker.identity].trained == last.generation for each in last.members)
+
+    def _member(self, worker: Worker) -> Process:
+        found = self._by_identity(worker.identity)
+        assert found is not None, f"{worker} has ended"
+        return found
+
+    def _by_identity(self, identity: str) -> Process | None:
+        return next((each for each in self.workers.values() if each.identity == identity), None)
+
+    # -- what happens to hosts
+
+    def discover(self, **slots: int) -> list[Command]:
+        self.listing = slots
+        return self.feed(elastic.HostsDiscovered(self.now_s, tuple(slots.items())))
+
+    def find(self, host: str) -> list[Command]:
+        self.agents[host] = "runs"
+        return self.feed(events.HostFound(self.now_s, host))
+
+    def lose_host(self, host: str, reason: str = "it ended") -> list[Command]:
+        del self.agents[host]
+        for number, each in list(self.workers.items()):
+            if each.host == host:
+                self.ended.add(each.identity)
+                del self.workers[number]
+                self._break_peers(each)
+        return self.feed(events.HostLost(self.now_s, host, reason))
+
+    # -- what happens to workers
+
+    def ready(self, number: int) -> list[Command]:
+        worker = self.workers[number]
+        worker.stage = "ready"
+        self.feed(events.WorkerStarted(self.now_s, number))
+        event = elastic.WorkerReady(self.now_s, Worker(worker.identity, worker.host, worker.slot))
+        return self.feed(event)
+
+    def gone(self, number: int) -> list[Command]:
+        """The connection of a worker ends; its process may not have."""
+        worker = self.workers[number]
+        worker.known_dead = True
+        return self.feed(elastic.WorkerGone(self.now_s, worker.identity, "connection lost"))
+
+    def exit(
+        self, number: int, code: int = 0, error: str = "", words: str = "", why: str = ""
+    ) -> list[Command]:
+        worker = self.workers.pop(number)
+        self.ended.add(worker.identity)
+        self._break_peers(worker)
+        report = EndReport(error, "bad", "train.py:7") if error else None
+        tail = (words,) if words else ()
+        ended = RankExit(0, worker.host, code, self.now_s, tail, why, number, report)
+        return self.feed(events.WorkerExited(self.now_s, number, ended))
+
+    def _break_peers(self, worker: Process) -> None:
+        """Peers in the same generation notice at their next collective."""
+        for each in self.workers.values():
+            is_peer = each.generation == worker.generation >= 0
+            if is_peer and each.stage in ("connecting", "training"):
+                each.stage = "broken"
+
+    def reset(self, number: int, text: str = "rank 1 was lost") -> list[Command]:
+        """A worker whose generation is broken gives it up; its peers will have to."""
+        worker = self.workers[number]
+        self._break_peers(worker)
+        worker.stage = "waiting"
+        given_up, newest = worker.generation, self.memberships[-1]
+        commands = self.feed(elastic.WorkerReset(self.now_s, worker.identity, given_up, text))
+        is_behind = newest.generation > given_up and newest.member(worker.identity) is not None
+        if worker.stage == "waiting" and is_behind and not worker.dismissed:
+            worker.stage, worker.generation = "connecting", newest.generation
+        return commands
+
+    def leaving(self, number: int) -> list[Command]:
+        worker = self.workers[number]
+        worker.leaving = True
+        return self.feed(elastic.WorkerLeaving(self.now_s, worker.identity, "SIGTERM"))
+
+    def leave(self, number: int) -> list[Command]:
+        worker = self.workers[number]
+        worker.stage, worker.known_dead = "left", True
+        self._break_peers(worker)
+        return self.feed(elastic.WorkerLeft(self.now_s, worker.identity, ""))
+
+    def boundary(self) -> None:
+        """Workers that train together look for a newer generation together, if none is stuck."""
+        training = [each for each in self.workers.values() if each.stage == "training"]
+        for generation in sorted({each.generation for each in training}):
+            group = [each for each in training if each.generation == generation]
+            newest = self.memberships[-1]
+            if newest.generation == generation or any(each.stopped for each in group):
+                continue
+            for each in group:
+                is_member = newest.member(each.identity) is not None
+                each.stage = "connecting" if is_member else "waiting"
+                if is_member:
+                    each.generation = newest.generation
+
+    def connect(self) -> None:
+        """The newest generation connects, as soon as all of it is there."""
+        newest = self.memberships[-1]
+        here = {each.identity: each for each in self.workers.values()}
+        members = [here.get(each.worker.identity) for each in newest.members]
+        for each in members:
+            if each is None or each.stopped:
+                return
+            if each.stage != "connecting" or each.generation != newest.generation:
+                return
+        for each in members:
+            assert each is not None
+            each.stage, each.trained = "training", newest.generation
+        for each in members:
+            assert each is not None
+            if self.says_running and each.number in self.workers:
+                generation = newest.generation
+                self.feed(elastic.WorkerRunning(self.now_s, each.identity, generation, 0.25))
+
+    def end_told(self) -> None:
+        """Agents end the processes that they are to end; dismissed workers end by themselves."""
+        for number, each in list(self.workers.items()):
+            if each.told or self.told_end:
+                self.exit(number, -9 if each.stopped else -15)
+            elif each.dismissed and not each.stopped and each.stage in ("ready", "waiting"):
+                self.exit(number, 0)
+
+    # -- time
+
+    def at_deadline(self) -> None:
+        if self.state.deadline_s is not None:
+            self.now_s = max(self.now_s, self.state.deadline_s)
+            self.feed(events.Deadline(self.now_s))
+
+    def wait(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        while self.state.deadline_s is not None and self.state.deadline_s <= until_s:
+            self.at_deadline()
+        self.now_s = until_s
+
+    def all_act(self) -> None:
+        """Whoever can do something does it."""
+        for host, does in list(self.agents.items()):
+            if does == "starting":
+                self.find(host)
+        for number, each in list(self.workers.items()):
+            if number not in self.workers or each.stopped or each.told or self.told_end:
+                continue
+            if each.stage == "loading":
+                self.ready(number)
+            elif each.stage == "broken":
+                self.reset(number)
+        if self.memberships:
+            self.boundary()
+            self.connect()
+        self.end_told()
+
+    def run(self, seconds: float = 1.0) -> None:
+        """Everybody acts, and so much time passes."""
+        until_s = self.now_s + seconds
+        for _ in range(40):
+            self.all_act()
+            deadline_s = self.state.deadline_s
+            if deadline_s is not None and deadline_s <= until_s:
+                self.at_deadline()
+        self.now_s = until_s
+        self.all_act()
+
+    def finish(self) -> None:
+        """Those who train come to their end."""
+        training = [each for each in self.workers.values() if each.stage == "training"]
+        for each in training:
+            if not each.stopped:
+                self.exit(each.number, 0)
+
+    def over(self) -> Outcome:
+        """All processes have ended."""
+        assert not self.workers
+        self.feed(events.HostsGone(self.now_s))
+        assert self.state.outcome is not None
+        return self.state.outcome
+
+    # -- what a test asks
+
+    @property
+    def size(self) -> int:
+        return len(self.memberships[-1].members) if self.memberships else 0
+
+    @property
+    def hosts(self) -> list[str]:
+        return self.memberships[-1].hosts
+
+    def on(self, host: str) -> list[int]:
+        return [each.number for each in self.workers.values() if each.host == host]
