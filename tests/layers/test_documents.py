@@ -19,56 +19,8 @@ DOCUMENTS = sorted(
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
     for path in ROOT.glob(pattern)
 )
-MOST_FRAMES = 10
 # What has a flag that no config file has.
 OF_THE_LAUNCHER = {"HOROVOD_START_TIMEOUT", "HOROVOD_GRACE_SECONDS"}
-
-
-def frames(life: str = "an allreduce") -> list[list[tuple[str, str]]]:
-    """The numbered lines of "Life of an allreduce": names with the files that define them."""
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    section = text.split(f"## Life of {life}", 1)[1].split("\n## ", 1)[0]
-    lines = re.findall(r"^ *\d+\. (.*)$", section, re.MULTILINE)
-    return [re.findall(r"`([\w:.]+)` \(`([\w/.]+)`\)", line) for line in lines]
-
-
-def defines(path: Path, name: str) -> bool:
-    """Whether the file defines a function, or a method of the class in front of the last dot."""
-    text = path.read_text()
-    owner, _, function = name.replace("::", ".").rpartition(".")
-    if path.suffix == ".py":
-        return bool(re.search(rf"^ *def {function}\(", text, re.MULTILINE)) and (
-            owner in ("", "hvd") or bool(re.search(rf"^class {owner}\b", text, re.MULTILINE))
-        )
-    qualified = f"{owner}::{function}" if owner else function
-    return bool(re.search(rf"^\S[^;\n]*\b{qualified}\(", text, re.MULTILINE))
-
-
-def test_an_allreduce_has_few_frames() -> None:
-    assert 5 <= len(frames()) <= MOST_FRAMES
-    assert all(frames()), "each numbered line names a function and its file"
-
-
-def test_a_setting_goes_from_the_launcher_to_the_engine() -> None:
-    files = [line[0][1] for line in frames("a setting")]
-    assert files[0] == "src/horovod/runner/settings/flags.py"
-    assert files[-1].startswith("native/")
-
-
-@pytest.mark.parametrize("life", ["an allreduce", "a setting"])
-def test_the_frames_exist(life: str) -> None:
-    missing = [
-        f"{name} in {file}"
-        for line in frames(life)
-        for name, file in line
-        if not (ROOT / file).is_file() or not defines(ROOT / file, name)
-    ]
-    assert not missing, "\n".join(missing)
-
-
-def test_a_frame_that_does_not_exist_is_noticed() -> None:
-    assert not defines(ROOT / "native/engine/engine.cc", "Engine::no_such_function")
-    assert not defines(ROOT / "src/horovod/group.py", "Group.no_such_function")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
