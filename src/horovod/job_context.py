@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import itertools
 import logging
 import os
 import sys
@@ -55,8 +56,14 @@ T = TypeVar("T")
 class JobListener(Protocol):
     """Somebody who has to know what jobs this process takes part in."""
 
-    def begun(self, config: Config, group: Group) -> None:
-        """A job runs from now on; ``group`` is that of all its ranks."""
+    def begun(self, config: Config, group: Group, number: int) -> None:
+        """A job runs from now on.
+
+        Args:
+            config: the settings of this rank.
+            group: all ranks of the job.
+            number: of the context that has joined it.
+        """
 
     def ended(self, group: Group) -> None:
         """The job of this group is about to end."""
@@ -89,6 +96,9 @@ class _Job:
     group: Group
 
 
+_numbers = itertools.count()
+
+
 class Context:
     """Holds a job of this process; every method may be called from any thread.
 
@@ -96,6 +106,10 @@ class Context:
         config: what :meth:`init` joins; None for the job that the environment describes.
         start: starts the engine of an incarnation; None to meet the other ranks and connect to
             them.
+
+    Attributes:
+        number: of this context in its process, for what cannot hold an object; that of the
+            default one is 0.
 
     Example:
         >>> second = Context(config)
@@ -109,6 +123,7 @@ class Context:
         start: Callable[[Config, Incarnation], Running] | None = None,
     ) -> None:
         self._lock = threading.RLock()
+        self.number = next(_numbers)
         self._config = config
         self._start = start
         self._job: _Job | None = None
@@ -322,14 +337,15 @@ class _Process:
     def listen(self, listener: JobListener) -> None:
         with self._lock:
             self._listeners.append(listener)
-            for job in self._jobs():
-                listener.begun(job.config, job.group)
+            for context, job in self._known.items():
+                if job is not None:
+                    listener.begun(job.config, job.group, context.number)
 
     def joined(self, context: Context, job: _Job) -> None:
         with self._lock:
             self._know(context, job)
             for listener in self._listeners:
-                listener.begun(job.config, job.group)
+                listener.begun(job.config, job.group, context.number)
 
     def left(self, context: Context, job: _Job) -> None:
         with self._lock:

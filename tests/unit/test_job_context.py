@@ -136,13 +136,16 @@ def test_listeners_hear_of_every_job_and_of_those_that_run_already() -> None:
     heard: list[tuple[str, int]] = []
 
     class Listener:
-        def begun(self, config: Config, group: Any) -> None:
+        def begun(self, config: Config, group: Any, number: int) -> None:
+            assert number in numbers
             heard.append(("begun", group.rank))
 
         def ended(self, group: Any) -> None:
             heard.append(("ended", group.rank))
 
     first, second = world_of(2)
+    numbers = {first.number, second.number} - {context.process.default.number}
+    assert len(numbers) == 2
     first.init()
     listener = Listener()
     context.listen(listener)

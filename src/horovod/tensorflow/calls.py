@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
-from horovod import _native
+from horovod import _native, context
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.tensorflow.call_sites import call_site
@@ -35,6 +35,7 @@ class Call:
             of the operation and of its first tensor.
         ignore_name_scope: whether only the last part of a node's name counts.
         call_site: ``file:line`` of the caller.
+        job: the number of the context in this process that the call works for.
         waits_briefly: whether the thread that runs it in a graph waits for it for some milliseconds
             and drives the engine meanwhile. For what a step has nothing to do beside.
     """
@@ -43,11 +44,13 @@ class Call:
     name: str | None = None
     ignore_name_scope: bool = False
     call_site: str = ""
+    job: int = 0
     waits_briefly: bool = False
 
     def attributes(self, op_type: str, tensors: Sequence[Any] = ()) -> dict[str, Any]:
         """The common attributes of the operation, with the name of its node in a graph."""
         common = {
+            "job": self.job,
             "process_set_id": self.process_set_id,
             "ignore_name_scope": self.ignore_name_scope,
             "call_site": self.call_site,
@@ -83,7 +86,8 @@ def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool =
     """
     if name is not None:
         _native.check_name(name)
-    return Call(number_of(process_set), name, ignore_name_scope, call_site())
+    number = number_of(process_set)
+    return Call(number, name, ignore_name_scope, call_site(), context.current().number)
 
 
 def number_of(process_set: ProcessSet) -> int:
@@ -126,6 +130,7 @@ def gradient_call(op: Any) -> Call:
         f"{name}.gradient" if name and tf.executing_eagerly() else None,
         op.get_attr("ignore_name_scope"),
         op.get_attr("call_site").decode(),
+        op.get_attr("job"),
     )
 
 

@@ -59,7 +59,8 @@ def _scaled(op: Any, gradient: Any) -> Any:
     factor = reduction.prescale * reduction.postscale
     scaled = gradient * tf.cast(factor, gradient.dtype)
     if reduction.op is ReduceOp.SUM:
-        scaled *= tf.cast(rank_ops.size_op(op.get_attr("process_set_id")), gradient.dtype)
+        size = rank_ops.size_op(op.get_attr("process_set_id"), job=op.get_attr("job"))
+        scaled *= tf.cast(size, gradient.dtype)
     return scaled
 
 
@@ -81,7 +82,7 @@ def _own_rows(call: Call, inputs: Sequence[Any], gradients: Sequence[Any]) -> li
     """This rank's rows of each gradient: those behind the rows of the ranks before it."""
     counts = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in inputs])
     every = tf.reshape(calls.allgather(calls.renamed(call, ".rows"), counts), (-1, len(inputs)))
-    starts = tf.reduce_sum(every[: rank_ops.set_rank_op(call.process_set_id)], axis=0)
+    starts = tf.reduce_sum(every[: rank_ops.set_rank_op(call.process_set_id, call.job)], axis=0)
     return [gradient[starts[i] : starts[i] + counts[i]] for i, gradient in enumerate(gradients)]
 
 
@@ -105,7 +106,7 @@ def _grouped_allgather(op: Any, *gradients: Any) -> Gradients:
 
 def _on_root(op: Any, gradient: Any) -> Any:
     """The gradient on the root, zero elsewhere: the others' inputs have no influence."""
-    is_root = tf.equal(rank_ops.rank_op(), op.get_attr("root_rank"))
+    is_root = tf.equal(rank_ops.rank_op(job=op.get_attr("job")), op.get_attr("root_rank"))
     return tf.where(is_root, gradient, tf.zeros_like(gradient))
 
 

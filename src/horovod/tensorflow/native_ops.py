@@ -1,7 +1,8 @@
-"""The operations that ``libhorovod_tensorflow.so`` registers with TensorFlow, and the job they use.
+"""The operations that ``libhorovod_tensorflow.so`` registers with TensorFlow, and their jobs.
 
-The library is written in C++ against TensorFlow's C interface. It looks the current job up when an
-operation runs, so a graph may be built before ``hvd.init()`` and outlive a job.
+The library is written in C++ against TensorFlow's C interface. It looks a job up when an operation
+runs, by the number of its context (decision 0033), so a graph may be built before ``hvd.init()``
+and outlive a job.
 """
 
 from __future__ import annotations
@@ -141,69 +142,89 @@ def tell_of_gpus() -> None:
         )
 
 
-class _CurrentJob:
-    """Tells the library of the job of this process and of its process sets.
+class _Jobs:
+    """Tells the library of the jobs of this process, by the numbers of their contexts.
 
-    The library knows one job at a time. While the process takes part in several, it knows none, and
-    its operations fail as before ``hvd.init()``: any other answer would be that of another rank.
+    The number 0 is that of the default context. If that one has no job, but just one other context
+    does, 0 means that job too, as all of Horovod's interface does then: a graph that was built
+    before belongs to it. While several others have jobs, operations of number 0 fail as before
+    ``hvd.init()``: any other answer would be that of another rank.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._world: Group | None = None
-        self._jobs: dict[Group, Config] = {}
+        self._jobs: dict[Group, tuple[int, Config]] = {}
+        self._default: Group | None = None
         os.register_at_fork(after_in_child=self._forget)
 
-    def begun(self, config: Config, group: Group) -> None:
-        self._jobs[group] = config
+    def begun(self, config: Config, group: Group, number: int) -> None:
+        self._jobs[group] = number, config
         if config.rank == 0 and config.size > 1:
             tell_of_gpus()
+        if number != DEFAULT_JOB:
+            self._begin(number, group)
         self._follow()
 
     def ended(self, group: Group) -> None:
-        self._jobs.pop(group, None)
+        number, _ = self._jobs.pop(group, (DEFAULT_JOB, None))
+        if number != DEFAULT_JOB:
+            self._library.horovod_kernels_end_job(number)
         self._follow()
+
+    def added(self, world: Group, number: int, group: Group) -> None:
+        for job in self._numbers_of(world):
+            self._set(job, number, group)
+
+    def removed(self, world: Group, number: int) -> None:
+        for job in self._numbers_of(world):
+            self._library.horovod_kernels_forget_process_set(job, number)
 
     def _forget(self) -> None:
         """In the child of a fork: the jobs are the parent's."""
-        self._world = None
+        self._default = None
         self._jobs.clear()
 
     def _follow(self) -> None:
-        if self._world is not None:
-            self._world = None
-            self._library.horovod_kernels_end_job(DEFAULT_JOB)
-        if len(self._jobs) != 1:
+        """Lets 0 mean the job that it has to mean now."""
+        own = [group for group, (number, _) in self._jobs.items() if number == DEFAULT_JOB]
+        meant = own or (list(self._jobs) if len(self._jobs) == 1 else [])
+        default = meant[0] if meant else None
+        if default is self._default:
             return
-        ((group, config),) = self._jobs.items()
-        self._world = group
+        self._default = default
+        if default is None:
+            self._library.horovod_kernels_end_job(DEFAULT_JOB)
+        else:
+            self._begin(DEFAULT_JOB, default)
+
+    def _begin(self, job: int, world: Group) -> None:
+        _, config = self._jobs[world]
         self._library.horovod_kernels_begin_job(
-            DEFAULT_JOB,
+            job,
             _native.c_interface(),
-            group.engine.c_reference(),
+            world.engine.c_reference(),
             config.rank,
             config.local_rank,
             config.local_size,
         )
-        self.added(group, 0, group)
-        process_set_table.table_of(group).tell(self, group)
+        self._set(job, 0, world)
+        process_set_table.table_of(world).tell(self, world)
 
-    def added(self, world: Group, number: int, group: Group) -> None:
-        if world is not self._world:
-            return
+    def _set(self, job: int, number: int, group: Group) -> None:
         ranks = (ctypes.c_int * group.size)(*group.ranks)
         set_rank = group.rank if group.is_member else -1
         self._library.horovod_kernels_set_process_set(
-            DEFAULT_JOB, number, group.process_set_id, ranks, group.size, set_rank
+            job, number, group.process_set_id, ranks, group.size, set_rank
         )
 
-    def removed(self, world: Group, number: int) -> None:
-        if world is self._world:
-            self._library.horovod_kernels_forget_process_set(DEFAULT_JOB, number)
+    def _numbers_of(self, world: Group) -> set[int]:
+        """The numbers under which the library knows a job."""
+        numbers = {self._jobs[world][0]} - {DEFAULT_JOB} if world in self._jobs else set()
+        return numbers | ({DEFAULT_JOB} if world is self._default else set())
 
 
 ops, _library = _load()
 _run_in_any_order()
-_current_job = _CurrentJob(_library)
-process_set_table.listen(_current_job)
-context.listen(_current_job)
+_jobs = _Jobs(_library)
+process_set_table.listen(_jobs)
+context.listen(_jobs)

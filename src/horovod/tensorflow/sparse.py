@@ -64,4 +64,4 @@ def grouped_allreduce(
 
 
 def _size(call: Call, dtype: tf.DType) -> Any:
-    return tf.cast(rank_ops.size_op(call.process_set_id), dtype)
+    return tf.cast(rank_ops.size_op(call.process_set_id, job=call.job), dtype)

@@ -29,7 +29,8 @@ def run_ranks(
     process (``HOROVOD_*``).
 
     With threads, ranks share what a process has only once: modules and their globals, the
-    environment, the state of random generators, TensorFlow (whose operations need ``processes``).
+    environment, the state of random generators and of Keras. A ``tf.function`` belongs to the rank
+    that calls it first, so each rank makes its own.
     A thread that a rank starts belongs to the rank if its target is
     ``horovod.context.inherited(function)``.
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 import tensorflow as tf
 
+import horovod.tensorflow as hvd
 from horovod import _native
 from horovod.tensorflow import native_ops
+from horovod.testing import run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-JOBS = (7, 8)  # the ranks of one world, each as a job of this process
+JOBS = (1007, 1008)  # the ranks of one world, each as a job of this process
 
 
 @pytest.fixture
@@ -43,10 +45,60 @@ def test_each_job_has_its_own_rank_and_engine(jobs: None) -> None:
 
     with ThreadPoolExecutor(len(JOBS)) as ranks:
         results = list(ranks.map(lambda job: step(tf.constant([float(job)]), job), JOBS))
-    assert [total.numpy().tolist() for total, _ in results] == [[15.0], [15.0]]
+    assert [total.numpy().tolist() for total, _ in results] == [[2015.0], [2015.0]]
     assert [int(rank) for _, rank in results] == [0, 1]
 
 
 def test_a_job_that_has_ended_is_named() -> None:
-    with pytest.raises(tf.errors.FailedPreconditionError, match="job 7 of this process has ended"):
-        native_ops.ops.horovod_rank(job=7)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="job 1007 of this process"):
+        native_ops.ops.horovod_rank(job=1007)
+
+
+def _train() -> tuple[list[object], ...]:
+    """What operations say on this rank: eagerly, in a graph, and of gradients."""
+    hvd.init()
+    both = hvd.add_process_set([0])
+
+    @tf.function
+    def step(value: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        total = hvd.allreduce(value, op=hvd.Sum, name="total")
+        return total, hvd.rank_op(), hvd.size_op(), hvd.process_set_included_op(both.process_set_id)
+
+    value = tf.Variable([1.0 + hvd.rank()])
+    with tf.GradientTape() as tape:
+        gathered = tf.reduce_sum(hvd.allgather(value, name="rows") * [[2.0], [3.0]][hvd.rank()])
+    return (
+        hvd.allreduce(value, op=hvd.Sum, name="eager").numpy().tolist(),
+        [each.numpy().tolist() for each in step(tf.convert_to_tensor(value))],
+        tape.gradient(gathered, value).numpy().tolist(),
+    )
+
+
+def test_operations_work_for_the_job_of_their_thread() -> None:
+    """Two ranks of a job, and the rank of another one, run operations in one process."""
+    hvd.init()
+    try:
+        assert run_ranks(2, _train) == [
+            ([3.0], [[3.0], 0, 2, 1], [2.5]),
+            ([3.0], [[3.0], 1, 2, 0], [2.5]),
+        ]
+        assert (int(hvd.rank_op()), int(hvd.size_op())) == (0, 1)
+        assert hvd.allreduce(tf.constant([4.0]), op=hvd.Sum).numpy().tolist() == [4.0]
+    finally:
+        hvd.shutdown()
+
+
+def test_the_only_job_is_that_of_a_graph_which_was_built_before() -> None:
+    @tf.function
+    def number_of_ranks() -> tf.Tensor:
+        return native_ops.ops.horovod_size()
+
+    def ask() -> int:
+        hvd.init()
+        return int(number_of_ranks())
+
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        number_of_ranks()
+    assert run_ranks(1, ask) == [1]
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        number_of_ranks()
