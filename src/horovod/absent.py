@@ -25,15 +25,7 @@ _DATA_SERVICE = (
 )
 
 TO_COME = {
-    **dict.fromkeys(
-        (
-            "horovod.keras.elastic",
-            "horovod.runner.elastic",
-            "horovod.tensorflow.elastic",
-            "horovod.tensorflow.keras.elastic",
-        ),
-        _ELASTIC,
-    ),
+    "horovod.runner.elastic": _ELASTIC,
     "horovod.mxnet": _MXNET,
     "horovod.ray": _RAY,
     "horovod.spark": _SPARK,

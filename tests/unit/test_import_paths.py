@@ -29,6 +29,9 @@ CALLBACKS = """
 BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
 LearningRateWarmupCallback BestModelCheckpoint
 """
+ELASTIC_CALLBACKS = """
+run KerasState CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback
+"""
 
 AVAILABLE = {
     "horovod": "__version__ run",
@@ -92,6 +95,9 @@ AVAILABLE = {
         parse_hosts parse_host_files get_host_assignments HostInfo SlotInfo
         """,
     "horovod.common.elastic": "State ObjectState run_fn HostUpdateResult",
+    "horovod.tensorflow.elastic": "run TensorFlowState TensorFlowKerasState ObjectState State",
+    "horovod.keras.elastic": ELASTIC_CALLBACKS,
+    "horovod.tensorflow.keras.elastic": ELASTIC_CALLBACKS,
     "horovod.torch.elastic": "run TorchState State ObjectState generation",
     "horovod.torch.elastic.state": """
         TorchState StateHandler ModelStateHandler OptimizerStateHandler SamplerStateHandler
@@ -107,9 +113,6 @@ MXNET = r"MXNet is planned and not in this version: use horovod\.torch"
 DATA_SERVICE = r"service of tf\.data is planned and not in this version: let each rank read its own"
 
 TO_COME = {
-    "horovod.tensorflow.elastic": ELASTIC,
-    "horovod.keras.elastic": ELASTIC,
-    "horovod.tensorflow.keras.elastic": ELASTIC,
     "horovod.runner.elastic.settings": ELASTIC,
     "horovod.tensorflow.data.compute_service": DATA_SERVICE,
     "horovod.tensorflow.data.compute_worker": DATA_SERVICE,
@@ -185,19 +188,14 @@ def test_every_family_of_modules_is_tried() -> None:
 
 
 def test_names_imported_from_a_package_are_explained_too() -> None:
-    for package in ("tensorflow", "keras"):
-        with pytest.raises(ImportError, match=ELASTIC):
-            exec(f"from horovod.{package} import elastic")
     with pytest.raises(ImportError, match=SPARK):
         exec("from horovod import spark")
 
 
-@pytest.mark.parametrize("adapter", ["tensorflow", "keras", "tensorflow.keras"])
-def test_an_adapter_has_no_elastic_yet_and_says_so(adapter: str) -> None:
+@pytest.mark.parametrize("adapter", ["torch", "tensorflow", "keras", "tensorflow.keras"])
+def test_an_adapter_brings_elastic_along(adapter: str) -> None:
     hvd = importlib.import_module(f"horovod.{adapter}")
-    assert not hasattr(hvd, "elastic")
-    with pytest.raises(AttributeError, match=f"has no attribute 'elastic': {ELASTIC}"):
-        getattr(hvd, "elastic")  # noqa: B009
+    assert callable(hvd.elastic.run)
     with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
         getattr(hvd, "nothing")  # noqa: B009
 

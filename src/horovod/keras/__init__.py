@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import __version__
 from horovod.absent import no_attribute
 from horovod.errors import HorovodInternalError
-from horovod.keras import callbacks
+from horovod.keras import callbacks, elastic
 from horovod.keras.optimizer import DistributedOptimizer
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras import PartialDistributedOptimizer, load_model, values
@@ -28,6 +28,7 @@ __all__ = [
     "PartialDistributedOptimizer",
     "__version__",
     "callbacks",
+    "elastic",
     "load_model",
 ]
 __all__ += interface.__all__

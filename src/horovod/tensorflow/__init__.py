@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import __version__
 from horovod.absent import no_attribute
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
-from horovod.tensorflow import mpi_ops, ops
+from horovod.tensorflow import elastic, mpi_ops, ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
@@ -68,6 +68,7 @@ __all__ = [
     "broadcast_variables",
     "check_in_sync",
     "check_num_rank_power_of_2",
+    "elastic",
     "gpu_available",
     "handle_average_backwards_compatibility",
     "mpi_ops",

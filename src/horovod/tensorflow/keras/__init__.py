@@ -18,7 +18,7 @@ from horovod import __version__
 from horovod.absent import no_attribute
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.keras import callbacks, values
+from horovod.tensorflow.keras import callbacks, elastic, values
 from horovod.tensorflow.keras.distributing import PartialDistributedOptimizer
 from horovod.tensorflow.keras.loading import load_model
 from horovod.tensorflow.keras.optimizer import DistributedOptimizer
@@ -34,6 +34,7 @@ __all__ = [
     "PartialDistributedOptimizer",
     "__version__",
     "callbacks",
+    "elastic",
     "load_model",
 ]
 __all__ += interface.__all__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from horovod import context
@@ -22,6 +22,7 @@ from horovod.train.process_set import registered_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from horovod.train.elastic.state import State
     from horovod.train.process_set import ProcessSet
@@ -34,19 +35,22 @@ _logger = logging.getLogger(__name__)
 
 
 def run_fn(
-    func: Callable[Concatenate[StateT, P], T], reset: Callable[[], object]
+    func: Callable[Concatenate[StateT, P], T],
+    reset: Callable[[], object],
+    translating: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Callable[Concatenate[StateT, P], T]:
     """Makes a training function elastic; see :func:`run`.
 
     Args:
         func: takes the state and any further arguments.
         reset: leaves the job and joins it again.
+        translating: a context in which errors of a framework become those of Horovod.
     """
 
     @functools.wraps(func)
     def wrapper(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with leave_politely():
-            return _Rounds(state, reset).run(lambda: func(state, *args, **kwargs))
+            return _Rounds(state, reset, translating).run(lambda: func(state, *args, **kwargs))
 
     return wrapper
 
@@ -102,9 +106,15 @@ def _reset() -> None:
 class _Rounds:
     """One call of the wrapped function, with all that it is repeated for."""
 
-    def __init__(self, state: State, reset: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        state: State,
+        reset: Callable[[], object],
+        translating: Callable[[], AbstractContextManager[object]],
+    ) -> None:
         self._state = state
         self._reset = reset
+        self._translating = translating
         self._needs_sync = True
         self._has_state = False
         self._sets: list[ProcessSet] = []
@@ -117,10 +127,11 @@ class _Rounds:
         self._sets = registered_sets()
         while True:
             try:
-                if self._cause is not None:
-                    self._go_on()
-                self._synchronize()
-                return train()
+                with self._translating():
+                    if self._cause is not None:
+                        self._go_on()
+                    self._synchronize()
+                    return train()
             except HostsUpdatedInterrupt as interrupt:
                 self._needs_sync = self._needs_sync or not interrupt.skip_sync
                 self._cause = interrupt

@@ -1,0 +1,23 @@
+"""Elastic training with ``model.fit``; see :mod:`horovod.tensorflow.keras.elastic`."""
+
+from horovod.tensorflow.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    ObjectState,
+    State,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    generation,
+    run,
+)
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "generation",
+    "run",
+]

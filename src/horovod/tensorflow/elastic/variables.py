@@ -1,0 +1,139 @@
+"""Variables of an elastic state: their values are kept in host memory, and sent by the engine.
+
+The engine sends them without operations of TensorFlow. So the names that the ranks agree on do not
+depend on what a process has done before, in graphs neither, and nothing is traced.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from horovod import context
+from horovod._native import Buffer
+from horovod.tensorflow.state import tensorflow_variable
+from horovod.train.elastic.handlers import StateHandler
+from horovod.train.same_parameters import Parameter, check_same_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_NAME = "elastic.variables"
+
+
+class VariablesHandler(StateHandler):
+    """Keeps the variables of an object, and sends them to all ranks.
+
+    Args:
+        value: the object.
+        shared: its variables that all ranks have the same values of; all that exist later on must
+            exist when this is called.
+        session: returns the session that holds the values; None in eager mode.
+        own: further variables, of which each rank keeps its own values.
+    """
+
+    def __init__(
+        self,
+        value: Any,
+        shared: Callable[[Any], Iterable[Any]],
+        session: Callable[[], Any],
+        own: Callable[[Any], Iterable[Any]] = lambda _: (),
+    ) -> None:
+        super().__init__(value)
+        self._shared = shared
+        self._own = own
+        self._session = session
+        self._saved: list[tuple[Any, np.ndarray]] = []
+        self._save_if_initialized()
+
+    def save(self) -> None:
+        variables = [*_behind(self._shared(self.value)), *_behind(self._own(self.value))]
+        values = read(variables, self._session())
+        self._saved = list(zip(variables, values, strict=True))
+
+    def restore(self) -> None:
+        write(self._saved, self._session())
+
+    def sync(self) -> None:
+        session = self._session()
+        shared = _behind(self._shared(self.value))
+        values = read(shared, session)
+        send(shared, values, self.root)
+        own = _behind(self._own(self.value))
+        pairs = list(zip(shared, values, strict=True))
+        write(pairs, session)
+        self._saved = pairs + list(zip(own, read(own, session), strict=True))
+
+    def _save_if_initialized(self) -> None:
+        """In a graph a state may be made before there are values."""
+        with suppress(tf.errors.FailedPreconditionError):
+            self.save()
+
+
+def read(variables: Sequence[Any], session: Any) -> list[np.ndarray]:
+    """Copies of the values, as arrays that can be written.
+
+    Args:
+        variables: those of TensorFlow.
+        session: that holds the values; None in eager mode.
+
+    Raises:
+        tf.errors.FailedPreconditionError: some have no value yet.
+    """
+    if session is None:
+        return [np.require(each.numpy(), requirements=["C", "W"]) for each in variables]
+    # Its arrays may lie in the memory of the variables.
+    return [np.array(value) for value in session.run(list(variables))]
+
+
+def write(values: Iterable[tuple[Any, np.ndarray]], session: Any) -> None:
+    """Gives each variable a value.
+
+    Args:
+        values: variables of TensorFlow, each with an array of its dtype and shape.
+        session: that holds the values; None in eager mode.
+    """
+    for variable, value in values:
+        if session is None:
+            variable.assign(value)
+        else:  # no new operation: the graph may be finalized
+            initializer = variable.initializer
+            session.run(initializer, {initializer.inputs[1]: value})
+
+
+def send(variables: Sequence[Any], values: Sequence[np.ndarray], root: int) -> None:
+    """Overwrites the arrays on all ranks with those of the root; collective, one operation.
+
+    Args:
+        variables: whose values they are.
+        values: C-contiguous; of the same shapes and dtypes on all ranks.
+        root: a rank of the job.
+
+    Raises:
+        MismatchError: the ranks have different variables.
+        HorovodInternalError: the job failed.
+    """
+    group = context.global_group()
+    described = [
+        Parameter(f"{index:06}", f"{value.dtype.name} {value.shape}", variable.name)
+        for index, (variable, value) in enumerate(zip(variables, values, strict=True))
+    ]
+    check_same_parameters(group, described, f"{_NAME}.parameters", "")
+    # As bytes, since NumPy's buffers know nothing of bfloat16.
+    views = [
+        Buffer.from_array(value.reshape(-1).view(np.uint8)) for value in values if value.nbytes
+    ]
+    if views:
+        group.broadcast(views, views, root, name=_NAME, waits_next=True, keep=values).wait()
+
+
+def is_variable(thing: Any) -> bool:
+    """Whether something is a variable of TensorFlow or Keras."""
+    return any(isinstance(each, tf.Variable) for each in (thing, getattr(thing, "value", None)))
+
+
+def _behind(variables: Iterable[Any]) -> list[Any]:
+    return [tensorflow_variable(variable) for variable in variables]

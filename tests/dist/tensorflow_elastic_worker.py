@@ -1,0 +1,153 @@
+"""A worker of an elastic job that trains with TensorFlow; run by test_tensorflow_elastic.py.
+
+Arguments of main: its environment, "fit" or "function", and a pipe, through which it tells what
+happens. It ends some batches after the third generation has begun.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow.keras as hvd
+from horovod.tensorflow import DistributedGradientTape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from multiprocessing.connection import Connection
+
+LAST_GENERATION = 2
+STEPS = 20
+SAYS_THAT_IT_TRAINS = 3
+MOST_EPOCHS = 100_000
+
+PIPE: list[Connection] = []
+
+
+def tell(**report: Any) -> None:
+    place = {"rank": hvd.rank(), "size": hvd.size(), "generation": hvd.elastic.generation()}
+    PIPE[0].send(report | place)
+
+
+def digest(state: Any) -> str:
+    """Tells models and optimizers apart that differ in one bit."""
+    hashed = hashlib.sha256()
+    for variable in [*state.model.weights, *state.optimizer.variables]:
+        hashed.update(np.asarray(variable.numpy()).tobytes())
+    return hashed.hexdigest()[:16]
+
+
+def make_state(mode: str) -> Any:
+    """Of a rank that knows nothing of others: its own random numbers, an optimizer not yet used."""
+    keras.utils.set_random_seed(os.getpid() % 1000)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)]
+    )
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+    if mode == "fit":
+        optimizer = hvd.DistributedOptimizer(optimizer)
+    model.compile(optimizer, "mse")
+    return hvd.elastic.KerasState(model, epoch=0, batch=0)
+
+
+class Teller(keras.callbacks.Callback):
+    """Tells how long epochs are, and ends the training in the last generation."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.batches = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.before, self.batches = self.state.batch, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+        if self.batches == SAYS_THAT_IT_TRAINS and hvd.elastic.generation() < LAST_GENERATION:
+            tell(trains=self.state.epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        assert self.before + self.batches == STEPS, (self.before, self.batches)
+        if hvd.elastic.generation() == LAST_GENERATION:
+            self.model.stop_training = True
+
+
+def fit(state: Any) -> None:
+    """Trains with ``model.fit``."""
+    x = np.random.default_rng(hvd.rank()).normal(size=(STEPS * 2, 4)).astype(np.float32)
+    state.model.fit(
+        x,
+        x.sum(1, keepdims=True),
+        batch_size=2,
+        epochs=MOST_EPOCHS - state.epoch,
+        verbose=0,
+        callbacks=[
+            Teller(state),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.UpdateEpochStateCallback(state),
+        ],
+    )
+
+
+class Loop:
+    """A loop of one's own, whose compiled step is the same in all generations."""
+
+    def __init__(self, state: Any) -> None:
+        model, optimizer = state.model, state.optimizer
+
+        @tf.function
+        def step(x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - tf.reduce_sum(x, 1, keepdims=True)))
+            tape = DistributedGradientTape(tape)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        self.step = step
+
+    def train(self, state: Any) -> None:
+        generator = np.random.default_rng(hvd.rank())
+        for done in range(MOST_EPOCHS):
+            self.step(tf.constant(generator.normal(size=(2, 4)), tf.float32))
+            state.batch += 1
+            if done == SAYS_THAT_IT_TRAINS and hvd.elastic.generation() < LAST_GENERATION:
+                tell(trains=state.batch)
+            if done == STEPS and hvd.elastic.generation() == LAST_GENERATION:
+                return
+            state.commit()
+
+
+def work(mode: str) -> None:
+    """What a script does."""
+    hvd.init()
+    state = make_state(mode)
+    train_on = fit if mode == "fit" else Loop(state).train
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        tell(begins=(state.epoch, state.batch), digest=digest(state))
+        train_on(state)
+
+    train(state)
+    tell(ends=(state.epoch, state.batch), digest=digest(state))
+
+
+def main(environ: Mapping[str, str], mode: str, pipe: Connection) -> None:
+    """The whole process, which is forked with all modules that it needs."""
+    os.environ.update(environ)
+    PIPE.append(pipe)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    try:
+        work(mode)
+    finally:
+        atexit._run_exitfuncs()  # processes of multiprocessing end without them

@@ -1,0 +1,125 @@
+"""Elastic training with real processes of TensorFlow, driven by a job without any launcher."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horovod.job import Assignment, Worker
+from horovod.job.job import Job, open_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed", allow_module_level=True)
+
+PATIENCE_S = 120.0
+
+# Forks processes that have imported everything, which takes most of their time.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tensorflow_elastic_worker"])
+
+
+def work(environ: dict[str, str], mode: str, pipe: Any) -> None:
+    """The whole process; this one itself needs no TensorFlow."""
+    import tensorflow_elastic_worker
+
+    tensorflow_elastic_worker.main(environ, mode, pipe)
+
+
+class Process:
+    """A worker, and what it tells."""
+
+    def __init__(self, job: Job, slot: int, mode: str) -> None:
+        self.worker = Worker(job.new_identity("a"), "a", slot)
+        told = Assignment(
+            job.where, None, self.worker.identity, "a", slot=slot, elastic=True, min_size=2
+        )
+        self._reports, sender = PROCESSES.Pipe(duplex=False)
+        self.process = PROCESSES.Process(target=work, args=(told.variables(), mode, sender))
+        self.process.start()
+        sender.close()
+
+    def told(self, what: str) -> dict[str, Any]:
+        """The next report with a field; what comes before it is of no interest."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._reports.poll(max(0.0, deadline - time.monotonic())):
+            report: dict[str, Any] = self._reports.recv()
+            if what in report:
+                return report
+        raise AssertionError(f"{self.worker.identity} did not tell {what!r}")
+
+    def close(self) -> None:
+        """Ends the process if it has not ended."""
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self._reports.close()
+
+
+class Fleet:
+    """The workers of a job, and its coordinator."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.processes: list[Process] = []
+
+    def start(self, count: int, mode: str) -> list[Process]:
+        """Starts workers in the next slots."""
+        first = len(self.processes)
+        new = [Process(self.job, slot, mode) for slot in range(first, first + count)]
+        self.processes += new
+        return new
+
+    def begin(self, workers: list[Process]) -> list[dict[str, Any]]:
+        """Begins a generation with workers when they are ready; what they tell, all of it equal."""
+        wanted = {each.worker.identity for each in workers}
+        self.job.wait_until(lambda job: wanted <= set(job.available), PATIENCE_S)
+        self.job.begin_generation([each.worker for each in workers])
+        reports = sorted((each.told("begins") for each in workers), key=lambda each: each["rank"])
+        assert [each["rank"] for each in reports] == list(range(len(workers)))
+        for report in reports:
+            assert report["size"] == len(workers)
+            for field in ("generation", "begins", "digest"):
+                assert report[field] == reports[0][field], (field, reports)
+        return reports
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    with open_job() as job:
+        fleet = Fleet(job)
+        try:
+            yield fleet
+        finally:
+            for process in fleet.processes:
+                process.close()
+
+
+@pytest.mark.parametrize("mode", ["fit", "function"])
+def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> None:
+    first, *survivors = fleet.start(3, mode)
+    assert fleet.begin([first, *survivors])[0]["begins"] == (0, 0)
+    for each in survivors:
+        each.told("trains")
+    os.kill(first.process.pid or 0, signal.SIGKILL)
+    fleet.job.wait_until(lambda job: first.worker.identity not in job.available, PATIENCE_S)
+    after_loss = fleet.begin(survivors)[0]
+    assert after_loss["begins"] > (0, 0)
+    for each in survivors:
+        each.told("trains")
+    workers = [*survivors, *fleet.start(1, mode)]
+    # The state of the newcomer is that of the others to the bit.
+    assert fleet.begin(workers)[0]["begins"] > after_loss["begins"]
+    ends = [each.told("ends") for each in workers]
+    assert len({(each["ends"], each["digest"]) for each in ends}) == 1
+    for each in workers:
+        each.process.join(PATIENCE_S)
+        assert each.process.exitcode == 0
