@@ -132,6 +132,14 @@ def test_examples_run_on_tf_keras(program: str, tmp_path: Path) -> None:
     assert path.stat().st_size > 0
 
 
+@needs_tensorflow
+@pytest.mark.parametrize("folder", [TENSORFLOW_EXAMPLES, KERAS_EXAMPLES], ids=["tape", "fit"])
+def test_elastic_digits_in_tensorflow(folder: Path) -> None:
+    output = run_on_two_ranks(folder / "digits_elastic.py", "--smoke")
+    assert len(accuracies(output)) == 1, "one rank speaks for all"
+    assert "epoch  2: " in output
+
+
 @needs_oldest
 def test_an_example_runs_on_the_oldest_tensorflow(tmp_path: Path) -> None:
     # Horovod alone: beside it lie the packages of a newer TensorFlow.
