@@ -65,16 +65,37 @@ class LoneEngine:
         return 3
 
 
-@pytest.fixture(name="engine")
-def _engine(monkeypatch: pytest.MonkeyPatch) -> LoneEngine:
-    """Rank 1 of 4 in a running job."""
-    for name, kind in (("ADD_PROCESS_SET", ADD), ("REMOVE_PROCESS_SET", REMOVE), ("JOIN", JOIN)):
-        monkeypatch.setattr(_native, name, kind, raising=False)
+class _Running:
+    """What ``start_engine`` returns."""
+
+    def __init__(self, engine: LoneEngine, config: Config) -> None:
+        self.engine = engine
+        self.config = config
+
+    def close(self, reason: str) -> None:
+        self.engine.close(reason)
+
+    def abandon(self) -> None:
+        raise AssertionError("nobody forks here")
+
+
+@pytest.fixture(name="starting")
+def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
+    """The engine that hvd.init() will find."""
     engine = LoneEngine(1)
-    world = Group(engine, 0, range(4))  # type: ignore[arg-type]
-    monkeypatch.setattr(context, "global_group", lambda: world)
-    monkeypatch.setattr(context, "is_initialized", lambda: True)
-    return engine
+    # Adapters that other tests of this process have loaded look for a real engine.
+    monkeypatch.setattr(job_context.process, "_listeners", [])
+    config = Config(rank=1, size=4, rendezvous_addr="127.0.0.1", rendezvous_port=1)
+    with Context(config, lambda config, incarnation: _Running(engine, config)).use():
+        yield engine
+        context.shutdown()
+
+
+@pytest.fixture(name="engine")
+def _engine(starting: LoneEngine) -> LoneEngine:
+    """Rank 1 of 4 in a running job."""
+    context.init()
+    return starting
 
 
 def test_a_set_knows_its_ranks_before_it_is_registered() -> None:
@@ -207,15 +228,11 @@ def test_sets_that_the_ranks_do_not_agree_on(engine: LoneEngine) -> None:
     assert add_process_set(refused).process_set_id == 2
 
 
-def test_the_end_of_a_job_unregisters_its_sets(
-    engine: LoneEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_job_unregisters_its_sets(engine: LoneEngine) -> None:
     process_set = add_process_set([0, 2])
-    monkeypatch.setattr(context, "is_initialized", lambda: False)
+    context.shutdown()
     assert (process_set.process_set_id, process_set.rank()) == (None, None)
-    world = Group(engine, 0, range(4))  # type: ignore[arg-type]
-    monkeypatch.setattr(context, "is_initialized", lambda: True)
-    monkeypatch.setattr(context, "global_group", lambda: world)
+    context.init()
     assert process_set.process_set_id is None
     assert not remove_process_set(process_set)
     assert add_process_set(process_set).process_set_id == 1
@@ -251,32 +268,6 @@ def test_what_join_and_weights_send(engine: LoneEngine) -> None:
     assert engine.submitted[-1][2]["weight"] is None
     world.allreduce([], [], weight=0.0)
     assert engine.submitted[-1][2]["weight"] == 0.0
-
-
-class _Running:
-    """What ``start_engine`` returns."""
-
-    def __init__(self, engine: LoneEngine, config: Config) -> None:
-        self.engine = engine
-        self.config = config
-
-    def close(self, reason: str) -> None:
-        self.engine.close(reason)
-
-    def abandon(self) -> None:
-        raise AssertionError("nobody forks here")
-
-
-@pytest.fixture(name="starting")
-def _starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneEngine]:
-    """The engine that hvd.init() will find."""
-    engine = LoneEngine(1)
-    # Adapters that other tests of this process have loaded look for a real engine.
-    monkeypatch.setattr(job_context.process, "_listeners", [])
-    config = Config(rank=1, size=4, rendezvous_addr="127.0.0.1", rendezvous_port=1)
-    with Context(config, lambda config, incarnation: _Running(engine, config)).use():
-        yield engine
-        context.shutdown()
 
 
 def test_init_registers_what_it_is_given(starting: LoneEngine) -> None:
