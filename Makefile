@@ -131,6 +131,8 @@ CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/t
 LONG_JOBS = tests/examples/test_examples.py tests/dist/test_foreign_launchers.py tests/examples/test_commands.py \
             tests/dist/test_tensorflow_order.py tests/dist/test_tensorflow_faults.py tests/dist/test_tensorflow_state.py \
             tests/dist/test_soak.py
+# Compares processor times, which depend on what else runs.
+MEASURES = tests/examples/test_examples.py::test_startup
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
 BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
@@ -145,7 +147,8 @@ else
 endif
 
 test-jobs: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the other tests that start jobs: hosts, MPI, faults, examples
-	python -m pytest $(SIDE_BY_SIDE) $(LONG_JOBS) $(filter-out $(CORE_JOBS) $(LONG_JOBS),$(STARTS_JOBS))
+	python -m pytest $(MEASURES)
+	python -m pytest $(SIDE_BY_SIDE) $(MEASURES:%=--deselect %) $(LONG_JOBS) $(filter-out $(CORE_JOBS) $(LONG_JOBS),$(STARTS_JOBS))
 
 test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract on the oldest TensorFlow that works
 	python -m pytest $(OLDEST)
