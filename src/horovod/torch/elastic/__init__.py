@@ -11,8 +11,9 @@ Example:
 """
 
 from horovod.context import generation
+from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 from horovod.train.elastic.run import run
 from horovod.train.elastic.state import ObjectState, State
 
-__all__ = ["ObjectState", "State", "TorchState", "generation", "run"]
+__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "generation", "run"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod import context
+from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.objects import broadcast_object
 from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
 from horovod.train.elastic.handlers import StateHandler
@@ -108,6 +109,7 @@ class SamplerStateHandler(_StateDict):
 _registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
 ]
 
 

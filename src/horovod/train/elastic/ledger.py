@@ -1,0 +1,163 @@
+"""The ledger of samples: which of an epoch are done, and who does which of the rest.
+
+At a step boundary all ranks together have done the first ``consumed`` samples of the order of the
+epoch, however many ranks there were: in a step each of them takes every size-th of the next
+``size * batch_size``. So the ledger is two numbers, which fit into every commit, and a change of
+the size divides what is left and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank does in one step.
+
+    Attributes:
+        indices: of the samples; never empty while there are samples in the data set.
+        samples: how many of them count: all, or 0 if there were none left for this rank, and the
+            indices are stand-ins, so that it takes part in the step as the others do.
+        consumed: how many samples of the epoch all ranks have done after this step.
+        is_full: whether all ranks have equally many samples in this step.
+    """
+
+    indices: Sequence[int]
+    samples: int
+    consumed: int
+    is_full: bool
+
+
+def order_of(length: int, seed: int, *, shuffle: bool = True) -> array[int]:
+    """The samples in the order of an epoch, 4 bytes each (8 above 2**32 samples).
+
+    Args:
+        length: of the data set.
+        seed: of the run plus the number of the epoch.
+        shuffle: as CPython's ``random.Random(seed).shuffle`` does; in their own order otherwise.
+    """
+    order = array("I" if length <= 1 << 32 else "Q", range(length))
+    if shuffle:
+        random.Random(seed).shuffle(order)
+    return order
+
+
+class Ledger:
+    """What has been done of an epoch.
+
+    Args:
+        length: how many samples the data set has.
+        shuffle: whether each epoch has an order of its own.
+        seed: of the orders, the same on all ranks.
+
+    Attributes:
+        length, shuffle, seed: see above.
+        epoch: its number.
+        consumed: how many samples of it all ranks together have done.
+
+    Raises:
+        UsageError: the length is negative.
+
+    Example:
+        >>> ledger = Ledger(10, shuffle=False)
+        >>> [list(share.indices) for share in ledger.shares(rank=1, size=2, batch_size=3)]
+        [[1, 3, 5], [7, 9]]
+        >>> ledger.consumed = 6
+        >>> [list(share.indices) for share in ledger.shares(rank=1, size=3, batch_size=3)]
+        [[7]]
+    """
+
+    def __init__(self, length: int, *, shuffle: bool = True, seed: int = 0) -> None:
+        if length < 0:
+            raise UsageError(f"a data set of {length} samples: the number is negative")
+        self.length = length
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.consumed = 0
+        self._order: array[int] | None = None
+        self._ordered: tuple[int, int, bool] | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Begins an epoch of which nothing is done."""
+        self.epoch = epoch
+        self.consumed = 0
+
+    @property
+    def order(self) -> array[int]:
+        """All samples of the epoch; made once in an epoch."""
+        asked = (self.length, self.seed + self.epoch, self.shuffle)
+        if self._order is None or self._ordered != asked:
+            self._order = order_of(self.length, self.seed + self.epoch, shuffle=self.shuffle)
+            self._ordered = asked
+        return self._order
+
+    @property
+    def left(self) -> int:
+        """How many samples of the epoch are not done."""
+        return max(self.length - self.consumed, 0)
+
+    def steps(self, size: int, batch_size: int) -> int:
+        """How many steps are left, the same on all ranks."""
+        return -(-self.left // (size * batch_size))
+
+    def share(self, rank: int, size: int, batch_size: int, ahead: int = 0) -> Share:
+        """What a rank does in a step.
+
+        Args:
+            rank, size: of the job as it is now.
+            batch_size: samples per rank.
+            ahead: how many steps after the next one.
+
+        Raises:
+            UsageError: an argument is out of range, or the epoch is over by then.
+        """
+        if not 0 <= rank < size or batch_size < 1:
+            raise UsageError(f"rank {rank} of {size} with batch_size={batch_size}")
+        first = self.consumed + ahead * size * batch_size
+        if ahead < 0 or first >= self.length:
+            raise UsageError(f"epoch {self.epoch} has no step that begins at sample {first}")
+        after = min(first + size * batch_size, self.length)
+        indices = self.order[first + rank : after : size]
+        samples = len(indices)
+        if not indices:
+            indices = self.order[first:after]
+        return Share(indices, samples, after, after - first == size * batch_size)
+
+    def shares(self, rank: int, size: int, batch_size: int) -> Iterator[Share]:
+        """What a rank does in each step that is left if the size stays; counts nothing."""
+        for ahead in range(self.steps(size, batch_size)):
+            yield self.share(rank, size, batch_size, ahead)
+
+    def padded(self, rank: int, size: int) -> list[int]:
+        """All that a rank does of what is left, equally many on all ranks.
+
+        The samples are repeated cyclically until they suffice.
+        """
+        if not self.left:
+            return []
+        count = -(-self.left // size)
+        left = memoryview(self.order)[self.consumed :]
+        own = left[rank::size].tolist()
+        own += [
+            left[place % len(left)] for place in range(rank + len(own) * size, count * size, size)
+        ]
+        return own
+
+    def state_dict(self) -> dict[str, int]:
+        """The number of the epoch and how many samples are done; small, whatever the data set."""
+        return {"epoch": self.epoch, "consumed": self.consumed}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes to what :meth:`state_dict` returned, on any rank of a job of any size."""
+        self.epoch = state_dict["epoch"]
+        self.consumed = state_dict["consumed"]
