@@ -13,7 +13,8 @@ Example:
 from horovod.context import generation
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
+from horovod.torch.elastic.training import Training
 from horovod.train.elastic.run import run
 from horovod.train.elastic.state import ObjectState, State
 
-__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "generation", "run"]
+__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "Training", "generation", "run"]

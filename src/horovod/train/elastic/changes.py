@@ -31,7 +31,7 @@ class Round:
 
     Attributes:
         needs_sync: whether somebody has no state, or one that differs.
-        root: the lowest rank that has completed a sync; 0 if nobody has.
+        root: the lowest of the ranks that have completed a sync and are farthest; 0 if none has.
     """
 
     needs_sync: bool
@@ -55,39 +55,46 @@ def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | 
         HorovodInternalError: a rank was lost.
         StartError: whoever started the job is gone.
     """
+    return agree_at_boundary(was_told=was_told, added=added, commits=False)[0]
+
+
+def agree_at_boundary(
+    *, was_told: bool = False, added: bool = True, commits: bool
+) -> tuple[Change | None, bool]:
+    """As :func:`agree_on_changes`, and whether all save now: if one of them would."""
     worker = context.elastic_worker()
     if worker is not None:
         worker.check_store()
     newest = -1 if worker is None else worker.newest
     leaving = worker is not None and bool(worker.leaving)
-    mine = (newest, int(leaving), int(was_told), int(was_told and added))
+    mine = (newest, int(leaving), int(was_told), int(was_told and added), int(commits))
     newest, *flags = _maxima("elastic.changes", mine) if context.is_initialized() else mine
-    any_leaves, anybody_was_told, anybody_added = map(bool, flags)
+    any_leaves, anybody_was_told, anybody_added, anybody_commits = map(bool, flags)
     is_over = worker is not None and newest > worker.generation
     if not (is_over or any_leaves or anybody_was_told):
-        return None
+        return None, anybody_commits
     if worker is not None and (is_over or any_leaves):
         worker.expect_change()
     comes_anew = worker is not None and is_over and worker.has_newcomers(newest)
-    return Change(comes_anew or anybody_added)
+    return Change(comes_anew or anybody_added), anybody_commits
 
 
-def agree_on_round(*, needs_sync: bool, has_state: bool) -> Round:
+def agree_on_round(*, needs_sync: bool, has_state: bool, progress: int = 0) -> Round:
     """What the members of a new generation do first, the same on all; collective.
 
     Args:
         needs_sync: whether this rank needs the state of another one, or has gone back to an older.
         has_state: whether it has completed a sync.
+        progress: how far it is, from 0; who is farthest is the root.
 
     Raises:
         HorovodInternalError: a rank was lost.
     """
     group = context.global_group()
     rank, size = group.rank, group.size
-    anybody_needs_sync, best = _maxima(
-        "elastic.round", (int(needs_sync), size - rank if has_state else 0)
-    )
-    return Round(bool(anybody_needs_sync), size - best if best else 0)
+    mine = progress * (size + 1) + size - rank if has_state else 0
+    anybody_needs_sync, best = _maxima("elastic.round", (int(needs_sync), mine))
+    return Round(bool(anybody_needs_sync), size - best % (size + 1) if best else 0)
 
 
 def _maxima(name: str, values: Sequence[int]) -> list[int]:

@@ -50,7 +50,9 @@ def run_fn(
     @functools.wraps(func)
     def wrapper(state: StateT, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with leave_politely():
-            return _Rounds(state, reset, translating).run(lambda: func(state, *args, **kwargs))
+            return Rounds(state, reset, translating=translating).run(
+                lambda: func(state, *args, **kwargs)
+            )
 
     return wrapper
 
@@ -103,17 +105,27 @@ def _reset() -> None:
     context.init()
 
 
-class _Rounds:
-    """One call of the wrapped function, with all that it is repeated for."""
+class Rounds:
+    """What training is repeated for: one round after the other, with a change between two.
+
+    Args:
+        state: goes from round to round.
+        reset: leaves the job and joins it again.
+        progress: how far this rank is in the program, if all begin a round together where the
+            rank is that is farthest; otherwise the same number always.
+        translating: see :func:`run_fn`.
+    """
 
     def __init__(
         self,
         state: State,
-        reset: Callable[[], object],
-        translating: Callable[[], AbstractContextManager[object]],
+        reset: Callable[[], object] = _reset,
+        progress: Callable[[], int] = lambda: 0,
+        translating: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._state = state
         self._reset = reset
+        self._progress = progress
         self._translating = translating
         self._needs_sync = True
         self._has_state = False
@@ -124,22 +136,50 @@ class _Rounds:
 
     def run(self, train: Callable[[], T]) -> T:
         """Calls the function until it returns, or raises what no other round can heal."""
+        self.begin()
+        while True:
+            try:
+                with self._translating():
+                    return train()
+            except (HostsUpdatedInterrupt, HorovodInternalError) as error:
+                self.follow(error)
+
+    def begin(self) -> None:
+        """Begins the first round: all ranks have the same state."""
         self._sets = registered_sets()
+        self._until_all_agree()
+
+    def follow(self, error: HostsUpdatedInterrupt | HorovodInternalError) -> None:
+        """Goes from the round that an error has ended to the next one.
+
+        Raises:
+            HorovodInternalError: the error, if no other round can heal it.
+            StartError: there is no other round.
+            Dismissed: the job goes on without this worker.
+        """
+        self._note(error)
+        self._until_all_agree()
+
+    def _until_all_agree(self) -> None:
         while True:
             try:
                 with self._translating():
                     if self._cause is not None:
                         self._go_on()
                     self._synchronize()
-                    return train()
-            except HostsUpdatedInterrupt as interrupt:
-                self._needs_sync = self._needs_sync or not interrupt.skip_sync
-                self._cause = interrupt
-            except HorovodInternalError as error:
-                if not is_recoverable(error):
-                    raise
-                self._needs_sync = True
-                self._cause = error
+                return
+            except (HostsUpdatedInterrupt, HorovodInternalError) as error:
+                self._note(error)
+
+    def _note(self, error: HostsUpdatedInterrupt | HorovodInternalError) -> None:
+        """What must be done before the next round."""
+        if isinstance(error, HostsUpdatedInterrupt):
+            self._needs_sync = self._needs_sync or not error.skip_sync
+        elif is_recoverable(error):
+            self._needs_sync = True
+        else:
+            raise error
+        self._cause = error
 
     def _go_on(self) -> None:
         """From the round that has ended to the next one."""
@@ -183,8 +223,12 @@ class _Rounds:
             worker.fail(failure)
 
     def _synchronize(self) -> None:
-        agreed = agree_on_round(needs_sync=self._needs_sync, has_state=self._has_state)
+        agreed = agree_on_round(
+            needs_sync=self._needs_sync, has_state=self._has_state, progress=self._progress()
+        )
         if agreed.needs_sync:
+            # Until it has all of it, others that have it are the better root.
+            self._has_state = agreed.root == context.rank()
             self._state._sync_root = agreed.root
             self._state.sync()
         self._needs_sync = False

@@ -1,0 +1,177 @@
+"""The simple way of elastic training with PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+from horovod.errors import HorovodInternalError, UsageError
+from horovod.torch.elastic.state import TorchState
+from horovod.torch.optimizer import ReducingOptimizer
+from horovod.train.elastic import training
+from horovod.train.reduce_op import Average
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from horovod.train.elastic.ledger import Ledger, Share
+
+__all__ = ["Training"]
+
+
+class Training(training.Training):
+    """Makes a plain training script elastic: it goes on when ranks come or go.
+
+    The loops are those of any script. Between two batches, ranks come and leave without loss of a
+    step. If a rank is lost, the steps of ``optimizer`` do nothing from then on; the body of the
+    loop runs to its end, and at the next batch model, optimizer and all else given here go back to
+    the last commit, and so do the batches. **What is repeated** is the body of the loop, for the
+    steps since the last commit, and nothing else: the program is never sent back behind the
+    beginning of a loop. What else the body changes should be given to :meth:`track`, or bear to be
+    done again. A newcomer runs the program from its start, without the batches that are done.
+
+    Commits are in memory: at the beginning and the end of each loop and epoch, and
+    ``commit_every_s`` after the last one.
+
+    - Code between the loops runs once on each rank that was there. It must not communicate, as
+      ranks may pass it at different times: newcomers do, and the state they get undoes what they
+      changed there.
+    - What communicates in the body beside the optimizer, stands in ``with training.guard():``.
+    - One batch is one step of the optimizer.
+
+    Args:
+        model: a module, or anything with ``state_dict()``; further ones by keyword.
+        optimizer: a ``hvd.DistributedOptimizer``. With op=Average, ranks weigh as many samples as
+            they have.
+        commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
+            after each step.
+        kwargs: what else has a state, for example a learning rate scheduler; or plain values, which
+            :meth:`track` is for.
+
+    Raises:
+        UsageError: an optimizer is not distributed, or an argument is wrong.
+
+    Example:
+        >>> training = hvd.elastic.Training(model=model, optimizer=optimizer)
+        >>> for epoch in training.epochs(10):
+        ...     for inputs, targets in training.batches(dataset, batch_size=32):
+        ...         optimizer.zero_grad()
+        ...         loss_of(model(inputs), targets).backward()
+        ...         optimizer.step()
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        commit_every_s: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        self._optimizers: list[ReducingOptimizer] = []
+        self._weighs = False
+        for name, value in {**kwargs, "optimizer": optimizer}.items():
+            if isinstance(value, ReducingOptimizer):
+                self._optimizers.append(value)
+            elif isinstance(value, torch.optim.Optimizer):
+                raise UsageError(
+                    f"{name} averages no gradients: give what hvd.DistributedOptimizer returns"
+                )
+        super().__init__(TorchState(model, optimizer, **kwargs), commit_every_s)
+        for each in self._optimizers:
+            self._make_forgiving(each)
+
+    def _make_forgiving(self, optimizer: ReducingOptimizer) -> None:
+        """Lets an optimizer do nothing in a step in which a rank was lost."""
+        for name in ("step", "synchronize", "zero_grad"):
+            method = types.MethodType(self._forgiving(getattr(optimizer, name)), optimizer)
+            vars(optimizer)[name] = method
+        reducer = optimizer._reducer
+        if on_gradient := getattr(reducer, "on_gradient", None):
+            vars(reducer)["on_gradient"] = functools.partial(self._forgiving(on_gradient), reducer)
+
+    def _forgiving(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def forgiving(_: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._loss is None:
+                try:
+                    return method(*args, **kwargs)
+                except HorovodInternalError as error:
+                    self._lose(error)
+            return None
+
+        return forgiving
+
+    def _length_of(self, dataset: Any) -> int:
+        data = _data_of(dataset)
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise UsageError(
+                f"batches() of {type(data).__name__}: samples are counted by their place, so the "
+                "data set needs a length and an index"
+            )
+        return len(data)
+
+    def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
+        if batch_size is None and isinstance(dataset, DataLoader):
+            batch_size = dataset.batch_size
+        if batch_size is None or batch_size < 1:
+            raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
+        return batch_size
+
+    def _is_shuffled(self, dataset: Any) -> bool:
+        return not isinstance(dataset, DataLoader) or isinstance(dataset.sampler, RandomSampler)
+
+    def _read(
+        self, dataset: Any, ledger: Ledger, rank: int, size: int, batch_size: int
+    ) -> Iterator[tuple[Share, Any]]:
+        shares = ledger.shares(rank, size, batch_size)
+        options = _options_of(dataset) if isinstance(dataset, DataLoader) else {}
+        sampler = (list(share.indices) for share in ledger.shares(rank, size, batch_size))
+        loader = DataLoader(_data_of(dataset), batch_sampler=sampler, **options)
+        return zip(shares, loader, strict=True)
+
+    def _before_step(self, share: Share) -> None:
+        if share.is_full and not self._weighs:
+            return
+        self._weighs = not share.is_full
+        for optimizer in self._optimizers:
+            if optimizer.op == Average:
+                optimizer.set_weight(share.samples if self._weighs else None)
+
+
+class _Columns:
+    """Arrays of one length, as a data set of rows."""
+
+    def __init__(self, columns: tuple[Any, ...]) -> None:
+        if len({len(column) for column in columns}) != 1:
+            raise UsageError(f"arrays of {[len(column) for column in columns]} samples")
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return tuple(column[index] for column in self._columns)
+
+
+def _data_of(dataset: Any) -> Any:
+    if isinstance(dataset, DataLoader):
+        return dataset.dataset
+    if isinstance(dataset, tuple):
+        if all(isinstance(column, torch.Tensor) for column in dataset):
+            return TensorDataset(*dataset)
+        return _Columns(dataset)
+    return dataset
+
+
+def _options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What a loader was told that has nothing to do with the order of samples."""
+    names = (
+        "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator",
+        "multiprocessing_context", "prefetch_factor", "pin_memory_device",
+    )  # fmt: skip
+    return {name: getattr(loader, name) for name in names}

@@ -1,0 +1,262 @@
+"""The simple way of elastic training: loops that go on where the job is after every change.
+
+What may be repeated, and why nothing else must be: docs/decisions/0035.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from horovod import context
+from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, UsageError
+from horovod.train.elastic.changes import agree_at_boundary
+from horovod.train.elastic.leaving import leave_politely
+from horovod.train.elastic.ledger import Ledger
+from horovod.train.elastic.position import Position, Values
+from horovod.train.elastic.run import Rounds, is_recoverable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horovod.train.elastic.ledger import Share
+    from horovod.train.elastic.state import ObjectState
+
+
+class Training(ABC):
+    """Epochs and batches of a job whose ranks come and go; adapters say what a batch is.
+
+    Args:
+        state: of the model and all else; the training tracks in it where the program is.
+        commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
+            after each step.
+
+    Attributes:
+        values: what :meth:`track` was told.
+        samples: how many of the last batch count on this rank: all, or 0 if it has only samples of
+            other ranks.
+
+    Raises:
+        UsageError: the time is negative.
+    """
+
+    def __init__(self, state: ObjectState, commit_every_s: float = 10.0) -> None:
+        if commit_every_s < 0:
+            raise UsageError(f"commit_every_s={commit_every_s} is negative")
+        self.values = Values()
+        self.samples = 0
+        self._state = state
+        self._commit_every_s = commit_every_s
+        self._committed_at_s = time.monotonic()
+        self._position = Position()
+        state._track("training_values", self.values)
+        # Sent last: who has the position of another rank has all that belongs to it.
+        state._track("training_position", self._position)
+        self._rounds = Rounds(state, progress=lambda: self._position.progress)
+        self._has_begun = False
+        self._epoch = 0
+        self._loops = 0
+        # The loop that the program is in, or was in last.
+        self._running: object = None
+        # What was lost in the step that is being taken, if something was.
+        self._loss: HorovodInternalError | None = None
+
+    def epochs(self, number: int) -> Iterator[int]:
+        """The epochs that are left: 0 to ``number`` - 1 in a job that is new.
+
+        Raises:
+            StartError: ranks were lost, and there is no other generation of the job.
+            Dismissed: the job goes on without this worker, whose process ends with code 0.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(leave_politely())
+            self._begin()
+            while self._position.epoch < number:
+                self._epoch, self._loops, self._running = self._position.epoch, 0, None
+                yield self._epoch
+                has_gone_back = self._heal()
+                if self._position.epoch != self._epoch:
+                    # Others are ahead. What the end of this epoch has changed, they had before.
+                    self._state.restore()
+                elif not (has_gone_back and self._position.in_loop):
+                    self._position.next_epoch()
+                    self._save()
+
+    def batches(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool | None = None,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> Iterator[Any]:
+        """This rank's batches of what is left of the epoch.
+
+        Each sample of an epoch is in one batch of one rank, whichever ranks there are. At the end
+        some ranks may have fewer samples than others, and their gradients weigh less; a rank for
+        which none is left gets samples of others, and its gradients have no weight.
+
+        Args:
+            dataset: the same on all ranks.
+            batch_size: samples per rank.
+            shuffle: whether each epoch has an order of its own; True by default.
+            seed: of the orders, the same on all ranks.
+            name: of this loop in the epoch, the same on all ranks; None counts them.
+
+        Raises:
+            UsageError: an argument is wrong.
+            StartError, Dismissed: see :meth:`epochs`.
+        """
+        self._begin()
+        self._heal()
+        loop = name or f"loop {self._loops}"
+        self._loops += 1
+        size = self._batch_size_of(dataset, batch_size)
+        shuffled = self._is_shuffled(dataset) if shuffle is None else shuffle
+        ledger = Ledger(self._length_of(dataset), shuffle=shuffled, seed=seed)
+        ledger.begin(self._epoch)
+        if self._enter(loop, ledger):
+            yield from self._loop(loop, dataset, ledger, size)
+
+    def track(self, **values: Any) -> Values:
+        """Values of the program that go back to the last commit when training does.
+
+        After a change that sends the state, all ranks have those of the rank that sends it, so
+        they are right where they are the same on all ranks.
+
+        Args:
+            values: names and first values; those that are there already stay.
+
+        Returns:
+            An object with these attributes: ``values.loss += loss.item()``.
+        """
+        for name, value in values.items():
+            if name not in vars(self.values):
+                setattr(self.values, name, value)
+        return self.values
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """A context that ends silently if a rank is lost inside; training then goes back.
+
+        Put what communicates in the body of a loop into it, except steps of the optimizer.
+        """
+        try:
+            yield
+        except HorovodInternalError as error:
+            self._lose(error)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._rounds.begin()
+            self._save()
+            self._has_begun = True
+
+    def _lose(self, error: HorovodInternalError) -> None:
+        """Remembers that this step cannot be finished; raises what no round can heal."""
+        if not is_recoverable(error):
+            raise error
+        self._loss = self._loss or error
+
+    def _heal(self) -> bool:
+        """Follows a change outside of the steps, if there was one."""
+        if self._loss is None:
+            return False
+        self._follow(self._loss)
+        return True
+
+    def _follow(self, error: HorovodInternalError | HostsUpdatedInterrupt) -> None:
+        self._rounds.follow(error)
+        self._loss = None
+        self._committed_at_s = time.monotonic()
+
+    def _save(self) -> None:
+        self._state.save()
+        self._committed_at_s = time.monotonic()
+
+    def _enter(self, loop: str, ledger: Ledger) -> bool:
+        """Comes to a loop; returns whether something is left of it."""
+        position = self._position
+        if position.epoch != self._epoch:
+            return False
+        if position.has_begun(loop):
+            # Others were here before. What the program has changed on its way is in their state.
+            self._state.restore()
+            return not position.is_over(loop)
+        position.begin(loop)
+        if not ledger.length:
+            position.end(loop)
+        self._save()
+        return not position.is_over(loop)
+
+    def _loop(self, loop: str, dataset: Any, ledger: Ledger, batch_size: int) -> Iterator[Any]:
+        position = self._position
+        running = self._running = object()
+        try:
+            while position.epoch == self._epoch and not position.is_over(loop):
+                ledger.consumed = position.consumed(loop)
+                ranks = context.rank(), context.size()
+                for share, batch in self._read(dataset, ledger, *ranks, batch_size):
+                    self.samples = share.samples
+                    self._before_step(share)
+                    yield batch
+                    if self._running is not running:
+                        raise UsageError("batches() inside of a loop over other batches()")
+                    if not self._after_step(loop, share.consumed, ledger.length):
+                        break
+        except GeneratorExit:
+            if self._running is running:
+                self._leave(loop)
+            raise
+
+    def _after_step(self, loop: str, consumed: int, length: int) -> bool:
+        """Comes to the end of a step; returns whether the next one is as was planned."""
+        try:
+            if self._loss is not None:
+                raise self._loss
+            self._position.advance(loop, consumed)
+            is_last = consumed == length
+            is_old = time.monotonic() - self._committed_at_s >= self._commit_every_s
+            change, commits = agree_at_boundary(commits=is_last or is_old)
+            if is_last:
+                self._position.end(loop)
+            if commits:
+                self._save()
+            if change is None:
+                return True
+            raise HostsUpdatedInterrupt(not change.needs_sync)
+        except (HostsUpdatedInterrupt, HorovodInternalError) as error:
+            self._follow(error)
+            return False
+
+    def _leave(self, loop: str) -> None:
+        """The program breaks out of a loop."""
+        position = self._position
+        if self._loss is None and position.epoch == self._epoch and not position.is_over(loop):
+            position.end(loop)
+            self._save()
+
+    @abstractmethod
+    def _length_of(self, dataset: Any) -> int:
+        """The number of samples."""
+
+    @abstractmethod
+    def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
+        """The number of samples per rank and step."""
+
+    def _is_shuffled(self, dataset: Any) -> bool:
+        """Whether each epoch has an order of its own if nothing was said."""
+        return True
+
+    @abstractmethod
+    def _read(
+        self, dataset: Any, ledger: Ledger, rank: int, size: int, batch_size: int
+    ) -> Iterator[tuple[Share, Any]]:
+        """The batches of a rank, in the order of the ledger; may read ahead."""
+
+    @abstractmethod
+    def _before_step(self, share: Share) -> None:
+        """Prepares the step of a batch that is handed out next."""

@@ -1,0 +1,304 @@
+"""The simple way of elastic training, with workers that are threads and come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from elastic_threads import PATIENCE_S, Died, elastic_threads
+from torch.utils.data import DataLoader, IterableDataset
+
+import horovod.torch as hvd
+from horovod.errors import MismatchError, PeerLostError, UsageError
+from horovod.train.elastic.ledger import order_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LENGTH, BATCH_SIZE, EPOCHS = 31, 2, 3
+F64 = torch.float64
+
+
+class Counts(torch.nn.Module):
+    """Its parameters count how often a step has used each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = torch.nn.Parameter(torch.zeros(LENGTH, dtype=F64))
+
+
+def count(happens: Callable[[int, int], None], **options: Any) -> tuple[list[float], list[int]]:
+    """Trains; returns how often each sample was used, and the sizes of all steps that count."""
+    model = Counts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Sum)
+    training = hvd.elastic.Training(model=model, optimizer=optimizer, **options)
+    values = training.track(sizes=[])
+    for epoch in training.epochs(EPOCHS):
+        for step, indices in enumerate(training.batches(range(LENGTH), BATCH_SIZE)):
+            happens(epoch, step)
+            optimizer.zero_grad()
+            (-model.times[indices]).sum().mul(float(training.samples > 0)).backward()
+            optimizer.step()
+            values.sizes.append(hvd.size())
+    return model.times.tolist(), values.sizes
+
+
+def is_first_generation() -> bool:
+    return hvd.elastic.generation() == 0
+
+
+def test_one_rank_sees_each_sample_once() -> None:
+    hvd.init()
+    times, sizes = count(lambda epoch, step: None)
+    hvd.shutdown()
+    assert times == [EPOCHS] * LENGTH
+    assert sizes == [1] * (EPOCHS * 16)
+
+
+@pytest.mark.parametrize("commit_every_s", [0.0, 3600.0])
+def test_a_newcomer_takes_its_part_of_the_rest(commit_every_s: float) -> None:
+    def happens(epoch: int, step: int) -> None:
+        if is_first_generation() and (epoch, step) == (1, 2):
+            fleet.await_generation(1)
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(lambda: count(happens, commit_every_s=commit_every_s), 2)
+        fleet.begin([0, 1])
+        fleet.await_waiting(2)
+        workers += fleet.start(lambda: count(happens, commit_every_s=commit_every_s))
+        fleet.begin([0, 1, 2])
+        results = [worker.result(PATIENCE_S) for worker in workers]
+    for times, sizes in results:
+        assert times == [EPOCHS] * LENGTH
+        # 3 steps of 4 samples, then the other 19 by 6; then 31 by 6.
+        assert sizes == [2] * (8 + 3) + [3] * (4 + 6)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 5), (1, 0), (1, 3)])
+@pytest.mark.parametrize("commit_every_s", [0.0, 3600.0])
+def test_a_loss_repeats_the_steps_since_the_commit(
+    at: tuple[int, int], commit_every_s: float
+) -> None:
+    def happens(epoch: int, step: int) -> None:
+        if is_first_generation() and (epoch, step) == at and hvd.rank() == 0:
+            raise Died
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(lambda: count(happens, commit_every_s=commit_every_s), 3)
+        fleet.begin([0, 1, 2])
+        with pytest.raises(Died):
+            workers[0].result(PATIENCE_S)
+        fleet.begin([1, 2])
+        results = [worker.result(PATIENCE_S) for worker in workers[1:]]
+    epoch, step = at
+    kept = epoch * 6 + (0 if commit_every_s else step)
+    left = LENGTH - (0 if commit_every_s else 6 * step)
+    for times, sizes in results:
+        assert times == [EPOCHS] * LENGTH
+        assert sizes == [3] * kept + [2] * (-(-left // 4) + (EPOCHS - epoch - 1) * 8)
+
+
+def test_losses_and_newcomers_one_after_the_other() -> None:
+    def happens(epoch: int, step: int) -> None:
+        generation = hvd.elastic.generation()
+        if generation == 0 and (epoch, step) == (0, 3) and hvd.rank() == 2:
+            raise Died
+        if generation == 1 and epoch == 1 and step == 1:
+            fleet.await_generation(2)
+        if generation == 2 and epoch == 2 and hvd.rank() == 0:
+            raise Died
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(lambda: count(happens, commit_every_s=0.0), 3)
+        fleet.begin([0, 1, 2])
+        with pytest.raises(Died):
+            workers[2].result(PATIENCE_S)
+        fleet.begin([0, 1])
+        fleet.await_waiting(2)
+        workers += fleet.start(lambda: count(happens, commit_every_s=0.0), 2)
+        fleet.begin([0, 1, 3, 4])
+        with pytest.raises(Died):
+            workers[0].result(PATIENCE_S)
+        fleet.begin([1, 3, 4])
+        results = [workers[slot].result(PATIENCE_S) for slot in (1, 3, 4)]
+    assert all(times == [EPOCHS] * LENGTH for times, _ in results)
+    assert len({tuple(sizes) for _, sizes in results}) == 1
+    assert set(results[0][1]) == {2, 3, 4}
+
+
+INPUTS = torch.randn(LENGTH, 3, dtype=F64, generator=torch.Generator().manual_seed(1))
+TARGETS = INPUTS.sum(1, keepdim=True) + 1
+
+
+def new_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(7)
+    model = torch.nn.Linear(3, 1, dtype=F64)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_the_weights_are_those_of_one_process() -> None:
+    """The gradient of a step is the mean over its samples, however many a rank has of them."""
+
+    def train() -> tuple[list[float], list[int]]:
+        model, optimizer = new_model()
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        training = hvd.elastic.Training(model=model, optimizer=optimizer, commit_every_s=0)
+        values = training.track(sizes=[])
+        for epoch in training.epochs(EPOCHS):
+            for step, (x, y) in enumerate(training.batches((INPUTS, TARGETS), BATCH_SIZE)):
+                if is_first_generation() and (epoch, step, hvd.rank()) == (1, 3, 1):
+                    raise Died
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+                values.sizes.append(hvd.size())
+        return [*model.weight.flatten().tolist(), *model.bias.tolist()], values.sizes
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(train, 4)
+        fleet.begin([0, 1, 2, 3])
+        with pytest.raises(Died):
+            workers[1].result(PATIENCE_S)
+        fleet.begin([0, 2, 3])
+        results = [workers[slot].result(PATIENCE_S) for slot in (0, 2, 3)]
+    assert results[0] == results[1] == results[2]
+    weights, sizes = results[0]
+    model, optimizer = new_model()
+    steps = iter(sizes)
+    for epoch in range(EPOCHS):
+        order, first = order_of(LENGTH, epoch), 0
+        while first < LENGTH:
+            after = min(first + next(steps) * BATCH_SIZE, LENGTH)
+            samples = list(order[first:after])
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(INPUTS[samples]), TARGETS[samples]).backward()
+            optimizer.step()
+            first = after
+    assert next(steps, None) is None
+    expected = [*model.weight.flatten().tolist(), *model.bias.tolist()]
+    assert weights == pytest.approx(expected, rel=1e-12)
+
+
+def test_code_between_loops_runs_once_for_the_state() -> None:
+    """A scheduler that steps at the end of an epoch, and a loop behind another one."""
+
+    def train() -> tuple[int, int, list[tuple[str, int]]]:
+        model, optimizer = new_model()
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        training = hvd.elastic.Training(model=model, optimizer=optimizer, scheduler=scheduler)
+        values = training.track(between=0, batches=[])
+        for epoch in training.epochs(EPOCHS):
+            for x, y in training.batches((INPUTS, TARGETS), 4):
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+                values.batches.append(("train", epoch))
+            values.between += 1
+            for step, _ in enumerate(training.batches((INPUTS,), 4, shuffle=False)):
+                if is_first_generation() and (epoch, step) == (1, 1):
+                    if hvd.rank() == 0:
+                        raise Died
+                    with training.guard():
+                        hvd.allreduce(torch.ones(1), name="of the body")
+                values.batches.append(("test", epoch))
+            scheduler.step()
+        return scheduler.last_epoch, values.between, values.batches
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(train, 2)
+        fleet.begin([0, 1])
+        with pytest.raises(Died):
+            workers[0].result(PATIENCE_S)
+        workers += fleet.start(train)
+        fleet.begin([1, 2])
+        results = [worker.result(PATIENCE_S) for worker in workers[1:]]
+    steps = [
+        (loop, epoch) for epoch in range(EPOCHS) for loop in ("train", "test") for _ in range(4)
+    ]
+    assert results == [(EPOCHS, EPOCHS, steps)] * 2
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def test_a_program_may_break_out_of_a_loop(alone: None) -> None:
+    training = hvd.elastic.Training()
+    seen = []
+    for epoch in training.epochs(2):
+        batches = training.batches(range(8), 2, shuffle=False)
+        for batch in batches:
+            seen.append((epoch, batch.tolist()))
+            if len(seen) % 2 == 0:
+                break
+    assert seen == [(0, [0, 1]), (0, [2, 3]), (1, [0, 1]), (1, [2, 3])]
+
+
+def test_what_was_read_ahead_does_not_count(alone: None) -> None:
+    training = hvd.elastic.Training()
+    loader = DataLoader(range(12), batch_size=2, num_workers=1, prefetch_factor=4)
+    seen: list[list[int]] = []
+    for batch in training.batches(loader):
+        seen.append(batch.tolist())
+        if len(seen) == 3:
+            with training.guard():
+                raise PeerLostError("a rank was lost")
+    # Back to the commit at the beginning of the loop.
+    firsts = [[number, number + 1] for number in range(0, 12, 2)]
+    assert seen == firsts[:3] + firsts
+
+
+def test_errors_of_the_program_go_out(alone: None) -> None:
+    training = hvd.elastic.Training()
+    with pytest.raises(MismatchError), training.guard():
+        raise MismatchError("shapes")
+    with pytest.raises(AttributeError, match="track"):
+        _ = training.values.loss
+
+
+def test_data_sets_of_many_kinds(alone: None) -> None:
+    training = hvd.elastic.Training()
+    numbers = np.arange(4.0)
+    for data in (list(range(4)), torch.arange(4), numbers, DataLoader(range(4), batch_size=1)):
+        (first, *rest) = list(training.batches(data, 3, shuffle=False))
+        assert first.tolist() == [0, 1, 2]
+        assert rest[0].tolist() == [3]
+    ((column, names),) = training.batches((numbers, ["a", "b", "c", "d"]), 4, shuffle=False)
+    assert (column.tolist(), names) == ([0.0, 1.0, 2.0, 3.0], ("a", "b", "c", "d"))
+    assert list(training.batches([], 2)) == []
+
+
+def test_a_loop_inside_of_another_one_is_an_error(alone: None) -> None:
+    training = hvd.elastic.Training()
+    outer = training.batches(range(4), 2)
+    next(outer)
+    assert len(list(training.batches(range(4), 2))) == 2
+    with pytest.raises(UsageError, match="inside of a loop"):
+        next(outer)
+
+
+def test_wrong_arguments_say_so(alone: None) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(UsageError, match="negative"):
+        hvd.elastic.Training(commit_every_s=-1)
+    _, optimizer = new_model()
+    with pytest.raises(UsageError, match="optimizer averages no gradients"):
+        hvd.elastic.Training(optimizer=optimizer)
+    training = hvd.elastic.Training()
+    for wrong in (Stream(), iter([1])):
+        with pytest.raises(UsageError, match="length and an index"):
+            next(training.batches(wrong, 2))
+    with pytest.raises(UsageError, match="batch_size=None"):
+        next(training.batches([1, 2]))
+    with pytest.raises(UsageError, match="of \\[2, 1\\] samples"):
+        next(training.batches(([1, 2], [1]), 2))
