@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 
 # Forks processes that have imported everything, which takes most of their time.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tensorflow_elastic_worker"])
+PROCESSES.set_forkserver_preload(["keras", "horovod.tensorflow.keras"])
 
 
 def work(environ: dict[str, str], mode: str, pipe: Any) -> None:

@@ -67,6 +67,7 @@ class At(tf.keras.callbacks.Callback):
         self.batches = batches
         self.act = act
         self.lengths: list[int] = []
+        self.num_fits = 0
 
     # Keras 2 asks for these.
     def _implements_train_batch_hooks(self) -> bool:
@@ -77,6 +78,9 @@ class At(tf.keras.callbacks.Callback):
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.num_fits += 1
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.lengths.append(0)
@@ -144,6 +148,7 @@ def test_no_batch_is_trained_twice_or_left_out(any_keras: Any, order: str) -> No
         before, after = (at - 1) // STEPS, EPOCHS - 1 - (at - 1) // STEPS
         expected = [STEPS] * before + interrupted + [STEPS] * after
         assert watcher.lengths == expected
+        assert watcher.num_fits == (1 if at == STEPS * EPOCHS else 2)
 
 
 def test_data_of_all_kinds_go_on_after_a_short_epoch(any_keras: Any) -> None:

@@ -62,10 +62,7 @@ class VariablesHandler(StateHandler):
         shared = _behind(self._shared(self.value))
         values = read(shared, session)
         send(shared, values, self.root)
-        own = _behind(self._own(self.value))
-        pairs = list(zip(shared, values, strict=True))
-        write(pairs, session)
-        self._saved = pairs + list(zip(own, read(own, session), strict=True))
+        write(zip(shared, values, strict=True), session)
 
     def _save_if_initialized(self) -> None:
         """In a graph a state may be made before there are values."""

@@ -20,7 +20,7 @@ from horovod.context import generation
 from horovod.errors import HostsUpdatedInterrupt
 from horovod.tensorflow.elastic import TensorFlowKerasState, run
 from horovod.tensorflow.keras.callback import TrainingCallback
-from horovod.tensorflow.keras.epoch_end import ShortEpoch
+from horovod.tensorflow.keras.epoch_end import ShortEpoch, stops_training
 from horovod.train.elastic.state import ObjectState, State
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class CommitStateCallback(TrainingCallback):
     """Commits the state every few batches, and at the end of each epoch.
 
     It may stand before or after the callbacks that update the state: what they note is always in
-    the commit. If the job changes at the last batch of an epoch, that epoch ends first.
+    the commit. If the job changes at the last batch of an epoch, that epoch ends first; at the end of
+    the last epoch, the training just ends.
 
     Args:
         state: to commit.
@@ -102,6 +103,7 @@ class CommitStateCallback(TrainingCallback):
         self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
+        self._put_off: HostsUpdatedInterrupt | None = None
 
     def commit(self) -> None:
         """Commits the state; for subclasses that do more.
@@ -115,6 +117,7 @@ class CommitStateCallback(TrainingCallback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins to count."""
         self.batches_remaining = self.batches_per_commit
+        self._put_off = None
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commits after every few batches."""
@@ -126,16 +129,23 @@ class CommitStateCallback(TrainingCallback):
             each.note_batch(batch)
         try:
             self.commit()
-        except HostsUpdatedInterrupt:
-            # The commit at the end of the epoch finds the same change.
+        except HostsUpdatedInterrupt as interrupt:
             if batch + 1 != (self.params or {}).get("steps"):
                 raise
+            self._put_off = interrupt
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Commits, so that training goes on with the next epoch."""
         for each in _noting(self.state, self.params):
             each.note_epoch(epoch)
-        self.commit()
+        interrupt, self._put_off = self._put_off, None
+        try:
+            self.commit()
+        except HostsUpdatedInterrupt as newer:
+            interrupt = newer
+        is_last = epoch + 1 == (self.params or {}).get("epochs") or stops_training(self.model)
+        if interrupt is not None and not is_last:  # to begin again would train nothing, or too much
+            raise interrupt
 
 
 class UpdateBatchStateCallback(_StateCallback):

@@ -13,6 +13,12 @@ class _EpochHasEnded:
         return True
 
 
+def stops_training(model: Any) -> bool:
+    """Whether the training ends after this epoch, and not only the epoch."""
+    stop = getattr(model, "stop_training", False)
+    return bool(stop) and not isinstance(stop, _EpochHasEnded)
+
+
 class ShortEpoch:
     """An epoch some batches of which have ended before, in an earlier call of ``fit``.
 
