@@ -148,6 +148,7 @@ def work() -> None:
     tell(joined=True)
     die_at("start")
     state = make_state()
+    tell(made=True)
     try:
         last = train(state)
     except MismatchError as error:

@@ -13,7 +13,7 @@ from horovod.torch.devices import hand_over
 from horovod.torch.tensors import dense
 from horovod.train.optimizer_options import reduces
 from horovod.train.parameter_names import NameSuffix
-from horovod.train.process_set import group_of
+from horovod.train.process_set import check_usable, group_of
 from horovod.train.waiting import wait_for_all
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class DeltaReducer:
         self._settings = settings
         self._ever_trained: set[torch.Tensor] = set()
         self._suffix = NameSuffix(names.values())
-        group_of(settings.process_set)  # which says what is wrong with it
+        check_usable(settings.process_set)
         self._first_name = min(names.values())
 
     def reduce(self, params: Iterable[torch.Tensor]) -> None:

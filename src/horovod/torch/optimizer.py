@@ -21,7 +21,7 @@ from horovod.train.gradient_reducer import ReducerSettings
 from horovod.train.gradients import check_passes
 from horovod.train.optimizer_options import checked_reduction, groups_asked_for
 from horovod.train.parameter_names import make_groups, name_parameters
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Adasum, Average
 from horovod.train.weights import check_weighting
 
@@ -336,7 +336,7 @@ def DistributedOptimizer(
         deltas = DeltaReducer(settings, names, backward_passes_per_step)
         return cast("OptimizerT", _wrap(optimizer, DeltaOptimizer, deltas, settings))
     trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
-    members = make_groups(trainable, names, groups, group_of(process_set), site, torch.Tensor)
+    members = make_groups(trainable, names, groups, process_set, site, torch.Tensor)
     reducer = GradientReducer(settings, names, members, backward_passes_per_step)
     return cast("OptimizerT", _wrap(optimizer, ReducingOptimizer, reducer, settings))
 

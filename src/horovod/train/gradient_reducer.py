@@ -20,7 +20,7 @@ from horovod.train.gradient_layouts import LayoutAgreement
 from horovod.train.gradients import GradientSchedule
 from horovod.train.optimizer_options import reduces
 from horovod.train.parameter_names import NameSuffix
-from horovod.train.process_set import ProcessSet, group_of
+from horovod.train.process_set import ProcessSet, check_usable, group_of
 from horovod.train.same_parameters import PendingParameterCheck
 from horovod.train.weights import GradientWeight, WeightSource, check_weighting
 
@@ -144,7 +144,7 @@ class GradientReducer(ABC, Generic[P, B]):
         # Optimizers over parameters of equal names may be in flight at the same time.
         self._suffix = NameSuffix(names.values())
         self._first_name = min(names.values())
-        self._bind()
+        check_usable(settings.process_set)
         for members in groups:
             self._watch(members)
         self._described = [self._describe(name, param) for param, name in self._watched.items()]
@@ -262,7 +262,8 @@ class GradientReducer(ABC, Generic[P, B]):
         self._left_dense.clear()
         self._held.clear()
         self._weight.begin_step()
-        self._layouts.begin_step()
+        if self._group is not None:
+            self._layouts.begin_step()
         self._schedule.reset()
         if self._buckets is not None:
             self._buckets.follow_memory()

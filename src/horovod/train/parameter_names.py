@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horovod import context
 from horovod.errors import UsageError
 from horovod.train import objects
 from horovod.train.gradients import split_list
 from horovod.train.numbering import JobNumber, NameNumbers
+from horovod.train.process_set import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from horovod.group import Group
+    from horovod.train.process_set import ProcessSet
 
 P = TypeVar("P", bound=Hashable)
 
@@ -84,7 +87,7 @@ def make_groups(
     trainable: Sequence[P],
     names: dict[P, str],
     groups: int | Sequence[Sequence[P]] | None,
-    process_group: Group,
+    process_set: ProcessSet,
     call_site: str,
     kind: type[P],
 ) -> list[list[P]]:
@@ -95,7 +98,8 @@ def make_groups(
         names: of the parameters.
         groups: how many groups of consecutive parameters, or the members of each group; None
             reduces each parameter by itself.
-        process_group: the ranks; with a number of groups they agree on the order of rank 0.
+        process_set: the ranks; with a number of groups they agree on the order of rank 0, unless
+            training is elastic: a newcomer makes its groups when no other rank does.
         call_site: ``file:line`` of the caller.
         kind: the class of parameters.
 
@@ -108,7 +112,9 @@ def make_groups(
     if isinstance(groups, int):
         if groups <= 0:
             raise UsageError(f"groups={groups} must be positive")
-        ordered = _in_order_of_first(trainable, names, process_group, call_site)
+        if context.elastic_worker() is not None:
+            return [part for part in split_list(list(trainable), groups) if part]
+        ordered = _in_order_of_first(trainable, names, group_of(process_set), call_site)
         return [part for part in split_list(ordered, groups) if part]
     listed = _listed_groups(groups, kind)
     wanted = set(trainable)

@@ -257,6 +257,16 @@ def group_of(process_set: ProcessSet) -> Group:
     return _checked(process_set).group()
 
 
+def check_usable(process_set: ProcessSet) -> None:
+    """Fails as :func:`group_of` does, without holding up a newcomer that has no real place yet.
+
+    Raises:
+        UsageError, NotInitializedError: see :func:`group_of`.
+    """
+    if process_set is not global_process_set or not context.is_initialized():
+        group_of(process_set)
+
+
 def _checked(process_set: object) -> ProcessSet:
     if not isinstance(process_set, ProcessSet):
         raise UsageError(f"process_set={process_set!r} is not a hvd.ProcessSet")
