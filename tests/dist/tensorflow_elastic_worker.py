@@ -1,7 +1,7 @@
 """A worker of an elastic job that trains with TensorFlow; run by test_tensorflow_elastic.py.
 
-Arguments of main: its environment, "fit" or "function", and a pipe, through which it tells what
-happens. It ends some batches after the third generation has begun.
+Arguments of main: its environment, "fit", "function" or "session", and a pipe, through which it
+tells what happens. It ends some batches after the third generation has begun.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
-from horovod.tensorflow import DistributedGradientTape
+from horovod.tensorflow import DistributedGradientTape, DistributedOptimizer
+from horovod.tensorflow.elastic import TensorFlowState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from multiprocessing.connection import Connection
+
+v1 = tf.compat.v1
 
 LAST_GENERATION = 2
 STEPS = 20
@@ -38,10 +41,14 @@ def tell(**report: Any) -> None:
 
 
 def digest(state: Any) -> str:
-    """Tells models and optimizers apart that differ in one bit."""
+    """Tells variables apart that differ in one bit."""
+    if isinstance(state, TensorFlowState):
+        values = state.session.run(state.variables)
+    else:
+        values = [each.numpy() for each in [*state.model.weights, *state.optimizer.variables]]
     hashed = hashlib.sha256()
-    for variable in [*state.model.weights, *state.optimizer.variables]:
-        hashed.update(np.asarray(variable.numpy()).tobytes())
+    for value in values:
+        hashed.update(np.asarray(value).tobytes())
     return hashed.hexdigest()[:16]
 
 
@@ -115,9 +122,10 @@ class Loop:
         self.step = step
 
     def train(self, state: Any) -> None:
+        """Trains until the last generation has taken some steps."""
         generator = np.random.default_rng(hvd.rank())
         for done in range(MOST_EPOCHS):
-            self.step(tf.constant(generator.normal(size=(2, 4)), tf.float32))
+            self.step(generator.normal(size=(2, 4)).astype(np.float32))
             state.batch += 1
             if done == SAYS_THAT_IT_TRAINS and hvd.elastic.generation() < LAST_GENERATION:
                 tell(trains=state.batch)
@@ -126,11 +134,33 @@ class Loop:
             state.commit()
 
 
+class SessionLoop(Loop):
+    """The same in a graph of version 1, which is finalized."""
+
+    def __init__(self) -> None:
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, (2, 4))
+            weights = v1.get_variable("weights", (4, 1), initializer=v1.random_normal_initializer())
+            loss = tf.reduce_mean(tf.square(x @ weights - tf.reduce_sum(x, 1, keepdims=True)))
+            optimizer = DistributedOptimizer(v1.train.MomentumOptimizer(0.01, 0.9))
+            step = optimizer.minimize(loss)
+            start = v1.global_variables_initializer()
+            graph.finalize()
+            session = v1.Session(graph=graph)
+            session.run(start)
+            self.state = TensorFlowState(session=session, epoch=0, batch=0)
+        self.step = lambda value: session.run(step, {x: value})
+
+
 def work(mode: str) -> None:
     """What a script does."""
     hvd.init()
-    state = make_state(mode)
-    train_on = fit if mode == "fit" else Loop(state).train
+    if mode == "session":
+        loop = SessionLoop()
+        state, train_on = loop.state, loop.train
+    else:
+        state = make_state(mode)
+        train_on = fit if mode == "fit" else Loop(state).train
 
     @hvd.elastic.run
     def train(state: Any) -> None:

@@ -103,7 +103,7 @@ def fleet() -> Iterator[Fleet]:
                 process.close()
 
 
-@pytest.mark.parametrize("mode", ["fit", "function"])
+@pytest.mark.parametrize("mode", ["fit", "function", "session"])
 def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> None:
     first, *survivors = fleet.start(3, mode)
     assert fleet.begin([first, *survivors])[0]["begins"] == (0, 0)

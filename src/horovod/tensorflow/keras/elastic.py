@@ -90,8 +90,8 @@ class CommitStateCallback(TrainingCallback):
     """Commits the state every few batches, and at the end of each epoch.
 
     It may stand before or after the callbacks that update the state: what they note is always in
-    the commit. If the job changes at the last batch of an epoch, that epoch ends first; at the end of
-    the last epoch, the training just ends.
+    the commit. If the job changes at the last batch of an epoch, that epoch ends first; at the end
+    of the last epoch, the training just ends.
 
     Args:
         state: to commit.
