@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # What says of a process where it is in a job; this one may be a rank itself.
-_OF_A_RANK = ("RANK", "SIZE", "HOSTNAME", "GENERATION", "RENDEZVOUS", "GLOO", "SECRET")
+_OF_A_RANK = (
+    *("RANK", "SIZE", "HOSTNAME", "GENERATION", "RENDEZVOUS", "GLOO", "SECRET"),
+    *("ELASTIC", "WORKER"),
+)
 
 
 def settings_environment() -> dict[str, str]:
