@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import queue
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from horovod.common.elastic import ObjectState
 from horovod.errors import StartError, UsageError
 from horovod.job import Assignment, Worker
 from horovod.job.job import Job, open_job
+from horovod.job.records import EventKind
 from horovod.train import objects
+from horovod.train.elastic.leaving import leave_politely
 from horovod.train.elastic.run import run
 from horovod.train.process_set import ProcessSet, add_process_set
 
@@ -221,3 +224,32 @@ def test_workers_end_when_nobody_leads_the_job_any_more(fleet: Fleet) -> None:
     errors = [worker.exception(PATIENCE_S) for worker in workers]
     assert all(isinstance(error, StartError) for error in errors)
     assert any("whoever started its job is gone" in str(error) for error in errors)
+
+
+def test_sigterm_asks_to_leave_but_ends_children(fleet: Fleet) -> None:
+    other = fleet.start(0, lambda: trained_until(1))
+    fleet.begin(1)
+    told = Assignment(fleet.job.where, None, "mine", "a", slot=1, elastic=True)
+    own = context.Context()
+    with own.use():
+        context.init(job=told)  # a newcomer, which holds up nobody
+        with leave_politely():
+            pid = os.fork()
+            if pid == 0:  # as a process that loads data
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+            os.kill(os.getpid(), signal.SIGTERM)
+            worker = context.elastic_worker()
+            assert worker is not None
+            assert worker.leaving == "SIGTERM"
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        while (event := fleet.job.next_event(PATIENCE_S)) is not None:
+            if event.kind is EventKind.LEAVING:
+                break
+        assert event is not None
+        assert event.worker.identity == "mine"
+        own.shutdown()
+        own.part()
+    fleet.job.begin_generation()
+    assert other.result(PATIENCE_S) >= 1
