@@ -75,6 +75,7 @@ class World:
     verdict: Outcome | None = None
     lives_on: bool = True
     says_running: bool = True
+    has_run: bool = False
 
     def __post_init__(self) -> None:
         self.policy = ElasticJob(self.rules)
@@ -102,14 +103,18 @@ class World:
         """Somebody has to do something, or there is a deadline."""
         if isinstance(self.state, Over) or events.Abandon() in self.done:
             return
+        # Nobody knows that a worker is stopped until others have to wait for it.
+        broken = isinstance(self.state, Going) and self.state.facts.broken_s is not None
+        waits = broken and any(each.stage == "waiting" for each in self.workers.values())
         can_act = any(
-            not each.stopped and each.stage in ("loading", "connecting", "training", "broken")
+            each.stage in ("loading", "connecting", "training", "broken", "left")
+            and not (each.stopped and waits)
             for each in self.workers.values()
         )
         starts = "starting" in self.agents.values()
         ends = self.told_end or any(each.told for each in self.workers.values())
         assert self.state.deadline_s is not None or can_act or starts or ends, (
-            f"nothing can happen any more: {self.state}"
+            f"nothing can happen any more: {self.workers} {self.reasons[-5:]} {self.state}"
         )
 
     # -- what the job tells
@@ -167,8 +172,8 @@ class World:
             assert members[0] in trained, "rank 0 knows nothing"
             assert membership.members[0].since == min(each.since for each in membership.members)
         else:
-            assert not any(each.trained >= 0 for each in self.workers.values() if not each.told)
-        if last is not None:
+            assert not self.has_run, "nobody knows what was trained"
+        if last is not None and self.says_running:
             self._check_one_plan_at_a_time(last)
         self.memberships.append(membership)
         for member in members:
@@ -244,6 +249,12 @@ class World:
             if is_peer and each.stage in ("connecting", "training"):
                 each.stage = "broken"
 
+    def time_out(self) -> None:
+        """Whoever waits for a worker that does nothing any more gives up at last."""
+        for each in list(self.workers.values()):
+            if each.stopped:
+                self._break_peers(each)
+
     def reset(self, number: int, text: str = "rank 1 was lost") -> list[Command]:
         """A worker whose generation is broken gives it up; its peers will have to."""
         worker = self.workers[number]
@@ -299,6 +310,7 @@ class World:
             if self.says_running and each.number in self.workers:
                 generation = newest.generation
                 self.feed(elastic.WorkerRunning(self.now_s, each.identity, generation, 0.25))
+        self.has_run = self.has_run or self.says_running
 
     def end_told(self) -> None:
         """Agents end the processes that they are to end; dismissed workers end by themselves."""

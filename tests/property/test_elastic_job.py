@@ -20,7 +20,6 @@ from horovod.runner.supervision.elastic.stopping import Over
 
 HOSTS = ("red", "blue", "green", "gray")
 THOROUGH = 10_000
-LISTING = st.dictionaries(st.sampled_from(HOSTS), st.integers(0, 3), max_size=4)
 PICK = st.integers(0, 11)
 ERRORS = st.sampled_from(["", "", "ValueError", "MismatchError"])
 
@@ -35,7 +34,7 @@ def rules(draw: st.DrawFn) -> Rules:
         max_np=draw(st.none() | st.integers(min_np, 6)),
         elastic_timeout_s=draw(st.sampled_from([20.0, 600.0])),
         reset_limit=draw(st.sampled_from([None, None, None, 2])),
-        cooldown_range=draw(st.sampled_from([None, (1.0, 2.0), (10.0, 100.0)])),
+        cooldown_range=draw(st.sampled_from([None, (1.0, 2.0), (1.0, 2.0), (10.0, 100.0)])),
         missed_polls=draw(st.integers(1, 2)),
         fixed_hosts=draw(st.sampled_from([False, False, True])),
         spare_neighbors=draw(st.booleans()),
@@ -49,9 +48,18 @@ class ElasticJobs(RuleBasedStateMachine):
         super().__init__()
         self.world = World(Rules(np=1))
 
-    @initialize(rules=rules(), says_running=st.sampled_from([True, True, False]))
-    def begin(self, rules: Rules, says_running: bool) -> None:
+    @initialize(
+        rules=rules(),
+        says_running=st.sampled_from([True, True, True, False]),
+        slots=st.integers(1, 3),
+        runs=st.sampled_from([True, True, True, False]),
+    )
+    def begin(self, rules: Rules, says_running: bool, slots: int, runs: bool) -> None:
+        """Most jobs run before anything else happens."""
         self.world = World(rules, says_running=says_running)
+        if runs:
+            self.world.discover(**dict.fromkeys(HOSTS[:3], slots))
+            self.world.run()
 
     def goes_on(self) -> bool:
         return isinstance(self.world.state, Going)
@@ -67,9 +75,16 @@ class ElasticJobs(RuleBasedStateMachine):
 
     # -- hosts
 
-    @rule(listing=LISTING)
-    def discover(self, listing: dict[str, int]) -> None:
+    @rule(host=st.sampled_from(HOSTS), slots=st.integers(-1, 3))
+    def discover(self, host: str, slots: int) -> None:
+        listing = {name: each for name, each in self.world.listing.items() if name != host}
+        if slots >= 0:
+            listing[host] = slots
         self.world.discover(**listing)
+
+    @rule()
+    def discover_the_same(self) -> None:
+        self.world.discover(**self.world.listing)
 
     @rule(number=PICK)
     def agent_runs(self, number: int) -> None:
@@ -79,14 +94,14 @@ class ElasticJobs(RuleBasedStateMachine):
 
     @rule(number=PICK)
     def lose_host(self, number: int) -> None:
-        if number < len(self.world.agents):
+        if number < min(2, len(self.world.agents)):
             self.world.lose_host(list(self.world.agents)[number])
 
     @rule(number=PICK)
     def agent_ends_its_workers(self, number: int) -> None:
         running = [host for host, does in self.world.agents.items() if does == "runs"]
-        if number < len(running):
-            host = running[number]
+        if number == 0 and running:
+            host = running[-1]
             self.world.feed(events.HostStopping(self.world.now_s, host, "SIGTERM", 15))
             for each in self.world.on(host):
                 self.world.exit(each, -15)
@@ -162,7 +177,7 @@ class ElasticJobs(RuleBasedStateMachine):
     @rule(number=PICK)
     def finish_alone(self, number: int) -> None:
         worker = self.one(number, "training", "loading", "left")
-        if worker is not None and number < 3:
+        if worker is not None and number == 0:
             self.world.exit(worker, 0)
 
     # -- time, and the outside
@@ -181,22 +196,26 @@ class ElasticJobs(RuleBasedStateMachine):
     def teardown(self) -> None:
         """From here on all goes well: the job trains, or has ended; then all finish."""
         world = self.world
-        for _ in range(60):
-            if not self.goes_on():
-                break
-            self._leave_those_who_left()
-            world.run(700.0)
+        self._go_on(20)
+        for each in world.workers.values():
+            each.stopped = False  # those for which nobody waits
+        self._go_on(20)
         if self.goes_on():
             self._check_that_it_trains()
             world.finish()
-            for _ in range(20):
-                self._leave_those_who_left()
-                world.run(700.0)
+            self._go_on(20)
         assert not self.goes_on(), f"it never ends: {world.state}"
         assert world.verdict is not None
         world.end_told()
         assert world.over().exit_code == world.verdict.exit_code
         assert isinstance(world.state, Over)
+
+    def _go_on(self, times: int) -> None:
+        for _ in range(times):
+            if self.goes_on():
+                self._leave_those_who_left()
+                self.world.time_out()
+                self.world.run(700.0)
 
     def _leave_those_who_left(self) -> None:
         for number, each in list(self.world.workers.items()):

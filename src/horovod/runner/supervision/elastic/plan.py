@@ -59,6 +59,9 @@ def next_plan(turn: Turn) -> Plan:
             return NOTHING  # its exit code tells whether the job is about to end
     if facts.membership is None:
         return _first(turn)
+    alive = facts.alive()
+    if not alive or (facts.trained and not any(each.ran >= 0 for each in alive)):
+        return NOTHING  # newcomers alone would begin anew
     return _repaired(turn) if facts.broken_s is not None else _changed(turn)
 
 

@@ -21,7 +21,12 @@ def end_silent_members(turn: Turn) -> None:
     facts = turn.facts
     alive = facts.alive()
     waiting = [each.waits_s for each in alive if each.waits_s is not None]
-    if facts.finished or facts.broken_s is None or not waiting or not is_entered(turn):
+    if facts.broken_s is None:
+        return
+    if facts.finished:
+        _end_last_members(turn, alive)
+        return
+    if not waiting or not is_entered(turn):
         return
     silent = [each for each in alive if each.waits_s is None]
     timeout_s = turn.rules.worker_timeout_s
@@ -33,6 +38,14 @@ def end_silent_members(turn: Turn) -> None:
         why = f"it has not given up generation {facts.generation} within {timeout_s:g} s"
         turn.announce(f"{name} on {each.host} is ended: {why}; {then}")
         turn.end(each, why)
+
+
+def _end_last_members(turn: Turn, alive: list[Process]) -> None:
+    """Ends members that do not come to an end although others finished or had to go long ago."""
+    timeout_s = turn.rules.elastic_timeout_s
+    if alive and turn.is_due((turn.facts.broken_s or 0.0) + timeout_s):
+        for each in alive:
+            turn.end(each, f"others finished, but it has not ended within {timeout_s:g} s")
 
 
 def end_neighbors(turn: Turn) -> None:

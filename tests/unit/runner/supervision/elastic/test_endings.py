@@ -132,6 +132,35 @@ def test_only_newcomers_cannot_go_on() -> None:
     assert "no worker is left that knows what was trained" in world.verdict.message
 
 
+def test_newcomers_do_not_begin_anew_when_all_others_have_left() -> None:
+    world = started(Rules(np=2, min_np=1), red=2)
+    world.discover(red=2, blue=1)
+    world.find("blue")
+    world.leave(0)
+    world.leave(1)
+    world.ready(2)
+    world.wait(3000.0)
+    assert len(world.memberships) == 1
+    world.exit(0, 0)
+    world.exit(1, 0)
+    world.end_told()
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 0
+
+
+def test_a_worker_that_never_ends_does_not_hold_up_those_who_finished() -> None:
+    world = started(Rules(np=3, min_np=1, grace_s=10.0), red=3)
+    world.workers[2].stopped = True
+    world.exit(0, 0)
+    world.reset(1)
+    world.end_told()
+    world.run(599.0)
+    assert world.verdict is None
+    world.run(20.0)
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 0
+
+
 @pytest.mark.parametrize(("limit", "changes"), [(0, 0), (1, 1), (2, 2)])
 def test_the_reset_limit(limit: int, changes: int) -> None:
     world = started(Rules(np=4, min_np=1, reset_limit=limit), red=4)
