@@ -1,1 +1,1 @@
-"""What elastic training knows of hosts that come and go; training itself is still to come."""
+"""Where earlier versions had what elastic training knows of hosts that come and go."""

@@ -1,0 +1,137 @@
+"""Threads that bring news to the loop of an elastic job: which hosts there are, what workers say.
+
+The loop itself waits for neither a script nor the store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from horovod.errors import StartError
+from horovod.job.records import EventKind
+from horovod.rendezvous.messages import MAX_TIMEOUT_S
+from horovod.runner.supervision.elastic.events import (
+    DiscoveryFailed,
+    HostsDiscovered,
+    WorkerGone,
+    WorkerLeaving,
+    WorkerLeft,
+    WorkerReady,
+    WorkerReset,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horovod.job.job import Job
+    from horovod.job.records import Event as Word
+    from horovod.runner.supervision.events import Event
+    from horovod.runner.supervision.news import News
+
+INTERVAL_S = 1.0
+# A thread that hangs in code of the user must not keep a job from its end.
+_PATIENCE_S = 5.0
+
+
+class Discovery(Protocol):
+    """Tells which hosts there are; see :class:`horovod.runner.placing.discovery.HostDiscovery`."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """The hosts that may be used now, and how many workers each may hold."""
+        ...
+
+
+def ask(discovery: Discovery, has_answered: bool) -> Event:
+    """Asks once which hosts there are.
+
+    Args:
+        discovery: may raise anything, and may change and return the same dictionary.
+        has_answered: whether it ever gave an answer before.
+    """
+    try:
+        found = discovery.find_available_hosts_and_slots()
+        hosts = tuple((str(name), int(slots)) for name, slots in found.items())
+    except Exception as error:
+        text = str(error) or type(error).__name__
+        return DiscoveryFailed(time.monotonic(), text, first=not has_answered)
+    return HostsDiscovered(time.monotonic(), hosts)
+
+
+@contextmanager
+def asking(discovery: Discovery, news: News, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Asks again and again which hosts there are, on a thread, inside of the block.
+
+    Args:
+        discovery: what to ask; its ``close()``, if it has one, ends a question under way.
+        news: gets each answer.
+        interval_s: between an answer and the next question.
+    """
+    over = threading.Event()
+
+    def work() -> None:
+        has_answered = False
+        while not over.is_set():
+            event = ask(discovery, has_answered)
+            if over.is_set():
+                return
+            has_answered = has_answered or isinstance(event, HostsDiscovered)
+            news.put(event)
+            over.wait(interval_s)
+
+    thread = threading.Thread(target=work, name="horovod-discovery", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        close = getattr(discovery, "close", None)
+        if callable(close):
+            close()
+        thread.join(_PATIENCE_S)
+
+
+@contextmanager
+def listening(job: Job, news: News) -> Iterator[None]:
+    """Passes on what workers tell in the store, from a thread, until the store is closed.
+
+    Args:
+        job: read by nobody else. Its store must be closed by the end of the block.
+        news: gets what each worker tells.
+    """
+
+    def work() -> None:
+        while True:
+            try:
+                word = job.next_event(MAX_TIMEOUT_S)
+            except StartError:
+                return  # the store was closed
+            event = None if word is None else event_of(word)
+            if event is not None:
+                news.put(event)
+
+    thread = threading.Thread(target=work, name="horovod-job-events", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(_PATIENCE_S)
+
+
+def event_of(word: Word) -> Event | None:
+    """What a worker told, as a policy takes it; None for a word that it need not know. Pure."""
+    now_s, identity = time.monotonic(), word.worker.identity
+    match word.kind:
+        case EventKind.READY:
+            return WorkerReady(now_s, word.worker)
+        case EventKind.RESET:
+            return WorkerReset(now_s, identity, word.generation, word.text)
+        case EventKind.LEAVING:
+            return WorkerLeaving(now_s, identity, word.text)
+        case EventKind.LEFT:
+            return WorkerLeft(now_s, identity, word.text)
+        case EventKind.GONE:
+            return WorkerGone(now_s, identity, word.text)
+    return None

@@ -1,0 +1,105 @@
+"""Threads that bring news to the loop of an elastic job."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING
+
+from horovod.job import Worker
+from horovod.job.job import Job, open_job
+from horovod.job.records import EVENTS, Event, EventKind
+from horovod.runner.placing.discovery import HostDiscovery, HostDiscoveryScript
+from horovod.runner.supervision.elastic.events import (
+    DiscoveryFailed,
+    HostsDiscovered,
+    WorkerGone,
+    WorkerReady,
+    WorkerReset,
+)
+from horovod.runner.supervision.news import News
+from horovod.runner.supervision.sources import ask, asking, listening
+
+if TYPE_CHECKING:
+    from horovod.runner.supervision import events
+
+PATIENCE_S = 20.0
+
+
+def awaited(news: News, count: int) -> list[events.Event]:
+    """The next events, for which the descriptor tells when to look."""
+    found: list[events.Event] = []
+    while len(found) < count:
+        assert select.select([news], [], [], PATIENCE_S)[0]
+        found += news.take()
+    return found
+
+
+class Same(HostDiscovery):
+    """Changes what it has returned before; fails now and then."""
+
+    def __init__(self, *errors: int) -> None:
+        self.hosts: dict[str, int] = {}
+        self.errors = errors
+        self.asked = 0
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        self.asked += 1
+        if self.asked in self.errors:
+            raise KeyError
+        self.hosts[f"host-{self.asked}"] = self.asked
+        return self.hosts
+
+
+def test_changes_of_the_same_dictionary_are_seen() -> None:
+    news = News()
+    with asking(Same(), news, interval_s=0.0):
+        first, second = awaited(news, 2)[:2]
+    assert isinstance(first, HostsDiscovered)
+    assert isinstance(second, HostsDiscovered)
+    assert first.hosts == (("host-1", 1),)
+    assert second.hosts == (("host-1", 1), ("host-2", 2))
+    news.close()
+
+
+def test_only_a_failure_before_any_answer_is_the_first() -> None:
+    news = News()
+    with asking(Same(1, 3), news, interval_s=0.0):
+        found = awaited(news, 3)[:3]
+    assert [isinstance(each, DiscoveryFailed) and each.first for each in found] == [1, 0, 0]
+    assert isinstance(found[2], DiscoveryFailed)
+    assert found[2].message == "KeyError"
+    news.close()
+
+
+def test_the_end_does_not_wait_for_a_script_that_hangs() -> None:
+    news = News()
+    began_s = time.monotonic()
+    with asking(HostDiscoveryScript("sleep 4321", None), news):
+        pass
+    assert time.monotonic() - began_s < 4
+    assert not list(news.take())
+    news.close()
+
+
+def test_a_script_that_hangs_is_ended() -> None:
+    event = ask(HostDiscoveryScript("sleep 4321 & sleep 4321", None, 0.2), has_answered=True)
+    assert isinstance(event, DiscoveryFailed)
+    assert "did not end within 0.2 s" in event.message
+    assert not event.first
+
+
+def test_what_workers_tell_arrives() -> None:
+    news = News()
+    worker = Worker("a-0", "a", 0)
+    with open_job() as job, listening(Job(job.server, job.where), news):
+        for kind in (EventKind.READY, EventKind.RESET, EventKind.GONE):
+            job.store.append(EVENTS, Event(kind, worker, "why", 3).to_json())
+        ready, reset, gone = awaited(news, 3)
+        job.close()
+    assert isinstance(ready, WorkerReady)
+    assert ready.worker == worker
+    assert isinstance(reset, WorkerReset)
+    assert (reset.identity, reset.generation, reset.text) == ("a-0", 3, "why")
+    assert isinstance(gone, WorkerGone)
+    news.close()
