@@ -226,7 +226,7 @@ class Agent:
             **interface_environment(self._interfaces(job), job.env),
             **Assignment(secret_file=secret_file).variables(),
         }
-        common.update(self._threads(common, max(1, len(job.workers))))
+        common.update(self._threads(common, max(1, job.slots, len(job.workers))))
         self._common = common
         for worker in job.workers:
             if self._stopping:

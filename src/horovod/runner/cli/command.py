@@ -25,6 +25,7 @@ from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
 from horovod.runner.starting.controller import Launcher, Surroundings, choose, request_of
+from horovod.runner.starting.elastic_options import Asked, elastic_options
 from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch, say
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.supervision.startup import StartWatch
@@ -41,6 +42,16 @@ if TYPE_CHECKING:
 
 DEFAULT_CHECK_TIMEOUT_S = 30.0
 MAX_GRACE_S = 1e6
+_ELASTIC_FLAGS = {
+    "min_num_proc": "--min-np",
+    "max_num_proc": "--max-np",
+    "slots": "--slots-per-host",
+    "elastic_timeout": "--elastic-timeout",
+    "reset_limit": "--reset-limit",
+    "cooldown_range": "--blacklist-cooldown-range",
+    "worker_timeout": "--worker-timeout",
+    "host_discovery_script": "--host-discovery-script",
+}
 
 
 def main(words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -94,6 +105,10 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
         return _launch_node(options, command, environ)
     _refuse_to_multiply(environ)
+    asked = _asked(options)
+    asked.check_unused(_ELASTIC_FLAGS)
+    if asked.is_elastic:
+        return _launch_elastic(options, asked, command, environ)
     slots = _slots(options, environ)
     settings, launcher = _settings(options, command, environ)
     if launcher is not Launcher.AGENTS:
@@ -260,6 +275,36 @@ def _launch_options(
         interrupts=interrupts,
         ssh=_ssh(options),
     )
+
+
+def _asked(options: argparse.Namespace) -> Asked:
+    return Asked(**{name: getattr(options, name) for name in _ELASTIC_FLAGS})
+
+
+def _launch_elastic(
+    options: argparse.Namespace, asked: Asked, command: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    if options.num_proc is None:
+        raise UsageError("-np is missing: say with how many ranks to start")
+    settings, launcher = _settings(options, command, environ)
+    for flag, is_given in (
+        ("--mpi and --jsrun", launcher is not Launcher.AGENTS),
+        ("--stdin-rank", options.stdin_rank is not None),
+        ("--dry-run", options.dry_run),
+    ):
+        if is_given:
+            raise UsageError(f"{flag}: not for elastic jobs (--min-np, --host-discovery-script)")
+    named = options.hosts is not None or options.hostfile is not None
+    discovers = bool(asked.host_discovery_script) and not named
+    hosts = [] if discovers else _hosts(options, environ)
+    given = {**environ, **settings.variables}
+    elastic = elastic_options(asked, options.num_proc, hosts, given, settings.grace_s)
+    # Not for every job: it takes its time to load.
+    from horovod.runner.starting.elastic import launch_elastic
+
+    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+        launch_options = _launch_options(options, console, interrupts)
+        return _finish(launch_elastic(elastic, settings, launch_options), console)
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

@@ -24,23 +24,6 @@ usage: {_USAGE}
 for example: {EXAMPLE}
 'horovodrun --help' lists the options; 'horovodrun doctor --help' is for old scripts"""
 
-# Flags of features that are still to come, with the number of words that follow them.
-_LATER = {
-    "elastic training": {
-        "--min-np": 1,
-        "--min-num-proc": 1,
-        "--max-np": 1,
-        "--max-num-proc": 1,
-        "--slots-per-host": 1,
-        "--elastic-timeout": 1,
-        "--reset-limit": 1,
-        "--blacklist-cooldown-range": 2,
-        "--host-discovery-script": 1,
-    },
-}
-
-_LATER_BY_FLAG = {flag: feature for feature, flags in _LATER.items() for flag in flags}
-
 
 class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaints are exceptions of one line."""
@@ -62,19 +45,21 @@ class _Options:
             allow_abbrev=False,
             add_help=False,
         )
-        self.num_words = {flag: n for flags in _LATER.values() for flag, n in flags.items()}
+        self.num_words: dict[str, int] = {}
         self._groups: dict[str, argparse._ArgumentGroup] = {}
 
     def add(self, section: str, *names: str, **settings: Any) -> None:
         if section not in self._groups:
             self._groups[section] = self.parser.add_argument_group(section)
         action = self._groups[section].add_argument(*names, **settings)
-        self.num_words.update(dict.fromkeys(names, 0 if action.nargs == 0 else 1))
+        num_words = action.nargs if isinstance(action.nargs, int) else 1
+        self.num_words.update(dict.fromkeys(names, num_words))
 
 
 def _make_options() -> _Options:
     options = _Options()
     _add_job(options)
+    _add_elastic(options)
     _add_output(options)
     for flag in FLAGS:
         _add_flag(options, flag)
@@ -160,6 +145,74 @@ def _add_job(options: _Options) -> None:
         help="options of mpirun or jsrun for binding ranks",
     )
     add(section, "--disable-cache", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_elastic(options: _Options) -> None:
+    add = options.add
+    section = "elastic training"
+    add(
+        section,
+        "--min-np",
+        "--min-num-proc",
+        dest="min_num_proc",
+        type=int,
+        metavar="N",
+        help="the fewest ranks with which the job goes on (default: -np)",
+    )
+    add(
+        section,
+        "--max-np",
+        "--max-num-proc",
+        dest="max_num_proc",
+        type=int,
+        metavar="N",
+        help="the most ranks (default: as many as there are slots)",
+    )
+    add(
+        section,
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="prints one HOST:SLOTS per line; asked once a second",
+    )
+    add(
+        section,
+        "--slots-per-host",
+        dest="slots",
+        type=int,
+        metavar="N",
+        help="slots of hosts that are named without a number",
+    )
+    add(
+        section,
+        "--elastic-timeout",
+        type=int,
+        metavar="SECONDS",
+        help="time for enough slots and workers to come (default: HOROVOD_ELASTIC_TIMEOUT, or 600)",
+    )
+    add(
+        section,
+        "--reset-limit",
+        type=int,
+        metavar="N",
+        help="how often the ranks may change (default: no limit)",
+    )
+    add(
+        section,
+        "--blacklist-cooldown-range",
+        "--cooldown-range",
+        dest="cooldown_range",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="seconds without workers for a host that failed (default: for ever)",
+    )
+    add(
+        section,
+        "--worker-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="time for a worker to notice that the ranks change, before it is ended (default: 60)",
+    )
 
 
 def _add_output(options: _Options) -> None:
@@ -251,19 +304,22 @@ def _split(words: Sequence[str], num_words: dict[str, int]) -> tuple[list[str], 
         if not word.startswith("-") or word == "-":
             break
         name, equals, value = _resolve(word, num_words)
-        if name in _LATER_BY_FLAG:
-            raise UsageError(f"{name}: {_LATER_BY_FLAG[name]} is not supported in this version")
         rest = rest[1:]
         if num_words[name] == 0:
             if equals:
                 raise UsageError(f"{name} takes no value, but was given {value!r}")
             own.append(name)
             continue
+        count = num_words[name]
+        if equals and count > 1:
+            raise UsageError(f"{name} takes {count} words: write {name} 1 2, without '='")
         if not equals:
-            if not rest:
-                raise UsageError(f"{name} needs a value")
-            value, rest = rest[0], rest[1:]
-        own.append(f"{name}={value}")
+            if len(rest) < count:
+                needs = "a value" if count == 1 else f"{count} values"
+                raise UsageError(f"{name} needs {needs}")
+            values, rest = rest[:count], rest[count:]
+            value = values[0]
+        own += [f"{name}={value}"] if count == 1 else [name, *values]
     return own, rest
 
 

@@ -22,6 +22,7 @@ from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
 from horovod.runner.starting.controller import request_of
+from horovod.runner.starting.elastic_options import Asked, elastic_options
 from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.supervision.failure import RankExit, first_failure
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 
     from horovod.rendezvous.server import StoreServer
     from horovod.runner.supervision.outcome import Outcome
+    from horovod.runner.supervision.sources import Discovery
 
 T = TypeVar("T")
 
-# Arguments of features that are still to come.
-_LATER = {
-    "min_num_proc": "elastic training",
-    "max_num_proc": "elastic training",
-    "slots": "elastic training",
-    "reset_limit": "elastic training",
-    "cooldown_range": "elastic training",
-    "host_discovery_script": "elastic training",
+# What an elastic job heeds, as horovod.run spells it.
+_ELASTIC = {
+    name: name
+    for name in (
+        *("min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
+        *("host_discovery_script", "host_discovery", "elastic_timeout", "worker_timeout"),
+    )
 }
 
 _RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
@@ -77,6 +78,9 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
     config: str | Mapping[str, Any] | None = None,
+    host_discovery: Discovery | None = None,
+    elastic_timeout: float | None = None,
+    worker_timeout: float | None = None,
 ) -> list[T]:
     """Calls ``func(*args, **kwargs)`` on every rank of a new job and returns what they returned.
 
@@ -100,19 +104,23 @@ def run(
         verbose: 1 or more tells each step on stderr.
         network_interfaces: names; ``network_interface`` is its deprecated form with commas.
         executable: the Python that runs the ranks; this one if None.
-        ssh_port: of sshd on all hosts.
-        ssh_identity_file: a private key for ssh.
+        ssh_port, ssh_identity_file: of sshd on all hosts; a private key.
         config: path of a config file as ``--config-file`` takes it, or its contents, for example
             ``{"params": {"fusion_threshold_mb": 32}}``.
         use_mpi: mpirun starts the ranks, as with ``--mpi``, and marks the lines that they print.
         mpi_args: further options of mpirun, as ``--mpi-args``.
         use_gloo: this process starts the ranks, which is the default.
-        disable_cache: accepted for old scripts, without effect.
-        min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script,
-            min_np, max_np: not supported in this version.
+        disable_cache: without effect.
+        min_num_proc, max_num_proc: the fewest and the most ranks; ``min_num_proc`` makes a job
+            elastic, as a discovery does. ``min_np`` and ``max_np`` are their deprecated names.
+        host_discovery_script, host_discovery: see docs/elastic.md; a command, or an object.
+        slots: of hosts that are named without a number.
+        reset_limit, cooldown_range: how often ranks may change; how many seconds a host rests.
+        elastic_timeout, worker_timeout: seconds to wait for slots; for a worker at a change.
 
     Returns:
-        One result per rank, in the order of ranks.
+        One result per rank, in the order of ranks. Of an elastic job, the results of the first
+        ``min_num_proc`` ranks, or of ``num_proc``, by the ranks they had at the end.
 
     Raises:
         RankFailedError: a rank failed; it holds the traceback of that rank.
@@ -127,7 +135,9 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
     """:func:`run` without the arguments that are None or deprecated."""
     _check(given)
     _check_call(func, args, given)
-    slots = assign(_hosts(given), num_proc)
+    asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
+    asked.check_unused(_ELASTIC)
+    slots = [] if asked.is_elastic else assign(_hosts(given), num_proc)
     executable = given.get("executable")
     environ = inherited_environment()
     variables, controller = _variables(given)
@@ -142,7 +152,9 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
     check_settings(settings)
     path = [] if executable else [entry for entry in sys.path if entry]
     payload = _packed(func, args, dict(given.get("kwargs", {})), path)
-    call = _Call(payload, [slot.hostname for slot in slots])
+    call = _Call(payload, [slot.hostname for slot in slots] or [""] * _wanted(asked, num_proc))
+    if asked.is_elastic and controller == "mpi":
+        raise UsageError("horovod.run: mpirun starts no elastic jobs: leave use_mpi out")
     with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
         options = LaunchOptions(
             console,
@@ -152,7 +164,14 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
             verbose=bool(given.get("verbose")),
             ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
         )
-        if controller == "mpi":
+        if asked.is_elastic:
+            # Not for every job: it takes its time to load.
+            from horovod.runner.starting.elastic import launch_elastic
+
+            hosts = [] if _discovers(asked, given) else _hosts(given)
+            elastic = elastic_options(asked, num_proc, hosts, environ, settings.grace_s)
+            outcome = launch_elastic(elastic, settings, options, call.using)
+        elif controller == "mpi":
             # Not for every job: it takes its time to load.
             from horovod.runner.function.by_mpi import launch_by_mpirun
 
@@ -161,6 +180,16 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         else:
             outcome = launch(slots, settings, options, call.using)
     return call.results(outcome)
+
+
+def _wanted(asked: Asked, num_proc: int) -> int:
+    """How many results an elastic job has."""
+    return asked.min_num_proc or num_proc
+
+
+def _discovers(asked: Asked, given: Mapping[str, Any]) -> bool:
+    found = bool(asked.host_discovery_script) or asked.host_discovery is not None
+    return found and not (given.get("hosts") or given.get("hostfile"))
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:
@@ -187,9 +216,6 @@ def _check(given: Mapping[str, Any]) -> None:
     for one, other in (("hosts", "hostfile"), ("use_gloo", "use_mpi")):
         if given.get(one) and given.get(other):
             raise UsageError(f"horovod.run: {one} and {other} exclude each other")
-    for name, feature in _LATER.items():
-        if given.get(name):
-            raise UsageError(f"horovod.run: {name}: {feature} is not supported in this version")
 
 
 def _check_call(func: object, args: object, given: Mapping[str, Any]) -> None:

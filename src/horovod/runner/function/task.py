@@ -76,7 +76,8 @@ def main() -> None:
     except BaseException:
         text = traceback.format_exc().encode(errors="replace")
         with contextlib.suppress(StartError):  # the first error is the one that matters
-            _exchange(config, lambda store: store.set(error_key(config.rank), text))
+            rank = Config.from_env().rank  # the job may have given it another one
+            _exchange(config, lambda store: store.set(error_key(rank), text))
         raise
     # The job may have given this process another rank meanwhile.
     key = result_key(Config.from_env().rank)

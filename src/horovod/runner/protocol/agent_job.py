@@ -98,6 +98,7 @@ class AgentJob:
         stdin_rank: the rank that gets a stdin; -1 for none.
         stdin: its descriptor, which the agent inherits; -1 for none.
         stays: whether the agent waits for further workers when none is left.
+        slots: how many workers the host may have at a time; 0 for those that it starts with.
     """
 
     hostname: str
@@ -112,6 +113,7 @@ class AgentJob:
     stdin_rank: int = -1
     stdin: int = -1
     stays: bool = False
+    slots: int = 0
 
     @property
     def remote(self) -> bool:
@@ -139,6 +141,7 @@ class AgentJob:
             "stdin_rank": self.stdin_rank,
             "stdin": self.stdin,
             "stays": self.stays,
+            "slots": self.slots,
         }
         return json.dumps(document).encode("ascii")
 
@@ -172,6 +175,7 @@ class AgentJob:
                 stdin_rank=document["stdin_rank"],
                 stdin=document["stdin"],
                 stays=document["stays"] is True,
+                slots=document["slots"],
             )
             return _checked(job)
         except _WRONG as error:
@@ -184,7 +188,7 @@ def _checked(job: AgentJob) -> AgentJob:
         raise StartError("its variables are no dictionary")
     texts = [job.hostname, job.cwd, job.user, *job.network_interfaces]
     texts += itertools.chain.from_iterable(job.env.items())
-    numbers = [job.launcher_pid, job.stdin_rank, job.stdin]
+    numbers = [job.launcher_pid, job.stdin_rank, job.stdin, job.slots]
     if {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
         raise StartError("a field is of a wrong type")
     return job

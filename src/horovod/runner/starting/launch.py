@@ -141,7 +141,7 @@ def launch(
             jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
         supervisor = Supervisor(
             jobs,
-            lambda job: _start_agent(job, settings, options),
+            lambda job: start_agent(job, settings, options),
             output,
             start_timeout_s=_start_timeout_s(settings, options),
             log=log,
@@ -149,7 +149,7 @@ def launch(
             interrupts=options.interrupts,
             wakeups=options.wakeups,
             crossing=_crossing(opened, settings, jobs) if remote else None,
-            explain=_explain,
+            explain=explain,
             on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
             report_of=lambda worker: end_report(worker, server.try_get),
             grace_s=settings.grace_s,
@@ -166,15 +166,20 @@ def _crossing(opened: LocalJob, settings: JobSettings, jobs: Sequence[AgentJob])
     )
 
 
-def _start_agent(
+def start_agent(
     job: AgentJob, settings: JobSettings, options: LaunchOptions
 ) -> subprocess.Popen[bytes]:
+    """Starts the agent of a host, here or through ssh.
+
+    Raises:
+        OSError: the process cannot be created.
+    """
     if not job.remote:
         return local.start_agent(settings.environ, job.stdin)
     return ssh.start(job.hostname, job.user, options.ssh, AGENT_MODULE, settings.environ)
 
 
-def _explain(link: AgentLink) -> str:
+def explain(link: AgentLink) -> str:
     """Why an agent is gone, in one line."""
     code = link.exit_code(EXIT_WAIT_S)
     lines = link.complaints()

@@ -51,6 +51,7 @@ class AgentLink:
         ready: whether the agent said that it runs.
         done: whether it said that no process of the job is left.
         agent_pid: as it said itself; 0 before.
+        released: whether nobody waits for what it has to say, because its host is left.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class AgentLink:
         self.ready = False
         self.done = False
         self.agent_pid = 0
+        self.released = False
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._selector = selector

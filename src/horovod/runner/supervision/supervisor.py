@@ -22,6 +22,7 @@ from horovod.runner.supervision.failure import RankExit
 from horovod.runner.supervision.fixed import FixedJob, Placed
 from horovod.runner.supervision.host_readiness import HostReadiness
 from horovod.runner.supervision.link import AgentLink
+from horovod.runner.supervision.news import News
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Supervisor:
             if self._alarm is not None:
                 self._selector.register(self._alarm.descriptor, selectors.EVENT_READ, self._alarm)
             self._selector.register(self._console, selectors.EVENT_READ, self._console)
-            self._start_agents()
+            self._begin()
             self._loop()
             self._let_go()
             self._finish_output()
@@ -239,20 +240,32 @@ class Supervisor:
 
     # -- start and end of the agents
 
-    def _start_agents(self) -> None:
+    def _begin(self) -> None:
         for job in self._jobs:
             try:
-                process = self._start_agent(job)
+                self._link_agent(job)
             except OSError as error:
                 self._end(Outcome(1, f"cannot start the agent of {job.hostname}: {error}"))
                 return
-            link = AgentLink(job, process, self._selector)
-            self._links.append(link)
-            self._log(f"the agent of {job.hostname} is process {link.pid}")
-            if self._crossing is None:
-                link.send(Kind.JOB, job.to_json())
-            else:
-                link.send(Kind.INVITATION, self._crossing.invitation.to_json())
+
+    def _link_agent(self, job: AgentJob) -> AgentLink:
+        """Starts the agent of a host.
+
+        Raises:
+            OSError: the process cannot be created.
+        """
+        link = AgentLink(job, self._start_agent(job), self._selector)
+        self._links.append(link)
+        self._log(f"the agent of {job.hostname} is process {link.pid}")
+        self._brief(link)
+        return link
+
+    def _brief(self, link: AgentLink) -> None:
+        """Tells a new agent its job, or first how to find the way to the store."""
+        if self._crossing is None:
+            link.send(Kind.JOB, link.job.to_json())
+        else:
+            link.send(Kind.INVITATION, self._crossing.invitation.to_json())
 
     def _end_after_exception(self, error: BaseException) -> None:
         """Ends the job; a second exception, from a second Ctrl-C, makes it quick."""
@@ -279,7 +292,7 @@ class Supervisor:
     # -- the loop
 
     def _loop(self) -> None:
-        while any(link.open for link in self._links):
+        while self._goes_on():
             timeout_s = self._output.show_prompts()
             if self._state.deadline_s is not None:
                 left_s = max(0.0, self._state.deadline_s - time.monotonic())
@@ -287,6 +300,9 @@ class Supervisor:
             for key, _ in self._selector.select(timeout_s):
                 if isinstance(key.data, AgentLink):
                     self._serve(key.data, key.fileobj)
+                elif isinstance(key.data, News):
+                    for event in key.data.take():
+                        self._feed(event)
                 elif isinstance(key.data, Alarm):
                     self._selector.unregister(key.fd)
                     self._end(key.data.cause())
@@ -301,6 +317,9 @@ class Supervisor:
             if self._state.deadline_s is not None and now_s >= self._state.deadline_s:
                 self._feed(events.Deadline(now_s))
 
+    def _goes_on(self) -> bool:
+        return any(link.open for link in self._links)
+
     def _serve(self, link: AgentLink, pipe: object) -> None:
         try:
             for frame in link.on_ready(pipe):
@@ -308,7 +327,11 @@ class Supervisor:
         except FrameError as error:
             self._end(Outcome(1, f"the agent of {link.hostname} sent what is {error}"))
             link.abandon()
-        if not link.open and not link.done:
+        if not link.open:
+            self._on_end_of(link)
+
+    def _on_end_of(self, link: AgentLink) -> None:
+        if not link.done:
             link.done = True
             reason = self._explain(link)
             self._feed(events.HostLost(time.monotonic(), link.hostname, reason))

@@ -67,9 +67,9 @@ def test_flags_of_old_scripts_are_accepted() -> None:
         ("--verbose=1 x", "--verbose takes no value"),
         ("--log-level LOUD x", "invalid choice"),
         ("-H a:1 --hostfile f x", "exclude each other"),
-        ("--min-np 2 x", "--min-np: elastic training is not supported in this version"),
-        ("--host-discovery-script s x", "elastic training"),
-        ("--blacklist-cooldown-range 1 2 x", "elastic training"),
+        ("--min-np two x", "invalid int value: 'two'"),
+        ("--blacklist-cooldown-range 1", "--blacklist-cooldown-range needs 2 values"),
+        ("--cooldown-range=1 2 x", "write --cooldown-range 1 2, without '='"),
         ("--ssh-port x y", "invalid int value: 'x'"),
     ],
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,12 +22,11 @@ from horovod.settings.setting import Kind, Setting, Spelling
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.launch import LaunchOptions
-
-COMPATIBILITY = Path(__file__).resolve().parents[4] / "docs" / "compatibility.md"
 
 
 @dataclass(frozen=True)
@@ -191,6 +189,9 @@ OF_THE_LAUNCHER = {
     *("--disable-cache", "-p", "--ssh-port", "-i", "--ssh-identity-file"),
     *("--mpi-args", "--binding-args", "--node-rank", "--num-nodes", "--rendezvous"),
     *("--stdin-rank", "--print-completion"),
+    *("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"),
+    *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--worker-timeout"),
+    *("--blacklist-cooldown-range", "--cooldown-range"),
 }
 
 
@@ -319,25 +320,6 @@ def test_every_option_is_in_the_table_of_settings_or_has_a_row_or_a_test_of_its_
     in_rows = {word for each in ROWS for word in each.words.split() if word.startswith("--")}
     in_table = {flag for setting in SPELLED for flag in setting.flags}
     assert options_of_the_parser().keys() == in_rows | in_table | OF_THE_LAUNCHER
-
-
-# Every flag of the interface that is not in the table above.
-REFUSED = (
-    *("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--slots-per-host"),
-    *("--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
-    "--host-discovery-script",
-)
-
-
-@pytest.mark.parametrize("flag", REFUSED)
-def test_what_is_to_come_is_refused_and_documented(
-    flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["-np", "1", flag, "1", "true"], {}) == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"horovodrun: {flag}: ")
-    assert "is not supported in this version" in message
-    assert flag in COMPATIBILITY.read_text()
 
 
 def test_the_stand_in_is_called_as_the_launcher_is(ranks: Ranks) -> None:

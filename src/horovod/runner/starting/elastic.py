@@ -1,0 +1,208 @@
+"""Runs an elastic job: its hosts and workers come and go while it trains."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from horovod.end_report import end_report
+from horovod.errors import StartError, UsageError
+from horovod.job.environment import Assignment
+from horovod.job.job import Job, open_job
+from horovod.rendezvous.interfaces import reachable_addresses
+from horovod.runner.output.output import Output
+from horovod.runner.placing import this_machine
+from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
+from horovod.runner.protocol.invitation import Invitation
+from horovod.runner.starting.launch import LaunchOptions, check_interfaces, explain, start_agent
+from horovod.runner.supervision.elastic.events import HostsDiscovered
+from horovod.runner.supervision.elastic.policy import ElasticJob
+from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor, Fleet
+from horovod.runner.supervision.news import News
+from horovod.runner.supervision.sources import asking, listening
+from horovod.runner.system.environment import without_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from horovod.job.environment import StoreAddress
+    from horovod.rendezvous.server import StoreServer
+    from horovod.runner.placing.hosts import Host
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.elastic_options import ElasticOptions
+    from horovod.runner.supervision.elastic.rules import Rules
+    from horovod.runner.supervision.outcome import Outcome
+
+_LOOPBACK = "127.0.0.1"
+
+
+def check_fixed_hosts(hosts: Sequence[Host], rules: Rules) -> None:
+    """Makes sure that hosts which never change have enough slots.
+
+    Raises:
+        UsageError: they do not; nothing could change that.
+    """
+    slots = sum(host.slots or 0 for host in hosts)
+    if slots < rules.gate:
+        raise UsageError(
+            f"the hosts have {slots} slots, but -np asks for {rules.gate} ranks, and no further "
+            "host can come: name more slots, or give --host-discovery-script"
+        )
+
+
+def launch_elastic(
+    elastic: ElasticOptions,
+    settings: JobSettings,
+    options: LaunchOptions,
+    store_user: Callable[[StoreServer], AbstractContextManager[None]] | None = None,
+) -> Outcome:
+    """Runs an elastic job, and waits for its end.
+
+    Args:
+        elastic: what the user asked of it.
+        settings: what to run.
+        options: how the launcher behaves.
+        store_user: see :func:`horovod.runner.starting.launch.launch`.
+
+    Returns:
+        How the job ended. No process of it is left.
+
+    Raises:
+        UsageError: an interface does not exist, the fixed hosts have too few slots, or the output
+            cannot be written.
+        StartError: the store cannot listen.
+    """
+    names = [host.name for host in elastic.hosts]
+    crosses = elastic.discovery is not None or bool(this_machine.other_machines(names))
+    if not crosses:
+        check_interfaces(settings.network_interfaces)
+        check_fixed_hosts(elastic.hosts, elastic.rules)
+
+    def log(line: str) -> None:
+        if options.verbose:
+            options.console.say(line)
+
+    with ExitStack() as stack:
+        output = Output(
+            options.console,
+            directory=options.output_filename,
+            timestamps=options.prefix_timestamp,
+            colored=options.console.colored(settings.environ),
+        )
+        stack.callback(output.close)
+        most = elastic.rules.max_np or elastic.rules.np
+        output.place({}, max(most, elastic.rules.np))
+        addresses = _addresses(settings) if crosses else [_LOOPBACK]
+        news = News()
+        stack.callback(news.close)
+        job = open_job(addresses[0], further_addresses=addresses[1:])
+        # What reads the job's events ends with its store.
+        stack.enter_context(listening(Job(job.server, job.where), news))
+        stack.enter_context(job)
+        for address, port in job.server.endpoints:
+            log(f"the store of the job listens at {address} port {port}")
+        if store_user is not None:
+            stack.enter_context(store_user(job.server))
+        plan = _Plan(elastic, settings, options, job.where, crosses=crosses)
+        invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
+        supervisor = ElasticSupervisor(
+            Fleet(job, news, plan.job_of, plan.worker_of, invitation if crosses else None),
+            start_agent=lambda each: start_agent(each, settings, options),
+            output=output,
+            start_timeout_s=elastic.rules.elastic_timeout_s,
+            log=log,
+            announce=options.console.say,
+            interrupts=options.interrupts,
+            wakeups=options.wakeups,
+            explain=explain,
+            report_of=lambda worker: end_report(worker, job.server.try_get),
+            policy=ElasticJob(elastic.rules),
+        )
+        if elastic.discovery is not None:
+            stack.enter_context(asking(elastic.discovery, news))
+        else:
+            hosts = tuple((host.name, host.slots or 0) for host in elastic.hosts)
+            news.put(HostsDiscovered(time.monotonic(), hosts))
+        return supervisor.run()
+
+
+def _addresses(settings: JobSettings) -> list[str]:
+    """Where hosts of which nobody knows yet may reach the store."""
+    try:
+        return reachable_addresses(settings.network_interfaces)
+    except StartError:  # then all hosts are names of this machine
+        return [_LOOPBACK]
+
+
+class _Plan:
+    """What agents and workers are told."""
+
+    def __init__(
+        self,
+        elastic: ElasticOptions,
+        settings: JobSettings,
+        options: LaunchOptions,
+        store: StoreAddress,
+        *,
+        crosses: bool,
+    ) -> None:
+        self._rules = elastic.rules
+        self._users = {host.name: host.user for host in elastic.hosts}
+        self._settings = settings
+        self._store = store
+        self._crosses = crosses
+        self._start_timeout_s = options.start_timeout_s
+
+    def job_of(self, host: str, slots: int) -> AgentJob:
+        """What the agent of a host is told."""
+        settings = self._settings
+        is_remote = not this_machine.is_local(host)
+        if is_remote:
+            settings = replace(settings, environ=without_own(settings.environ))
+        env = common_environment(settings, self._store)
+        if self._crosses:
+            # Each agent finds out which interface of its host leads to the others.
+            chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
+            for name in ("HOROVOD_GLOO_IFACE",) if chosen else INTERFACE_NAMES:
+                del env[name]
+        for name in _PLACE:
+            env.pop(name, None)
+        return AgentJob(
+            hostname=host,
+            cwd=settings.cwd,
+            env=env,
+            workers=(),
+            secret=self._store.secret,
+            launcher_pid=0 if is_remote else os.getpid(),
+            user=self._users.get(host, ""),
+            network_interfaces=settings.network_interfaces,
+            grace_s=settings.grace_s,
+            stays=True,
+            slots=slots,
+        )
+
+    def worker_of(self, host: str, worker: int, identity: str, slot: int, rank: int) -> WorkerJob:
+        """What is started; its rank is only the one under which its output appears."""
+        told = Assignment(
+            identity=identity,
+            hostname=host,
+            slot=slot,
+            elastic=True,
+            min_size=self._rules.min_np,
+            max_size=self._rules.max_np,
+            elastic_timeout_s=self._rules.elastic_timeout_s,
+            start_timeout_s=self._start_timeout_s,
+        )
+        return WorkerJob(worker, rank, told.variables(), self._settings.command)
+
+
+# No worker inherits a place: each asks the store for its own.
+_PLACE = tuple(
+    f"HOROVOD_{name}"
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+)

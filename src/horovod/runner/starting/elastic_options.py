@@ -1,0 +1,167 @@
+"""What a user asks of an elastic job, by flags or by arguments of ``horovod.run``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from horovod.errors import StartError, UsageError
+from horovod.job.environment import Assignment
+from horovod.runner.placing.discovery import HostDiscoveryScript
+from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
+from horovod.runner.supervision.elastic.rules import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.placing.hosts import Host
+    from horovod.runner.supervision.sources import Discovery
+
+DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
+_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
+
+
+@dataclass(frozen=True)
+class ElasticOptions:
+    """How an elastic job is to go.
+
+    Attributes:
+        rules: how many ranks, and for how long to wait.
+        discovery: tells which hosts there are; None if they are fixed.
+        hosts: the fixed ones, each with its slots.
+    """
+
+    rules: Rules
+    discovery: Discovery | None = None
+    hosts: tuple[Host, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was given; None or empty for what was not.
+
+    Attributes:
+        min_num_proc, max_num_proc, slots, elastic_timeout, reset_limit, cooldown_range,
+            worker_timeout, host_discovery_script: as the flags of about the same names.
+        host_discovery: an object in place of the script.
+    """
+
+    min_num_proc: int | None = None
+    max_num_proc: int | None = None
+    slots: int | None = None
+    elastic_timeout: float | None = None
+    reset_limit: int | None = None
+    cooldown_range: Sequence[int] | None = None
+    worker_timeout: float | None = None
+    host_discovery_script: str | None = None
+    host_discovery: Discovery | None = None
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the job is one whose hosts and workers come and go."""
+        discovers = bool(self.host_discovery_script) or self.host_discovery is not None
+        return self.min_num_proc is not None or discovers
+
+    def check_unused(self, words: Mapping[str, str]) -> None:
+        """For a job that is not elastic.
+
+        Args:
+            words: how the user spells each attribute.
+
+        Raises:
+            UsageError: something was given that only an elastic job heeds.
+        """
+        given = [word for name, word in words.items() if getattr(self, name) is not None]
+        if given and not self.is_elastic:
+            raise UsageError(
+                f"{given[0]} is for elastic jobs: give {words['min_num_proc']} or "
+                f"{words['host_discovery_script']}, too"
+            )
+
+
+def elastic_options(
+    asked: Asked,
+    num_proc: int,
+    hosts: Sequence[Host],
+    environ: Mapping[str, str],
+    grace_s: float = DEFAULT_GRACE_S,
+) -> ElasticOptions:
+    """Checks what was given, and fills in what was not.
+
+    Args:
+        asked: what was given.
+        num_proc: with how many ranks to start.
+        hosts: the fixed ones; empty with a discovery.
+        environ: has the default of the timeout.
+        grace_s: see :class:`Rules`.
+
+    Raises:
+        UsageError: the numbers contradict one another.
+        StartError: HOROVOD_ELASTIC_TIMEOUT makes no sense.
+    """
+    _check(asked, num_proc, hosts)
+    range_s = asked.cooldown_range
+    default = Rules(num_proc)
+    rules = Rules(
+        num_proc,
+        asked.min_num_proc or 0,
+        asked.max_num_proc,
+        elastic_timeout_s=asked.elastic_timeout or _timeout_s_of(environ),
+        reset_limit=asked.reset_limit,
+        cooldown_range=None if range_s is None else (range_s[0], range_s[1]),
+        grace_s=grace_s,
+        worker_timeout_s=asked.worker_timeout or default.worker_timeout_s,
+        fixed_hosts=bool(hosts),
+    )
+    discovery = asked.host_discovery
+    if asked.host_discovery_script:
+        discovery = HostDiscoveryScript(asked.host_discovery_script, asked.slots)
+    if discovery is not None:
+        return ElasticOptions(rules, discovery)
+    return ElasticOptions(rules, hosts=_with_slots(hosts, asked, rules))
+
+
+def _check(asked: Asked, num_proc: int, hosts: Sequence[Host]) -> None:
+    most = asked.max_num_proc
+    if most is not None and most < num_proc:
+        raise UsageError(f"--max-np {most} is less than -np {num_proc}")
+    if asked.min_num_proc is not None and asked.min_num_proc < 1:
+        raise UsageError(f"--min-np is {asked.min_num_proc}, but must be at least 1")
+    if asked.host_discovery_script and asked.host_discovery is not None:
+        raise UsageError("host_discovery_script and host_discovery exclude each other")
+    discovers = asked.host_discovery_script or asked.host_discovery is not None
+    if discovers and hosts:
+        raise UsageError("-H or -hostfile, and --host-discovery-script exclude each other")
+    for name, number, least in (
+        ("--slots-per-host", asked.slots, 1),
+        ("--reset-limit", asked.reset_limit, 0),
+    ):
+        if number is not None and number < least:
+            raise UsageError(f"{name} is {number}, but must be at least {least}")
+    for name, seconds in (
+        ("--elastic-timeout", asked.elastic_timeout),
+        ("--worker-timeout", asked.worker_timeout),
+    ):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise UsageError(f"{name} is {seconds:g}, but must be more than 0 seconds")
+    if asked.cooldown_range is not None and len(asked.cooldown_range) != 2:
+        raise UsageError(f"the cool-down range has {len(asked.cooldown_range)} numbers, not two")
+
+
+def _with_slots(hosts: Sequence[Host], asked: Asked, rules: Rules) -> tuple[Host, ...]:
+    """A single host without a number may have all ranks; of several, each has one."""
+    default = asked.slots or ((rules.max_np or rules.np) if len(hosts) == 1 else 1)
+    return tuple(
+        replace(host, slots=default if host.slots is None else host.slots) for host in hosts
+    )
+
+
+def _timeout_s_of(environ: Mapping[str, str]) -> float:
+    text = environ.get(_TIMEOUT, "")
+    try:
+        timeout_s = float(text) if text else DEFAULT_TIMEOUT_S
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s < float("inf"):
+        raise StartError(f"{_TIMEOUT} is {text!r}, but must be a number of seconds above 0")
+    return timeout_s

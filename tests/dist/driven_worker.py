@@ -1,0 +1,42 @@
+"""A worker of an elastic job of horovodrun, without a framework: it counts steps.
+
+It prints a line whenever its place changes, and trains until rank 0 sees the file of its first
+argument.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from horovod import context
+from horovod.common.elastic import ObjectState
+from horovod.train import objects
+from horovod.train.elastic.run import run
+
+
+def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
+    return objects.broadcast_object(context.global_group(), obj, root_rank)
+
+
+@run
+def train(state: ObjectState) -> None:
+    rank, size = os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"]
+    print(f"rank {rank} of {size} is {os.getpid()} at {state.step}", flush=True)
+    while not broadcast_object(os.path.exists(sys.argv[1])):
+        time.sleep(0.01)
+        state.step += 1
+        state.commit()
+
+
+def main() -> None:
+    context.init()
+    state = ObjectState(broadcast_object, lambda: context.global_group().rank, step=0)
+    train(state)
+    print(f"ends after {state.step > 0} with {os.environ['HOROVOD_SIZE']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Elastic jobs of horovodrun: workers that are killed, hosts that come and go, real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from launcher import Launcher, assert_all_gone, horovodrun, launched, python
+
+import horovod
+from horovod.runner.elastic.discovery import FixedHosts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORKER = str(Path(__file__).with_name("driven_worker.py"))
+PLACE = re.compile(r"rank (\d+) of (\d+) is (\d+) at (\d+)")
+
+
+class Job:
+    """A job that trains until it is told to end."""
+
+    def __init__(self, launcher: Launcher, directory: Path) -> None:
+        self.launcher = launcher
+        self.directory = directory
+
+    def hosts(self, *lines: str) -> None:
+        """Replaces what the discovery script prints."""
+        new = self.directory / "new"
+        new.write_text("".join(f"{line}\n" for line in lines))
+        new.rename(self.directory / "hosts")
+
+    def trains(self, size: int, times: int = 1) -> dict[int, int]:
+        """Waits until all ranks of a size have begun; the pid of each rank.
+
+        Args:
+            size: of the generation.
+            times: the how manieth one of this size it is.
+        """
+        pattern = rf"rank \d+ of {size} is"
+        lines = self.launcher.wait_lines("stdout", pattern, size * times)[size * (times - 1) :]
+        found = [PLACE.search(line) for line in lines]
+        return {int(each[1]): int(each[3]) for each in found if each is not None}
+
+    def ends(self, code: int = 0) -> None:
+        """Lets the job end."""
+        (self.directory / "end").touch()
+        assert self.launcher.wait() == code, self.launcher.lines
+
+
+@contextmanager
+def elastic(directory: Path, *words: str, **env: str) -> Iterator[Job]:
+    command = [sys.executable, WORKER, str(directory / "end")]
+    with launched(*words, *command, **env) as launcher:
+        yield Job(launcher, directory)
+
+
+@contextmanager
+def discovered(directory: Path, hosts: str, *words: str) -> Iterator[Job]:
+    (directory / "hosts").write_text(f"{hosts}\n")
+    script = f"cat {directory / 'hosts'}"
+    with elastic(directory, "--host-discovery-script", script, *words) as job:
+        yield job
+
+
+def test_a_killed_worker_leaves_the_others_training(tmp_path: Path) -> None:
+    with elastic(tmp_path, *["-np", "3", "--min-np", "2", "-H", "localhost:3"]) as job:
+        pids = job.trains(3)
+        os.kill(pids[1], signal.SIGKILL)
+        left = job.trains(2)
+        assert left == {0: pids[0], 1: pids[2]}
+        job.ends()
+    assert "SIGKILL" in job.launcher.stderr
+
+
+def test_new_slots_get_workers_and_old_ones_are_given_up(tmp_path: Path) -> None:
+    with discovered(tmp_path, "localhost:2", *["-np", "2", "--min-np", "1"]) as job:
+        pids = job.trains(2)
+        job.hosts("localhost:2", "127.0.0.1:1")
+        more = job.trains(3)
+        assert [more[0], more[1]] == [pids[0], pids[1]]
+        job.hosts("127.0.0.1:1")
+        assert job.trains(1) == {0: more[2]}
+        job.ends()
+    assert len(job.launcher.wait_lines("stdout", r"ends after True with 1")) == 1
+
+
+def test_a_job_below_its_minimum_waits_for_replacements(tmp_path: Path) -> None:
+    with discovered(tmp_path, "localhost:1\n127.0.0.1:1", *["-np", "2"]) as job:
+        pids = job.trains(2)
+        os.kill(pids[1], signal.SIGKILL)
+        job.hosts("localhost:1")
+        job.hosts("localhost:2")
+        again = job.trains(2, times=2)
+        assert again[0] == pids[0]
+        job.ends()
+
+
+def test_the_reset_limit_ends_a_job(tmp_path: Path) -> None:
+    words = ["-np", "2", "--min-np", "1", "--reset-limit", "0"]
+    with discovered(tmp_path, "localhost:2", *words) as job:
+        job.trains(2)
+        job.hosts("localhost:1")
+        assert job.launcher.wait() == 1
+    assert "as often as --reset-limit 0 allows" in job.launcher.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo a:b", "line 1 of the host discovery script 'echo a:b': cannot read 'a:b'"),
+        ("exit 3", "the host discovery script 'exit 3' failed with exit code 3"),
+        ("echo a", "says no number of slots"),
+    ],
+)
+def test_a_script_that_fails_at_first_ends_the_job(script: str, message: str) -> None:
+    launcher = horovodrun("-np", "1", "--host-discovery-script", script, "true")
+    assert launcher.wait() == 1
+    assert message in launcher.stderr
+
+
+def test_rubbish_later_is_a_warning_and_the_hosts_stay(tmp_path: Path) -> None:
+    with discovered(tmp_path, "localhost:2", *["-np", "2"]) as job:
+        job.trains(2)
+        job.hosts("no host at all")
+        job.launcher.wait_lines("stderr", "they stay: .* cannot read 'no host at all'")
+        job.ends()
+
+
+@pytest.mark.parametrize(
+    ("script", "phase"),
+    [
+        ("echo asked >&2; sleep 4321", "asked"),
+        ("echo asked >&2", "asked"),
+        ("echo localhost:2", "generation 0 has"),
+    ],
+)
+def test_ctrl_c_leaves_nothing(tmp_path: Path, script: str, phase: str) -> None:
+    words = ["--verbose", "-np", "2", "--host-discovery-script", script]
+    with elastic(tmp_path, *words) as job:
+        job.launcher.wait_lines("stderr", phase)
+        family = job.launcher.descendants()
+        job.launcher.process.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == 130
+        assert_all_gone(family, 5)
+
+
+def test_workers_that_all_fail_at_once_end_the_job() -> None:
+    launcher = horovodrun(
+        *["-np", "2", "--min-np", "1", "-H", "localhost:2"], *python("import no_such_module")
+    )
+    assert launcher.wait() == 1
+    assert "No module named 'no_such_module'" in launcher.stderr
+    assert launcher.elapsed_s < 20
+
+
+def test_a_plain_program_needs_no_elastic_function() -> None:
+    launcher = horovodrun(
+        *["-np", "2", "--min-np", "1", "-H", "localhost:2"], *python("print('hi')")
+    )
+    assert launcher.wait() == 0
+    assert len(launcher.wait_lines("stdout", "hi", 2)) == 2
+
+
+def test_files_of_a_rank_are_those_of_all_that_had_it(tmp_path: Path) -> None:
+    words = f"-np 2 --output-filename {tmp_path / 'out'}".split()
+    with discovered(tmp_path, "localhost:1\n127.0.0.1:1", *words) as job:
+        pids = job.trains(2)
+        os.kill(pids[1], signal.SIGKILL)
+        job.hosts("localhost:2")
+        job.trains(2, times=2)
+        job.ends()
+    lines = (tmp_path / "out" / "rank.1" / "stdout").read_text().splitlines()
+    assert len([line for line in lines if PLACE.match(line)]) == 2
+
+
+def test_the_end_of_the_launcher_is_that_of_its_workers(tmp_path: Path) -> None:
+    with elastic(tmp_path, *["-np", "2", "--min-np", "1", "-H", "localhost:2"]) as job:
+        job.trains(2)
+        family = job.launcher.descendants()
+        job.launcher.process.kill()
+        assert_all_gone(family, 10)
+
+
+def place_at_the_end() -> tuple[int, int]:
+    """For horovod.run; travels by value."""
+    from horovod import context
+
+    context.init()
+    group = context.global_group()
+    return group.rank, group.size
+
+
+def test_horovod_run_returns_the_results_of_the_fewest_ranks() -> None:
+    found = horovod.run(
+        place_at_the_end, num_proc=2, min_num_proc=1, max_num_proc=2, hosts="localhost:2"
+    )
+    assert found == [(0, 2)]
+    hosts = FixedHosts({"localhost": 1, "127.0.0.1": 1})
+    found = horovod.run(place_at_the_end, num_proc=2, host_discovery=hosts)
+    assert found == [(0, 2), (1, 2)]
