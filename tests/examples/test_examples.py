@@ -77,6 +77,12 @@ def test_digits_learns(tmp_path: Path) -> None:
     assert accuracies(output)[0] >= 97.0
 
 
+@pytest.mark.parametrize("style", ["loops", "function"])
+def test_digits_elastic(style: str) -> None:
+    output = run_on_two_ranks(EXAMPLES / "digits_elastic.py", "--style", style, "--epochs", 8)
+    assert accuracies(output)[0] >= 90.0
+
+
 SESSION = TENSORFLOW_EXAMPLES / "digits_session.py"
 
 

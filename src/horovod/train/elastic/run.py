@@ -227,8 +227,6 @@ class Rounds:
             needs_sync=self._needs_sync, has_state=self._has_state, progress=self._progress()
         )
         if agreed.needs_sync:
-            # Until it has all of it, others that have it are the better root.
-            self._has_state = agreed.root == context.rank()
             self._state._sync_root = agreed.root
             self._state.sync()
         self._needs_sync = False

@@ -152,7 +152,7 @@ class Training(ABC):
     def _begin(self) -> None:
         if not self._has_begun:
             self._rounds.begin()
-            self._save()
+            self._committed_at_s = time.monotonic()
             self._has_begun = True
 
     def _lose(self, error: HorovodInternalError) -> None:
