@@ -43,8 +43,6 @@ class Rule:
     text: str
 
 
-_TO_COME = "is still to come"
-
 # Names that a module no longer exports.
 MISSING_NAMES = {
     "check_extension": "there is one build, and it always has its native code",
@@ -75,7 +73,6 @@ CALLS = {
     ),
 }
 
-_ELASTIC = Rule(Level.FAILS, f"is refused: elastic training {_TO_COME}")
 
 # By function, the argument that stands first; the rule for it counts without its name, too.
 FIRST_ARGUMENTS = {"join": "device"}
@@ -106,11 +103,6 @@ ARGUMENTS = {
     ),
     ("run", "use_gloo"): Rule(Level.IGNORED, "it is the default, and there is no Gloo in it"),
     ("run", "disable_cache"): Rule(Level.IGNORED, "nothing is cached"),
-    **{
-        ("run", name): _ELASTIC
-        for name in (
-            *("min_np", "max_np", "min_num_proc", "max_num_proc", "slots", "reset_limit"),
-            *("cooldown_range", "host_discovery_script"),
-        )
-    },
+    ("run", "min_np"): Rule(Level.DEPRECATED, "use min_num_proc"),
+    ("run", "max_np"): Rule(Level.DEPRECATED, "use max_num_proc"),
 }

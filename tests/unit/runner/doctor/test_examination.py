@@ -94,8 +94,8 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
         ),
         ("import horovod\nhorovod.run(f, np=2)", "2: deprecated: run(np=…): use num_proc"),
         (
-            "import horovod\nhorovod.run(f, max_num_proc=2)",
-            "2: fails: run(max_num_proc=…): is refused: elastic training is still to come",
+            "import horovod\nhorovod.run(f, max_np=2)",
+            "2: deprecated: run(max_np=…): use max_num_proc",
         ),
         (
             "import horovod\nhorovod.run(f, use_mpi=True)",

@@ -6,7 +6,6 @@ import inspect
 import sys
 import threading
 import warnings
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -16,6 +15,7 @@ import horovod
 from horovod.errors import RankFailedError, UsageError
 from horovod.rendezvous import StoreServer, make_secret
 from horovod.runner.function.task import result_key
+from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -95,17 +95,23 @@ ROWS: list[tuple[dict[str, Any], Any]] = [
         ),
     ),
 ]
+HOSTS = FixedHosts({})
 OLD = {"np", "min_np", "max_np", "network_interface"}
-REFUSED = {
-    "min_num_proc": 1,
-    "max_num_proc": 1,
-    "min_np": 1,
-    "max_np": 1,
-    "slots": 1,
-    "reset_limit": 1,
-    "cooldown_range": (1, 2),
-    "host_discovery_script": "s",
-}
+# Of an elastic job: what reaches it, and where.
+SCRIPT = {"host_discovery_script": "s"}
+ELASTIC: list[tuple[dict[str, Any], Any]] = [
+    ({"min_num_proc": 2}, lambda elastic: elastic.rules.min_np == 2),
+    ({"min_np": 2}, lambda elastic: elastic.rules.min_np == 2),
+    ({"min_num_proc": 1, "max_num_proc": 5}, lambda elastic: elastic.rules.max_np == 5),
+    ({"min_num_proc": 1, "max_np": 5}, lambda elastic: elastic.rules.max_np == 5),
+    ({"min_num_proc": 1, "slots": 4}, lambda elastic: elastic.hosts[0].slots == 4),
+    ({**SCRIPT, "reset_limit": 3}, lambda elastic: elastic.rules.reset_limit == 3),
+    ({**SCRIPT, "cooldown_range": [1, 2]}, lambda elastic: elastic.rules.cooldown_range == (1, 2)),
+    ({**SCRIPT, "elastic_timeout": 9}, lambda elastic: elastic.rules.elastic_timeout_s == 9),
+    ({**SCRIPT, "worker_timeout": 9}, lambda elastic: elastic.rules.worker_timeout_s == 9),
+    (SCRIPT, lambda elastic: elastic.discovery is not None and not elastic.hosts),
+    ({"host_discovery": HOSTS}, lambda elastic: elastic.discovery is HOSTS),
+]
 
 
 @pytest.mark.parametrize(("arguments", "holds"), ROWS, ids=[str(row[0])[:60] for row in ROWS])
@@ -135,18 +141,30 @@ def test_a_hostfile_and_a_config_file(launched: Run, tmp_path: Path) -> None:
 
 def test_every_argument_has_a_row() -> None:
     known = set(inspect.signature(horovod.run).parameters) - {"func", "args", "kwargs", "hostfile"}
-    assert {name for arguments, _ in ROWS for name in arguments} | REFUSED.keys() == known
+    assert {name for arguments, _ in [*ROWS, *ELASTIC] for name in arguments} == known
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED.items())
-def test_what_is_to_come_is_refused(name: str, value: Any) -> None:
-    expected = (
-        pytest.warns(DeprecationWarning, match="is deprecated, use")
-        if name in OLD
-        else nullcontext()
-    )
-    with expected, pytest.raises(UsageError, match="is not supported in this version"):
-        horovod.run(print, **{name: value})
+@pytest.mark.parametrize(("arguments", "holds"), ELASTIC)
+@pytest.mark.filterwarnings("ignore:horovod.run. m:DeprecationWarning")
+def test_an_argument_reaches_an_elastic_job(
+    arguments: dict[str, Any], holds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def launch_elastic(elastic: Any, settings: Any, options: Any, using: Any) -> Outcome:
+        seen.append(elastic)
+        return Outcome(1, "not today")
+
+    monkeypatch.setattr("horovod.runner.starting.elastic.launch_elastic", launch_elastic)
+    with pytest.raises(RankFailedError, match="not today"):
+        horovod.run(print, num_proc=2, **arguments)
+    assert holds(*seen)
+
+
+@pytest.mark.parametrize("name", ["max_num_proc", "slots", "reset_limit", "elastic_timeout"])
+def test_what_only_elastic_jobs_heed_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is for elastic jobs"):
+        horovod.run(print, **{name: 1})
 
 
 @pytest.mark.parametrize(
