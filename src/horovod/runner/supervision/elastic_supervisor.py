@@ -15,7 +15,7 @@ from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic.policy import Going
 from horovod.runner.supervision.fixed import Placed
 from horovod.runner.supervision.outcome import Outcome
-from horovod.runner.supervision.supervisor import Supervisor
+from horovod.runner.supervision.supervisor import CLOSE_S, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +60,7 @@ class ElasticSupervisor(Supervisor):
         super().__init__([], **more)
         self._fleet = fleet
         self._stopped = False
+        self._parted: list[AgentLink] = []  # whose processes may still be about to end
         # The hosts whose agents have found the way to the store.
         self._ways: set[AgentLink] = set()
         self._ranks: dict[int, int] = {}  # of the workers that live
@@ -89,6 +90,12 @@ class ElasticSupervisor(Supervisor):
                 super()._execute(command)
             case _:
                 super()._execute(command)
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        for link in self._parted:
+            link.exit_code(CLOSE_S)
+        self._parted.clear()
 
     # -- hosts
 
@@ -123,6 +130,7 @@ class ElasticSupervisor(Supervisor):
         reason = reason or ("" if link.released else self._explain(link))
         released, link.done = link.released, True
         self._links.remove(link)
+        self._parted = [each for each in self._parted if each.exit_code(0.0) is None] + [link]
         self._ways.discard(link)
         link.close(0.0)
         for worker, placed in self._placed.items():
