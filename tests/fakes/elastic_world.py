@@ -76,6 +76,7 @@ class World:
     lives_on: bool = True
     says_running: bool = True
     has_run: bool = False
+    went_wrong: bool = False
 
     def __post_init__(self) -> None:
         self.policy = ElasticJob(self.rules)
@@ -85,6 +86,7 @@ class World:
 
     def feed(self, event: Event) -> list[Command]:
         before = self.state
+        self.went_wrong = True  # unless this comes to its end
         decision = self.policy.decide(before, event)
         self.state = decision.state
         if decision.reason:
@@ -97,6 +99,7 @@ class World:
                 f"nothing follows from a deadline: {self.state}"
             )
         self._check_rest()
+        self.went_wrong = False
         return list(decision.commands)
 
     def _check_rest(self) -> None:
@@ -254,6 +257,14 @@ class World:
         for each in list(self.workers.values()):
             if each.stopped:
                 self._break_peers(each)
+            if each.stage == "connecting" and each.generation < self.memberships[-1].generation:
+                each.stage = "broken"
+        here = {each.identity for each in self.workers.values()}
+        newest = self.memberships[-1] if self.memberships else None
+        if newest is not None and not {m.worker.identity for m in newest.members} <= here:
+            for each in self.workers.values():
+                if each.stage == "connecting":
+                    each.stage = "broken"
 
     def reset(self, number: int, text: str = "rank 1 was lost") -> list[Command]:
         """A worker whose generation is broken gives it up; its peers will have to."""
@@ -261,11 +272,10 @@ class World:
         self._break_peers(worker)
         worker.stage = "waiting"
         given_up, newest = worker.generation, self.memberships[-1]
-        commands = self.feed(elastic.WorkerReset(self.now_s, worker.identity, given_up, text))
         is_behind = newest.generation > given_up and newest.member(worker.identity) is not None
-        if worker.stage == "waiting" and is_behind and not worker.dismissed:
+        if is_behind and not worker.dismissed:
             worker.stage, worker.generation = "connecting", newest.generation
-        return commands
+        return self.feed(elastic.WorkerReset(self.now_s, worker.identity, given_up, text))
 
     def leaving(self, number: int) -> list[Command]:
         worker = self.workers[number]

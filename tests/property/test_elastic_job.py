@@ -196,6 +196,8 @@ class ElasticJobs(RuleBasedStateMachine):
     def teardown(self) -> None:
         """From here on all goes well: the job trains, or has ended; then all finish."""
         world = self.world
+        if world.went_wrong:
+            return
         self._go_on(20)
         for each in world.workers.values():
             each.stopped = False  # those for which nobody waits
@@ -237,7 +239,7 @@ TestElasticJobs = ElasticJobs.TestCase
 
 def _settings() -> settings:
     thorough = settings.get_current_profile_name() == "thorough"
-    number = THOROUGH if thorough else 200
+    number = THOROUGH if thorough else 100
     return settings(profiles.examples(), max_examples=number, stateful_step_count=30)
 
 
