@@ -64,7 +64,7 @@ $(VENV)/python.stamp:
 $(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.stamp
 	@echo 'Installing PyTorch and the build tools into $(VENV) (about 1.2 GB on disk) ...'
 	$(INSTALL) -r requirements/demo.txt
-	@python -c 'import torch'  # compiles it once, not in each rank
+	@python -c 'import torch._dynamo, sklearn.datasets' 2>/dev/null || true  # compiled once, not by each rank
 	@touch $@
 
 $(VENV)/test.stamp: requirements/test.txt $(VENV)/demo.stamp
@@ -74,7 +74,7 @@ $(VENV)/test.stamp: requirements/test.txt $(VENV)/demo.stamp
 $(VENV)/dev.stamp: requirements/dev.txt requirements/keras2.txt $(VENV)/test.stamp
 	$(INSTALL) -r requirements/dev.txt
 	$(INSTALL) --no-deps -r requirements/keras2.txt
-	@python -c 'import tf_keras' 2>/dev/null || true  # the same for TensorFlow, which talks to the console
+	@python -c 'import keras, tf_keras' 2>/dev/null || true  # the same for TensorFlow, which talks to the console
 	@touch $@
 
 # Open MPI and MPICH, as starters of jobs and as peers. MPICH has a folder of its own, as each brings an mpirun.
@@ -92,6 +92,7 @@ $(VENV)/wheel.stamp: requirements/wheel.txt requirements/build.txt $(VENV)/pytho
 $(VENV)/oldest.stamp: requirements/oldest.txt $(VENV)/python.stamp
 	python -m venv --clear $(VENV)/oldest
 	$(VENV)/oldest/bin/$(PIP) --no-compile -r requirements/oldest.txt
+	@$(VENV)/oldest/bin/python -c 'import keras, sklearn.datasets' 2>/dev/null || true
 	@touch $@
 
 # Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
@@ -100,6 +101,7 @@ $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/be
 	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$($(VENV)/libraries/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	$(VENV)/libraries/bin/$(PIP) --no-compile -r requirements/libraries.txt
+	@$(VENV)/libraries/bin/python -c 'import ignite.engine, pytorch_lightning, deepmd.tf' 2>/dev/null || true
 	@touch $@
 
 # The names of the sources: it changes when one is added or removed.
