@@ -6,10 +6,6 @@
 from __future__ import annotations
 
 _LATER = "is planned and not in this version"
-_ELASTIC = (
-    f"elastic training {_LATER}: train with a fixed number of ranks, and start the job again from "
-    "its last checkpoint after a failure"
-)
 _SPARK = (
     f"the integration with Spark {_LATER}: run the training function with horovod.run(), or the "
     "script with horovodrun"
@@ -25,7 +21,6 @@ _DATA_SERVICE = (
 )
 
 TO_COME = {
-    "horovod.runner.elastic": _ELASTIC,
     "horovod.mxnet": _MXNET,
     "horovod.ray": _RAY,
     "horovod.spark": _SPARK,
@@ -49,6 +44,8 @@ GONE = {
     "ranks in a private file",
     "horovod.runner.common.util.settings": "give them as arguments of horovod.run()",
     "horovod.runner.driver": "`horovodrun --check` tells what hosts and ranks can reach",
+    "horovod.runner.elastic": "start elastic jobs with `horovodrun --min-np`, or with "
+    "horovod.run(min_num_proc=…); only horovod.runner.elastic.discovery is left",
     "horovod.runner.gloo_run": _LAUNCHER,
     "horovod.runner.http": "the store that horovodrun opens for the ranks takes its place",
     "horovod.runner.js_run": "use `horovodrun --jsrun`",

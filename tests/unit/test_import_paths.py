@@ -98,7 +98,7 @@ AVAILABLE = {
     "horovod.tensorflow.elastic": "run TensorFlowState TensorFlowKerasState ObjectState State",
     "horovod.keras.elastic": ELASTIC_CALLBACKS,
     "horovod.tensorflow.keras.elastic": ELASTIC_CALLBACKS,
-    "horovod.torch.elastic": "run TorchState State ObjectState generation",
+    "horovod.torch.elastic": "run TorchState State ObjectState generation ElasticSampler Training",
     "horovod.torch.elastic.state": """
         TorchState StateHandler ModelStateHandler OptimizerStateHandler SamplerStateHandler
         get_handler_registry set_handler_registry ObjectState
@@ -106,7 +106,7 @@ AVAILABLE = {
     "horovod.runner.elastic.discovery": "HostDiscovery HostDiscoveryScript FixedHosts",
 }
 
-ELASTIC = "elastic training is planned and not in this version: train with a fixed number"
+ELASTIC = "start elastic jobs with `horovodrun --min-np`"
 SPARK = r"Spark is planned and not in this version: run the training function with horovod\.run"
 RAY = r"Ray is planned and not in this version: run the training function with horovod\.run"
 MXNET = r"MXNet is planned and not in this version: use horovod\.torch"
