@@ -88,7 +88,8 @@ dist.destroy_process_group()
 COMMANDS = {
     "horovodrun": [
         *("-m", "horovod.runner.cli", "-np", str(WORKERS), "--min-np", "2"),
-        *("--max-np", str(WORKERS), "-H", f"localhost:{WORKERS}", sys.executable),
+        *("--max-np", str(WORKERS), "-H", f"localhost:{WORKERS}"),
+        *("--blacklist-cooldown-range", "1", "2", sys.executable),
     ],
     "torchrun": [
         *("-m", "torch.distributed.run", "--standalone", "--max-restarts", "1000"),

@@ -201,7 +201,10 @@ class Context:
         """Starts the engine and makes the declared sets; in a later generation if one fails."""
         while True:
             try:
-                return self._start_job(config)
+                job = self._start_job(config)
+                if self._elastic is not None:
+                    self._elastic.runs()
+                return job
             except (StartError, PeerLostError, ShutDownError) as error:
                 if self._elastic is None:
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ class ElasticWorker:
         self.newest = -1
         self.leaving = ""
         self._after = -1
+        self._stands_since_s: float | None = None
         self._is_waiting = False
         self._watches = False
         self._members: frozenset[str] = frozenset()
@@ -108,6 +110,18 @@ class ElasticWorker:
     def expect_change(self) -> None:
         """The next place is one of a later generation."""
         self._after = self.generation
+        if self._stands_since_s is None:
+            self._stands_since_s = time.monotonic()
+
+    def runs(self) -> None:
+        """Tells the job that this worker is connected to all others of its generation.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        since_s, self._stands_since_s = self._stands_since_s, None
+        stood_s = 0.0 if since_s is None else time.monotonic() - since_s
+        self._joined.tell_running(self.generation, stood_s)
 
     def check_store(self) -> None:
         """Fails if nobody can tell of changes any more.

@@ -112,7 +112,7 @@ class Job:
         event = Event.from_json(text)
         if event.kind is EventKind.READY:
             self.available[event.worker.identity] = event.worker
-        elif event.kind is not EventKind.RESET:
+        elif event.kind not in (EventKind.RUNNING, EventKind.RESET):
             self.available.pop(event.worker.identity, None)
         return event
 

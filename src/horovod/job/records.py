@@ -51,6 +51,7 @@ class EventKind(Enum):
     """What became of a worker."""
 
     READY = "ready"
+    RUNNING = "running"
     RESET = "reset"
     LEAVING = "leaving"
     LEFT = "left"
@@ -62,18 +63,21 @@ class Event:
     """What a worker tells, or the store when its connection has ended.
 
     Attributes:
-        kind: READY: it can take part. RESET: it lost a peer, or could not connect, and awaits the
-            next generation. LEAVING: it asks to be left out of the next one. LEFT: it has taken
-            leave. GONE: its process has ended, or its host cannot be reached.
+        kind: READY: it can take part. RUNNING: it is connected to all others of a generation.
+            RESET: it lost a peer, or could not connect, and awaits the next generation. LEAVING: it
+            asks to be left out of the next one. LEFT: it has taken leave. GONE: its process has
+            ended, or its host cannot be reached.
         worker: who.
         text: why.
-        generation: of a RESET: the one that failed.
+        generation: of a RUNNING: which one; of a RESET: the one that failed.
+        stood_s: of a RUNNING: seconds since it gave up the generation before; 0 in its first.
     """
 
     kind: EventKind
     worker: Worker
     text: str = ""
     generation: int = -1
+    stood_s: float = 0.0
 
     def to_json(self) -> bytes:
         """As it is in the store."""
@@ -90,7 +94,8 @@ class Event:
         try:
             worker = Worker(**record["worker"])
             kind, generation = EventKind(record["kind"]), int(record.get("generation", -1))
-            return Event(kind, worker, str(record["text"]), generation)
+            stood_s = float(record.get("stood_s", 0.0))
+            return Event(kind, worker, str(record["text"]), generation, stood_s)
         except (KeyError, TypeError, ValueError, UsageError):
             raise StartError(f"malformed event of a worker: {text[:200]!r}") from None
 

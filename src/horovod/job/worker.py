@@ -155,6 +155,18 @@ class JoinedWorker:
             self._is_ready = True
             self._tell(EventKind.READY)
 
+    def tell_running(self, generation: int, stood_s: float) -> None:
+        """Tells the job that this worker is connected to all others of a generation.
+
+        Args:
+            generation: which one.
+            stood_s: seconds since it gave up the one before; 0 in its first.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        self._tell(EventKind.RUNNING, generation=generation, stood_s=stood_s)
+
     def tell_reset(self, generation: int, text: str) -> None:
         """Tells the job that a generation has failed for this worker, which awaits the next one.
 
@@ -282,8 +294,11 @@ class JoinedWorker:
         gone = Event(EventKind.GONE, self.worker, "its connection to the job's store ended")
         self._presence.leave_will(EVENTS, gone.to_json(), append=True)
 
-    def _tell(self, kind: EventKind, text: str = "", generation: int = -1) -> None:
-        self._presence.append(EVENTS, Event(kind, self.worker, text, generation).to_json())
+    def _tell(
+        self, kind: EventKind, text: str = "", generation: int = -1, stood_s: float = 0.0
+    ) -> None:
+        event = Event(kind, self.worker, text, generation, stood_s)
+        self._presence.append(EVENTS, event.to_json())
 
     def _wait_for(self, generation: int, timeout_s: float) -> bytes | None:
         """The places of a generation; None if it did not come in time."""

@@ -181,3 +181,19 @@ def test_the_secret_may_be_in_a_file(job: Job, tmp_path: Path) -> None:
     (place,) = began(job, worker)
     assert place.secret_file == file
     worker.leave("")
+
+
+def test_who_runs_tells_for_how_long_it_did_not(job: Job) -> None:
+    worker = worker_of(job)
+    began(job, worker)
+    worker.runs()
+    event = event_of(job)
+    assert (event.kind, event.generation, event.stood_s) == (EventKind.RUNNING, 0, 0.0)
+    assert worker.identity in job.available
+    worker.expect_change()
+    began(job, worker)
+    worker.runs()
+    event = event_of(job)
+    assert (event.kind, event.generation) == (EventKind.RUNNING, 1)
+    assert 0 < event.stood_s < PATIENCE_S
+    worker.leave("")

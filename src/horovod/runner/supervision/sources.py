@@ -21,6 +21,7 @@ from horovod.runner.supervision.elastic.events import (
     WorkerLeft,
     WorkerReady,
     WorkerReset,
+    WorkerRunning,
 )
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ def event_of(word: Word) -> Event | None:
     match word.kind:
         case EventKind.READY:
             return WorkerReady(now_s, word.worker)
+        case EventKind.RUNNING:
+            return WorkerRunning(now_s, identity, word.generation, word.stood_s)
         case EventKind.RESET:
             return WorkerReset(now_s, identity, word.generation, word.text)
         case EventKind.LEAVING:

@@ -16,6 +16,7 @@ from horovod.runner.supervision.elastic.events import (
     WorkerGone,
     WorkerReady,
     WorkerReset,
+    WorkerRunning,
 )
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.sources import ask, asking, listening
@@ -93,12 +94,14 @@ def test_what_workers_tell_arrives() -> None:
     news = News()
     worker = Worker("a-0", "a", 0)
     with open_job() as job, listening(Job(job.server, job.where), news):
-        for kind in (EventKind.READY, EventKind.RESET, EventKind.GONE):
-            job.store.append(EVENTS, Event(kind, worker, "why", 3).to_json())
-        ready, reset, gone = awaited(news, 3)
+        for kind in (EventKind.READY, EventKind.RUNNING, EventKind.RESET, EventKind.GONE):
+            job.store.append(EVENTS, Event(kind, worker, "why", 3, 0.25).to_json())
+        ready, running, reset, gone = awaited(news, 4)
         job.close()
     assert isinstance(ready, WorkerReady)
     assert ready.worker == worker
+    assert isinstance(running, WorkerRunning)
+    assert (running.identity, running.generation, running.stood_s) == ("a-0", 3, 0.25)
     assert isinstance(reset, WorkerReset)
     assert (reset.identity, reset.generation, reset.text) == ("a-0", 3, "why")
     assert isinstance(gone, WorkerGone)
