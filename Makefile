@@ -123,18 +123,11 @@ test: ## the core of the tests: a quarter of an hour on two cores
 
 test-all: test-sanitizers test-jobs test-oldest test-libraries test ## all tests that need neither a GPU nor minutes of fuzzing
 
-# What starts jobs waits more than it computes, so that one file more runs at a time than there are cores. What computes has
-# its own turn: some tests say within how many seconds a fault must be told. A few of these tests belong to the core.
-SIDE_BY_SIDE = -n $(shell expr $(JOBS) + 1) --dist loadfile --no-loadscope-reorder
+# What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
+# a fault must be told. Side by side they take hardly less time. A few of these tests belong to the core.
 STARTS_JOBS = $(wildcard $(addsuffix /test_*.py,tests/dist tests/examples))
 CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/test_torch_training.py \
             tests/examples/test_latency.py
-# Those that take minutes begin first, so that none of them is left at the end.
-LONG_JOBS = tests/examples/test_examples.py tests/dist/test_foreign_launchers.py tests/examples/test_commands.py \
-            tests/dist/test_tensorflow_order.py tests/dist/test_tensorflow_faults.py tests/dist/test_tensorflow_state.py \
-            tests/dist/test_soak.py
-# Compares processor times, which depend on what else runs.
-MEASURES = tests/examples/test_examples.py::test_startup
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
 BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
@@ -142,15 +135,14 @@ BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
 ifeq ($(PYTEST),)
-	python -m pytest $(SIDE_BY_SIDE) $(CORE_JOBS)
+	python -m pytest $(CORE_JOBS)
 	python -m pytest -n $(JOBS) --dist loadfile $(BESIDE) --ignore $(OLDEST)
 else
 	python -m pytest $(PYTEST)
 endif
 
 test-jobs: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the other tests that start jobs: hosts, MPI, faults, examples
-	python -m pytest $(MEASURES)
-	python -m pytest $(SIDE_BY_SIDE) $(MEASURES:%=--deselect %) $(LONG_JOBS) $(filter-out $(CORE_JOBS) $(LONG_JOBS),$(STARTS_JOBS))
+	python -m pytest $(filter-out $(CORE_JOBS),$(STARTS_JOBS))
 
 test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract on the oldest TensorFlow that works
 	python -m pytest $(OLDEST)

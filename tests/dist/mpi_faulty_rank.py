@@ -24,7 +24,7 @@ SURVIVORS_S = 20.0
 
 def add(group: Group, values: np.ndarray, name: str) -> None:
     buffer = _native.Buffer.from_array(values)
-    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name=name, keep_alive=values).wait()
+    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name=name, keep=values).wait()
 
 
 def say(*words: object) -> None:
