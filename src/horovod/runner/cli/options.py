@@ -14,7 +14,7 @@ from horovod.errors import UsageError
 from horovod.runner.settings.flags import FLAGS, Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
 EXAMPLE = "horovodrun -np 2 python train.py"
@@ -235,6 +235,11 @@ def _add_output(options: _Options) -> None:
     )
 
 
+def _in_case_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Lets a word be typed in any case."""
+    return str.upper if all(map(str.isupper, choices)) else str.lower
+
+
 def _add_flag(options: _Options, flag: Flag) -> None:
     name = f"--{flag.name}"
     if flag.kind is not bool:
@@ -242,7 +247,7 @@ def _add_flag(options: _Options, flag: Flag) -> None:
             flag.section,
             name,
             dest=flag.attribute,
-            type=str.upper if flag.choices else flag.kind,
+            type=_in_case_of(flag.choices) if flag.choices else flag.kind,
             choices=flag.choices or None,
             metavar={int: "N", float: "X"}.get(flag.kind, "TEXT"),
             help=f"{flag.help} ({flag.variable})",

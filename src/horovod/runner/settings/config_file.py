@@ -10,10 +10,10 @@ import difflib
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from horovod.errors import UsageError
 from horovod.runner.settings.flags import FLAGS, Flag, bounds_of
@@ -140,9 +140,13 @@ def _model() -> type[BaseModel]:
     return create_model("config", __base__=_Strict, controller=(controller | None, None), **models)
 
 
+_BARE_OFF = BeforeValidator(lambda word: "off" if word is False else word)
+"""YAML 1.1 reads a bare ``off`` as false."""
+
+
 def _type_of(flag: Flag) -> Any:
     if flag.choices:
-        return Literal[flag.choices]
+        return Annotated[Literal[flag.choices], _BARE_OFF]
     return int | str if flag.integers else flag.kind
 
 

@@ -144,7 +144,7 @@ ROWS = (
         STALL_SHUTDOWN_TIME_SECONDS="20",
     ),
     row("--deadlock-timeout 30", "stall_check: {deadlock_timeout: 30}", DEADLOCK_TIMEOUT="30"),
-    row("--slow-worker off", "stall_check: {slow_worker: 'off'}", SLOW_WORKER="off"),
+    row("--slow-worker off", "stall_check: {slow_worker: off}", SLOW_WORKER="off"),
     # libraries
     row(
         "--mpi-threads-disable",
@@ -278,7 +278,7 @@ def example_of(setting: Setting) -> tuple[str, object, str]:
     spelling = setting.flag
     assert isinstance(spelling, Spelling)
     if setting.words:
-        word = setting.words[0].upper()
+        word = setting.words[0].upper() if spelling.capitals else setting.words[0]
         return word, word, word
     if setting.kind in (Kind.INTEGER, Kind.NUMBER):
         number = 1 if setting.kind is Kind.INTEGER or spelling.whole else 1.0
