@@ -103,6 +103,8 @@ AVAILABLE = {
         TorchState StateHandler ModelStateHandler OptimizerStateHandler SamplerStateHandler
         get_handler_registry set_handler_registry ObjectState
         """,
+    "horovod.torch.elastic.sampler": "ElasticSampler",
+    "horovod.testing": "run_ranks ManualClock",
     "horovod.runner.elastic.discovery": "HostDiscovery HostDiscoveryScript FixedHosts",
 }
 

@@ -16,6 +16,8 @@ from horovod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+__all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
+
 _END = object()
 # How long close_async_loader() waits for a thread that is busy in `_iterate`.
 _CLOSING_S = 10.0

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Reduction = Callable[[list[Any], list[Any]], Sequence[Any]]
 
+__all__ = ["LocalGradientAggregationHelper"]
+
 AGGREGATING_COLLECTION = "aggregating_collection"
 
 

@@ -16,6 +16,8 @@ from horovod.train.process_set import ProcessSet, global_process_set
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+__all__ = ["LocalGradientAggregationHelperEager"]
+
 
 class LocalGradientAggregationHelperEager:
     """Communicates in every n-th pass only.

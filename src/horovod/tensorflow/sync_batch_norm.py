@@ -17,6 +17,8 @@ from horovod.train.numbering import LayerName, LayerNames
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Sum
 
+__all__ = ["SyncBatchNormalization"]
+
 _names = LayerNames("sync_batch_norm")
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from horovod.train.weights import WeightSource
 
+__all__ = ["DistributedOptimizer"]
+
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 
 _SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")

@@ -24,6 +24,8 @@ from horovod.train.process_set import ProcessSet, global_process_set, group_of
 if TYPE_CHECKING:
     from horovod.group import Group
 
+__all__ = ["SyncBatchNorm"]
+
 
 class SyncBatchNorm(_BatchNorm):
     """Batch normalization over the batches of all ranks; takes the place of torch.nn.BatchNorm*d.
