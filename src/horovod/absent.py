@@ -15,16 +15,11 @@ _RAY = (
     "script with horovodrun"
 )
 _MXNET = f"MXNet {_LATER}: use horovod.torch, horovod.tensorflow or horovod.keras"
-_DATA_SERVICE = (
-    f"the service of tf.data {_LATER}: let each rank read its own part, with "
-    "dataset.shard(hvd.size(), hvd.rank())"
-)
 
 TO_COME = {
     "horovod.mxnet": _MXNET,
     "horovod.ray": _RAY,
     "horovod.spark": _SPARK,
-    "horovod.tensorflow.data": _DATA_SERVICE,
 }
 """By module, which includes all below it: what the next versions bring."""
 

@@ -48,7 +48,12 @@ LOSS = r"rank {rank} of {size}: loss 0\.0\d*"
 # What the ranks of a program print, one line each.
 LINES = {"train.py": LOSS, "hello.py": r"rank {rank} of {size}: {size}"}
 # What a program prints once.
-TEXTS = {"save.py": "saved", "call.py": "[3.0, 3.0]", "old.py": "0 will fail"}
+TEXTS = {
+    "save.py": "saved",
+    "call.py": "[3.0, 3.0]",
+    "old.py": "0 will fail",
+    "consume.py": "the sum of all elements is 9900",
+}
 NOT_TRAINING = ("--dry-run", "--check", "doctor")
 
 

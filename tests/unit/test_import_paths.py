@@ -104,6 +104,10 @@ AVAILABLE = {
         get_handler_registry set_handler_registry ObjectState
         """,
     "horovod.torch.elastic.sampler": "ElasticSampler",
+    "horovod.tensorflow.data.compute_service": """
+        TfDataServiceConfig tf_data_service send_to_data_service compute_worker_fn
+        """,
+    "horovod.tensorflow.data.compute_worker": "main",
     "horovod.testing": "run_ranks ManualClock",
     "horovod.runner.elastic.discovery": "HostDiscovery HostDiscoveryScript FixedHosts",
 }
@@ -112,12 +116,9 @@ ELASTIC = "start elastic jobs with `horovodrun --min-np`"
 SPARK = r"Spark is planned and not in this version: run the training function with horovod\.run"
 RAY = r"Ray is planned and not in this version: run the training function with horovod\.run"
 MXNET = r"MXNet is planned and not in this version: use horovod\.torch"
-DATA_SERVICE = r"service of tf\.data is planned and not in this version: let each rank read its own"
 
 TO_COME = {
     "horovod.runner.elastic.settings": ELASTIC,
-    "horovod.tensorflow.data.compute_service": DATA_SERVICE,
-    "horovod.tensorflow.data.compute_worker": DATA_SERVICE,
     "horovod.mxnet": MXNET,
     "horovod.mxnet.mpi_ops": MXNET,
     "horovod.mxnet.functions": MXNET,
@@ -212,8 +213,8 @@ def test_other_modules_are_missing_as_ever() -> None:
 
 
 def test_a_module_that_is_run_is_explained() -> None:
-    with pytest.raises(ImportError, match=DATA_SERVICE):
-        runpy.run_module("horovod.tensorflow.data.compute_worker", run_name="__main__")
+    with pytest.raises(ImportError, match=SPARK):
+        runpy.run_module("horovod.spark.tensorflow.compute_worker", run_name="__main__")
 
 
 def test_run_is_the_function_wherever_it_is_found() -> None:

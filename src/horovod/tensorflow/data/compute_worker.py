@@ -1,0 +1,102 @@
+"""A process of a compute job, which runs tf.data's service for a training job.
+
+    horovodrun -np 8 python -m horovod.tensorflow.data.compute_worker /shared/compute.json
+
+Rank 0 writes the file; the training job reads it with ``TfDataServiceConfig.read``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import horovod.tensorflow as hvd
+from horovod.data.compute_service import ComputeService
+from horovod.rendezvous import make_secret
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
+
+__all__ = ["main"]
+
+
+def main(
+    dispatchers: int,
+    dispatcher_side: str,
+    configfile: str,
+    timeout: float,
+    keep_running: bool = False,
+) -> None:
+    """Serves until a training rank calls ``config.compute_client().shutdown()``.
+
+    Args:
+        dispatchers: 1 for all training ranks, or one for each.
+        dispatcher_side: who runs them, ``compute`` or ``training``.
+        configfile: what rank 0 writes, and removes at the end.
+        timeout: seconds to wait for dispatchers and workers.
+        keep_running: whether to serve on when a training job ends without shutting this one down.
+
+    Raises:
+        ValueError: the number of processes is no multiple of the dispatchers.
+        OSError: the file cannot be written.
+        TimeoutError: a dispatcher did not come.
+    """
+    hvd.init()
+    if dispatchers < 1 or hvd.size() % dispatchers:
+        raise ValueError(
+            f"the {hvd.size()} processes of the compute job cannot be shared out evenly among "
+            f"{dispatchers} dispatchers: give -np a multiple of --dispatchers"
+        )
+    workers = hvd.size() // dispatchers
+    if hvd.rank() != 0:
+        told: Any = hvd.broadcast_object(None)
+        compute_worker_fn(told)
+        hvd.barrier()
+        return
+    key = make_secret()
+    with ComputeService(dispatchers, workers, key, keep_running=keep_running) as service:
+        config = TfDataServiceConfig(
+            dispatchers, workers, dispatcher_side, service.addresses(), key, timeout
+        )
+        config.write(configfile)
+        try:
+            compute_worker_fn(hvd.broadcast_object(config))
+            hvd.barrier()  # the others still read from the service
+        finally:
+            config.remove(configfile)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="horovodrun -np N python -m horovod.tensorflow.data.compute_worker",
+        description="Runs tf.data's service for a training job.",
+    )
+    parser.add_argument("configfile", help="file to write, which the training job can read")
+    parser.add_argument(
+        "--dispatchers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="1 for all training ranks (the default), or as many as there are",
+    )
+    parser.add_argument(
+        "--dispatcher-side",
+        choices=("compute", "training"),
+        default="compute",
+        help="who runs the dispatchers (default: compute)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="how long to wait for dispatchers and workers (default: 60)",
+    )
+    parser.add_argument(
+        "--keep-running",
+        action="store_true",
+        help="serve on when a training job ends without shutting this job down",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main(**vars(_arguments()))
