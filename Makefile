@@ -212,17 +212,17 @@ lint-python: $(VENV)/dev.stamp
 	PYTHONPATH=src lint-imports --no-logo
 	codespell
 
+# In the bundles in which files are compiled, so that what many include is read once.
 lint-native: $(VENV)/dev.stamp build/lint/configured.stamp
 	clang-format --dry-run -Werror $(NATIVE) $(FAKES)
 	@echo 'clang-tidy native'
-	@printf '%s\n' $(filter-out native/fuzz/%,$(filter %.cc,$(NATIVE) $(FAKES))) | \
-	  xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet \
+	@python tests/layers/translation_units.py build/lint | xargs -n 1 -P $(JOBS) clang-tidy -p build/lint --quiet \
 	  2> >(grep -vE '^[0-9]+ warnings? (generated|treated)' >&2)
 	@clang-tidy --quiet $(filter native/fuzz/%.cc,$(NATIVE)) -- -std=c++20 -Inative  # which g++ does not build
 
 # Nothing is built here: clang-tidy reads how each file would be compiled.
 build/lint/configured.stamp: $(CMAKE_LISTS) $(VENV)/sources.txt | $(VENV)/dev.stamp
-	cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python
+	cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON
 	@touch $@
 
 # ---- The rest
