@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horovod._native import Engine
     from horovod.config import Config
 
-INTERVAL_S = 5.0
+INTERVAL_S = 4.0
 
 
 class WaitReport:

@@ -7,6 +7,9 @@ import io
 import os
 import re
 import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from launcher import environment
@@ -14,37 +17,84 @@ from launcher import environment
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Host, assign
 from horovod.runner.placing.plan import JobSettings
+from horovod.runner.starting import elastic as elastic_launching
 from horovod.runner.starting import launch as launching
-from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
+from horovod.runner.starting.elastic_options import ElasticOptions
+from horovod.runner.supervision.elastic.rules import Rules
+from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, SlowWorkerWatch
 
-# Steps that sleep instead of computing, so that a busy machine changes little. 3 s in all.
-CODE = """
-import sys, time
-import horovod.wait_report
-horovod.wait_report.INTERVAL_S = 0.2
-from horovod import context
-context.init()
-group = context.global_group()
-step_s = 0.04 if group.rank == int(sys.argv[1]) else 0.01
-for _ in range(75):
-    time.sleep(step_s)
-    group.barrier().wait()
-context.shutdown()
-"""
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAM = str(Path(__file__).with_name("throttled_rank.py"))
+WINDOW_S = 0.3  # so that a test does not take 20 s
 
 
-def run(slow_rank: int, monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
+def settings_of(*words: object, **env: str) -> JobSettings:
+    command = (sys.executable, PROGRAM, *map(str, words))
+    return JobSettings(command, os.getcwd(), environment(**env))
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, how: str, slow_rank: int, steps: int = 75, **env: str
+) -> str:
     """Runs two ranks; returns what the launcher said."""
-    shorter = functools.partial(SlowWorkerWatch, window_s=0.3)
+    shorter = functools.partial(SlowWorkerWatch, window_s=WINDOW_S)
     monkeypatch.setattr(launching, "SlowWorkerWatch", shorter)
-    command = (sys.executable, "-c", CODE, str(slow_rank))
-    settings = JobSettings(command, os.getcwd(), environment(**env))
     text = io.StringIO()
     with Console(text, text) as console:
         slots = assign([Host("localhost", None)], 2)
+        settings = settings_of(how, slow_rank, steps, **env)
         outcome = launching.launch(slots, settings, launching.LaunchOptions(console))
     assert outcome.exit_code == 0, text.getvalue()
     return text.getvalue()
+
+
+def run_elastic(
+    monkeypatch: pytest.MonkeyPatch, rules: Rules, *words: object, slots: int = 3, **env: str
+) -> str:
+    """Runs an elastic job on this machine; returns what the launcher and the workers said."""
+    shorter = functools.partial(SlowMemberWatch, window_s=WINDOW_S)
+    monkeypatch.setattr(elastic_launching, "SlowMemberWatch", shorter)
+    text = io.StringIO()
+    with Console(text, text) as console:
+        options = ElasticOptions(rules, hosts=(Host("localhost", slots),))
+        outcome = elastic_launching.launch_elastic(
+            options, settings_of(*words, **env), launching.LaunchOptions(console)
+        )
+    assert outcome.exit_code == 0, text.getvalue()
+    return text.getvalue()
+
+
+@contextmanager
+def cpu_quota() -> Iterator[Path]:
+    """A cgroup whose processes get a tenth of a core."""
+    root = Path("/sys/fs/cgroup")
+    unified = (root / "cgroup.controllers").exists()
+    group = (root if unified else root / "cpu") / f"horovod-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a cgroup: {error}")
+    try:
+        if unified:
+            (group / "cpu.max").write_text("1000 10000")
+        else:
+            (group / "cpu.cfs_period_us").write_text("10000")
+            (group / "cpu.cfs_quota_us").write_text("1000")
+        yield group
+    except OSError as error:
+        pytest.skip(f"cannot set a CPU quota: {error}")
+    finally:
+        group.rmdir()
+
+
+def check_named(said: str, who: str) -> None:
+    """The launcher named it while the job ran, and at its end."""
+    found = re.search(rf"{who} .*makes the others wait: .* would take (\d+) % less time", said)
+    assert found, said
+    assert 40 <= int(found[1]) <= 95
+    assert re.search(r"the others waited for .* for ", said)
 
 
 # Rank 0 coordinates the others, whose messages it reads late if it is slow itself.
@@ -52,13 +102,27 @@ def run(slow_rank: int, monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
 def test_the_slow_rank_is_named_while_the_job_runs_and_at_its_end(
     slow_rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = run(slow_rank, monkeypatch)
-    who = f"rank {slow_rank} on localhost"
-    found = re.search(rf"{who} makes the others wait: .* would take (\d+) % less time", said)
-    assert found, said
-    assert 40 <= int(found[1]) <= 90
-    assert f"the others waited for {who} for " in said
+    # Steps that sleep instead of computing, so that a busy machine changes little. 3 s in all.
+    said = run(monkeypatch, "sleep", slow_rank)
+    check_named(said, f"rank {slow_rank} on localhost")
+    assert f"the others waited for rank {slow_rank} on localhost for " in said
+
+
+def test_a_rank_that_is_stopped_most_of_the_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_named(run(monkeypatch, "stop", 1), "rank 1 on localhost")
+
+
+def test_a_rank_with_a_small_cpu_quota_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cpu_quota() as group:
+        check_named(run(monkeypatch, str(group), 1, steps=150), "rank 1 on localhost")
+
+
+def test_a_slow_worker_of_an_elastic_job_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run_elastic(monkeypatch, Rules(3, 2), "sleep", 1, 75)
+    check_named(said, r"rank 1 \(localhost-1\)")
+    assert "the others waited for worker localhost-1 for " in said
+    assert said.count("ends well with 3 ranks") == 3
 
 
 def test_nobody_is_named_if_the_user_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(1, monkeypatch, HOROVOD_SLOW_WORKER="off") == ""
+    assert run(monkeypatch, "sleep", 1, HOROVOD_SLOW_WORKER="off") == ""

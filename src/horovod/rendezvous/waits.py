@@ -13,7 +13,12 @@ WANTED_KEY = "waits/wanted"
 
 def waits_key(generation: int, rank: int) -> str:
     """Where a rank of a generation leaves what it tells, again and again."""
-    return f"waits/{generation}/{rank}"
+    return f"{waits_prefix(generation)}{rank}"
+
+
+def waits_prefix(generation: int) -> str:
+    """What the keys of all ranks of a generation begin with."""
+    return f"waits/{generation}/"
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,18 @@ from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.starting.launch import LaunchOptions, check_interfaces, explain, start_agent
+from horovod.runner.starting.launch import (
+    LaunchOptions,
+    check_interfaces,
+    explain,
+    reports_slow_workers,
+    start_agent,
+)
 from horovod.runner.supervision.elastic.events import HostsDiscovered
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor, Fleet
 from horovod.runner.supervision.news import News
+from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch
 from horovod.runner.supervision.sources import asking, listening
 from horovod.runner.system.environment import without_own
 
@@ -88,15 +95,8 @@ def launch_elastic(
             options.console.say(line)
 
     with ExitStack() as stack:
-        output = Output(
-            options.console,
-            directory=options.output_filename,
-            timestamps=options.prefix_timestamp,
-            colored=options.console.colored(settings.environ),
-        )
+        output = _output(elastic, settings, options)
         stack.callback(output.close)
-        most = elastic.rules.max_np or elastic.rules.np
-        output.place({}, max(most, elastic.rules.np))
         addresses = _addresses(settings) if crosses else [_LOOPBACK]
         news = News()
         stack.callback(news.close)
@@ -108,10 +108,14 @@ def launch_elastic(
             log(f"the store of the job listens at {address} port {port}")
         if store_user is not None:
             stack.enter_context(store_user(job.server))
+        slow = SlowMemberWatch(options.console.say)
+        if reports_slow_workers({**settings.environ, **settings.variables}):
+            stack.enter_context(slow.using(job.server))
         plan = _Plan(elastic, settings, options, job.where, crosses=crosses)
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
+        reached = invitation if crosses else None
         supervisor = ElasticSupervisor(
-            Fleet(job, news, plan.job_of, plan.worker_of, invitation if crosses else None),
+            Fleet(job, news, plan.job_of, plan.worker_of, reached, slow.follow),
             start_agent=lambda each: start_agent(each, settings, options),
             output=output,
             start_timeout_s=elastic.rules.elastic_timeout_s,
@@ -129,6 +133,18 @@ def launch_elastic(
             hosts = tuple((host.name, host.slots or 0) for host in elastic.hosts)
             news.put(HostsDiscovered(time.monotonic(), hosts))
         return supervisor.run()
+
+
+def _output(elastic: ElasticOptions, settings: JobSettings, options: LaunchOptions) -> Output:
+    output = Output(
+        options.console,
+        directory=options.output_filename,
+        timestamps=options.prefix_timestamp,
+        colored=options.console.colored(settings.environ),
+    )
+    most = elastic.rules.max_np or elastic.rules.np
+    output.place({}, max(most, elastic.rules.np))
+    return output
 
 
 def _addresses(settings: JobSettings) -> list[str]:

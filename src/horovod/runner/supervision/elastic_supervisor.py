@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horovod.job.job import Job
+    from horovod.job.membership import Membership
     from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
     from horovod.runner.protocol.invitation import Endpoint, Invitation
     from horovod.runner.supervision.events import Command
@@ -39,6 +40,7 @@ class Fleet:
         worker_of: what is started; takes the host, the number, the identity, the slot and the rank
             under which its output appears.
         invitation: how hosts find the way to the store; None if their jobs say it.
+        published: hears of each generation, once it is in the store.
     """
 
     job: Job
@@ -46,6 +48,7 @@ class Fleet:
     job_of: Callable[[str, int], AgentJob]
     worker_of: Callable[[str, int, str, int, int], WorkerJob]
     invitation: Invitation | None = None
+    published: Callable[[Membership], None] = lambda _: None
 
 
 class ElasticSupervisor(Supervisor):
@@ -80,7 +83,7 @@ class ElasticSupervisor(Supervisor):
             case elastic.StartOn():
                 self._start_on(command)
             case elastic.Publish():
-                self._tell(lambda: self._fleet.job.publish(command.membership))
+                self._tell(lambda: self._publish(command.membership))
             case elastic.Dismiss():
                 self._tell(lambda: self._fleet.job.dismiss(command.identity, command.text))
             case events.EndWorker() if not self._has_link(self._placed[command.worker].hostname):
@@ -197,6 +200,10 @@ class ElasticSupervisor(Supervisor):
     def _on_exit(self, link: AgentLink, worker: int, code: int, start_error: str = "") -> None:
         self._ranks.pop(worker, None)
         super()._on_exit(link, worker, code, start_error)
+
+    def _publish(self, membership: Membership) -> None:
+        self._fleet.job.publish(membership)
+        self._fleet.published(membership)
 
     def _tell(self, action: Callable[[], object]) -> None:
         """Writes something into the store."""

@@ -8,33 +8,31 @@ import time
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
-from horovod.rendezvous.waits import WANTED_KEY, Waits, waits_key
-from horovod.runner.supervision.slow_workers import WINDOW_S, SlowWorkers, describe, summary
+from horovod.rendezvous.waits import WANTED_KEY, Waits, waits_key, waits_prefix
+from horovod.runner.supervision.slow_workers import (
+    WINDOW_S,
+    SlowMembers,
+    SlowWorkers,
+    describe,
+    summary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from horovod.job.membership import Membership
     from horovod.rendezvous.server import StoreServer
+    from horovod.runner.supervision.slow_workers import SlowMember
 
 _JOIN_S = 5.0
 
 
-class SlowWorkerWatch:
-    """Follows a job whose ranks stay, in a thread of its own.
+class _Watch:
+    """A thread that looks at what ranks tell as long as a job runs."""
 
-    Args:
-        hostnames: of each rank.
-        say: takes one line.
-        window_s: see :class:`SlowWorkers`; the ranks tell as often.
-    """
-
-    def __init__(
-        self, hostnames: Sequence[str], say: Callable[[str], None], window_s: float = WINDOW_S
-    ) -> None:
-        self._hostnames = list(hostnames)
+    def __init__(self, say: Callable[[str], None], window_s: float) -> None:
         self._say = say
         self._window_s = window_s
-        self._workers = SlowWorkers(len(hostnames), window_s)
         self._ended = threading.Event()
 
     @contextlib.contextmanager
@@ -49,21 +47,98 @@ class SlowWorkerWatch:
         finally:
             self._ended.set()
             thread.join(_JOIN_S)
-            line = summary(self._workers.ranks, self._hostnames, time.monotonic() - began_s)
+            line = self._summary(time.monotonic() - began_s)
             if line:
                 self._say(line)
 
     def _watch(self, store: StoreServer) -> None:
         with contextlib.suppress(StartError):  # the store was closed
             while not self._ended.wait(self._window_s):
-                for finding in self._workers.add(self._told(store)):
-                    self._say(describe(finding, self._hostnames[finding.rank]))
+                self._look(store)
 
-    def _told(self, store: StoreServer) -> dict[int, Waits]:
-        told: dict[int, Waits] = {}
-        for rank in range(len(self._hostnames)):
-            text = store.try_get(waits_key(0, rank))
-            if text is None:
-                break
-            told[rank] = Waits.from_json(text)
-        return told
+    def _look(self, store: StoreServer) -> None:
+        raise NotImplementedError
+
+    def _summary(self, elapsed_s: float) -> str:
+        raise NotImplementedError
+
+
+class SlowWorkerWatch(_Watch):
+    """Follows a job whose ranks stay, in a thread of its own.
+
+    Args:
+        hostnames: of each rank.
+        say: takes one line.
+        window_s: see :class:`SlowWorkers`; the ranks tell as often.
+    """
+
+    def __init__(
+        self, hostnames: Sequence[str], say: Callable[[str], None], window_s: float = WINDOW_S
+    ) -> None:
+        super().__init__(say, window_s)
+        self._names = [f"rank {rank} on {host}" for rank, host in enumerate(hostnames)]
+        self._workers = SlowWorkers(len(hostnames), window_s)
+
+    def _look(self, store: StoreServer) -> None:
+        for finding in self._workers.add(_told(store, 0, len(self._names))):
+            self._say(describe(finding, self._names[finding.rank]))
+
+    def _summary(self, elapsed_s: float) -> str:
+        return summary(dict(zip(self._names, self._workers.ranks, strict=True)), elapsed_s)
+
+
+class SlowMemberWatch(_Watch):
+    """Follows an elastic job through its generations, in a thread of its own.
+
+    Args:
+        say: takes one line.
+        tell: hears again and again who is slow, as long as somebody is; on that thread.
+        window_s: see :class:`SlowWorkers`; the ranks tell as often.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        tell: Callable[[SlowMember], None] = lambda _: None,
+        window_s: float = WINDOW_S,
+    ) -> None:
+        super().__init__(say, window_s)
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._generation, self._size, self._oldest = 0, 0, 0
+        self._members = SlowMembers(window_s)
+
+    def follow(self, membership: Membership) -> None:
+        """A generation was published; callable from any thread."""
+        with self._lock:
+            self._generation, self._size = membership.generation, len(membership.members)
+            self._members.follow([each.worker.identity for each in membership.members])
+
+    def _look(self, store: StoreServer) -> None:
+        generation, size = self._generation, self._size
+        told = _told(store, generation, size)
+        with self._lock:
+            if generation != self._generation:
+                return
+            lines, slow = self._members.add(told), self._members.slow()
+        for old in range(self._oldest, generation):
+            store.delete_prefix(waits_prefix(old))
+        self._oldest = generation
+        for line in lines:
+            self._say(line)
+        for each in slow:
+            self._tell(each)
+
+    def _summary(self, elapsed_s: float) -> str:
+        totals = self._members.totals()
+        return summary({f"worker {name}": one for name, one in totals.items()}, elapsed_s)
+
+
+def _told(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:
+    told: dict[int, Waits] = {}
+    for rank in range(size):
+        text = store.try_get(waits_key(generation, rank))
+        if text is None:
+            break
+        told[rank] = Waits.from_json(text)
+    return told

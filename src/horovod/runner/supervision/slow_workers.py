@@ -18,11 +18,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from horovod.rendezvous.waits import Waits
 
-WINDOW_S = 5.0
+# A rank that is slow from now on is named within 20 s: a window that has begun, three whole ones,
+# and up to one more until what was told last is read.
+WINDOW_S = 4.0
 WINDOWS = 5
 FEWEST_WINDOWS = 3
 SLOW_GAIN = 0.10
@@ -131,31 +133,114 @@ class SlowWorkers:
         return None
 
 
-def describe(finding: Finding, hostname: str) -> str:
+def describe(finding: Finding, who: str) -> str:
     """One line about a rank that is slow, or no longer is.
 
     Example:
-        >>> describe(Finding(3, 0.38, True), "b")
+        >>> describe(Finding(3, 0.38, True), "rank 3 on b")
         'rank 3 on b makes the others wait: without it, a step would take 38 % less time'
     """
-    who = f"rank {finding.rank} on {hostname}"
     if not finding.is_slow:
         return f"{who} no longer makes the others wait"
-    gain = round(100 * finding.gain)
-    return f"{who} makes the others wait: without it, a step would take {gain} % less time"
+    return f"{who} makes the others wait: {would_save(finding.gain)}"
 
 
-def summary(ranks: list[Slowness], hostnames: list[str], elapsed_s: float) -> str:
+def would_save(gain: float) -> str:
+    """What a job would gain without a rank, in words."""
+    return f"without it, a step would take {round(100 * gain)} % less time"
+
+
+def summary(ranks: Mapping[str, Slowness], elapsed_s: float) -> str:
     """One line at the end of a job about the ranks that were slow; empty if none was.
 
+    Args:
+        ranks: what is known of each, by its name.
+        elapsed_s: how long the job took.
+
     Example:
-        >>> summary([Slowness(), Slowness(slow_s=60.0, worst_gain=0.38)], ["a", "b"], 90.0)
+        >>> summary({"rank 1 on b": Slowness(slow_s=60.0, worst_gain=0.38)}, 90.0)
         'the others waited for rank 1 on b for 60 of 90 s: without it, a step took 38 % less time'
     """
     parts = [
-        f"rank {rank} on {hostnames[rank]} for {one.slow_s:.0f} of {elapsed_s:.0f} s: without it, "
+        f"{who} for {one.slow_s:.0f} of {elapsed_s:.0f} s: without it, "
         f"a step took {100 * one.worst_gain:.0f} % less time"
-        for rank, one in enumerate(ranks)
+        for who, one in ranks.items()
         if one.slow_s > 0
     ]
     return f"the others waited for {'; '.join(parts)}" if parts else ""
+
+
+@dataclass(frozen=True)
+class SlowMember:
+    """A worker of an elastic job that is slow now.
+
+    Attributes:
+        identity: of the worker.
+        name: with its rank, for users.
+        gain: the part of a step's time that the job would save without it: of late, as a median.
+    """
+
+    identity: str
+    name: str
+    gain: float
+
+
+class SlowMembers:
+    """Finds slow workers of an elastic job. Windows begin anew with each generation.
+
+    Args:
+        window_s: see :class:`SlowWorkers`.
+    """
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._identities: list[str] = []
+        self._workers = SlowWorkers(0, window_s)
+        self._named: set[str] = set()
+        self._totals: dict[str, Slowness] = {}
+
+    def follow(self, identities: Sequence[str]) -> None:
+        """A generation begins.
+
+        Args:
+            identities: of its members, in the order of their ranks.
+        """
+        self._totals = self.totals()
+        self._named &= set(identities)
+        self._identities = list(identities)
+        self._workers = SlowWorkers(len(identities), self._window_s)
+
+    def add(self, told: Mapping[int, Waits]) -> list[str]:
+        """Takes what the ranks of the generation have told last; returns what to tell the user.
+
+        A worker that is slow in one generation and in the next is named once.
+        """
+        lines = []
+        for finding in self._workers.add(told):
+            identity = self._identities[finding.rank]
+            if finding.is_slow and identity in self._named:
+                continue
+            self._named ^= {identity}
+            lines.append(describe(finding, self._name(finding.rank)))
+        return lines
+
+    def slow(self) -> list[SlowMember]:
+        """Who is slow now."""
+        return [
+            SlowMember(self._identities[rank], self._name(rank), median(one.gains))
+            for rank, one in enumerate(self._workers.ranks)
+            if one.is_slow
+        ]
+
+    def totals(self) -> dict[str, Slowness]:
+        """What is known of each worker that was ever slow, by its identity."""
+        totals = dict(self._totals)
+        for identity, one in zip(self._identities, self._workers.ranks, strict=True):
+            if one.slow_s > 0:
+                before = totals.get(identity, Slowness())
+                worst = max(before.worst_gain, one.worst_gain)
+                totals[identity] = Slowness(slow_s=before.slow_s + one.slow_s, worst_gain=worst)
+        return totals
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} ({self._identities[rank]})"

@@ -19,11 +19,15 @@ from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 from horovod.runner.supervision.slow_workers import (
     FEWEST_WINDOWS,
     Finding,
+    SlowMember,
+    SlowMembers,
     SlowWorkers,
     describe,
     gains,
     summary,
 )
+from horovod.runner.supervision.slow_workers import WINDOW_S as WINDOW_S_OF_JOBS
+from horovod.wait_report import INTERVAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -136,10 +140,68 @@ def test_no_verdict_before_all_ranks_have_told() -> None:
 
 
 def test_what_is_told() -> None:
-    slow = describe(Finding(3, 0.38, True), "b")
+    slow = describe(Finding(3, 0.38, True), "rank 3 on b")
     assert slow == "rank 3 on b makes the others wait: without it, a step would take 38 % less time"
-    assert describe(Finding(3, 0.0, False), "b") == "rank 3 on b no longer makes the others wait"
-    assert summary(Job(3).workers.ranks, ["a", "b", "c"], 9.0) == ""
+    assert (
+        describe(Finding(3, 0.0, False), "rank 3 on b")
+        == "rank 3 on b no longer makes the others wait"
+    )
+    assert summary({"rank 0 on a": Job(3).workers.ranks[0]}, 9.0) == ""
+
+
+class Generations:
+    """An elastic job of workers that tell of their waits."""
+
+    def __init__(self) -> None:
+        self.members = SlowMembers(WINDOW_S)
+        self.told: dict[int, Waits] = {}
+
+    def begin(self, *identities: str) -> None:
+        self.members.follow(identities)
+        self.told = {rank: Waits(0.0, 0.0) for rank in range(len(identities))}
+        assert self.members.add(self.told) == []
+
+    def windows(self, count: int, busy: Sequence[float]) -> list[str]:
+        lines = []
+        for _ in range(count):
+            for rank, part in enumerate(step(busy)):
+                last = self.told[rank]
+                waits = Waits(last.at_s + WINDOW_S, last.waited_s + part * WINDOW_S)
+                self.told[rank] = waits
+            lines += self.members.add(self.told)
+        return lines
+
+
+def test_a_slow_worker_is_known_by_its_identity_in_every_generation() -> None:
+    job = Generations()
+    job.begin("a-0", "b-1", "c-2")
+    assert job.windows(3, [1.0, 1.0, 2.0]) == [
+        "rank 2 (c-2) makes the others wait: without it, a step would take 50 % less time"
+    ]
+    assert job.members.slow() == [SlowMember("c-2", "rank 2 (c-2)", 0.5)]
+    job.begin("c-2", "b-1")
+    assert job.members.slow() == []
+    assert job.windows(3, [2.0, 1.0]) == []  # the user knows
+    assert job.members.slow() == [SlowMember("c-2", "rank 0 (c-2)", 0.5)]
+    assert job.windows(10, [1.0, 1.01]) == ["rank 0 (c-2) no longer makes the others wait"]
+    assert job.members.slow() == []
+    assert set(job.members.totals()) == {"c-2"}
+    assert job.members.totals()["c-2"].slow_s > 6 * WINDOW_S
+
+
+def test_windows_of_two_generations_are_not_mixed() -> None:
+    job = Generations()
+    for _ in range(10):  # two windows each are no majority of five
+        job.begin("a-0", "b-1")
+        assert job.windows(2, [1.0, 2.0]) == []
+    job.begin("a-0")
+    assert job.windows(5, [1.0]) == []
+
+
+def test_a_rank_is_named_within_20_s_of_real_windows() -> None:
+    begun, read = WINDOW_S_OF_JOBS, WINDOW_S_OF_JOBS
+    assert begun + FEWEST_WINDOWS * WINDOW_S_OF_JOBS + read <= 20.0
+    assert INTERVAL_S == WINDOW_S_OF_JOBS
 
 
 def test_malformed_waits_are_refused() -> None:
@@ -170,6 +232,6 @@ def test_the_watch_reads_what_ranks_tell_and_sums_up() -> None:
                 for rank in range(2):
                     waits = Waits(at_s, at_s * 0.5 * (rank == 0))
                     ranks.set(waits_key(0, rank), waits.to_json())
-    assert lines[0] == describe(Finding(1, 0.5, True), "b")
+    assert lines[0] == describe(Finding(1, 0.5, True), "rank 1 on b")
     assert lines[1].startswith("the others waited for rank 1 on b for ")
     assert len(lines) == 2
