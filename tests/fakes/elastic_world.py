@@ -99,8 +99,15 @@ class World:
                 f"nothing follows from a deadline: {self.state}"
             )
         self._check_rest()
+        self._check_slow()
         self.went_wrong = False
         return list(decision.commands)
+
+    def _check_slow(self) -> None:
+        """At most one goes at a time, and only if the user wants it."""
+        if isinstance(self.state, Going) and self.state.facts is not None:
+            slow = [each for each in self.state.facts.alive() if each.slow]
+            assert len(slow) <= (self.rules.slow_worker in ("remove", "replace"))
 
     def _check_rest(self) -> None:
         """Somebody has to do something, or there is a deadline."""
@@ -282,6 +289,11 @@ class World:
         worker = self.workers[number]
         worker.leaving = True
         return self.feed(elastic.WorkerLeaving(self.now_s, worker.identity, "SIGTERM"))
+
+    def slow(self, number: int, gain: float = 0.5) -> list[Command]:
+        """The others wait for a worker."""
+        identity = self.workers[number].identity
+        return self.feed(elastic.WorkerSlow(self.now_s, identity, gain, "the others wait for it"))
 
     def leave(self, number: int) -> list[Command]:
         worker = self.workers[number]

@@ -38,6 +38,7 @@ def rules(draw: st.DrawFn) -> Rules:
         missed_polls=draw(st.integers(1, 2)),
         fixed_hosts=draw(st.sampled_from([False, False, True])),
         spare_neighbors=draw(st.booleans()),
+        slow_worker=draw(st.sampled_from(["report", "remove", "replace"])),
     )
 
 
@@ -167,6 +168,12 @@ class ElasticJobs(RuleBasedStateMachine):
         worker = self.one(number)
         if worker is not None:
             self.world.leaving(worker)
+
+    @rule(number=PICK, gain=st.sampled_from([0.1, 0.5, 0.9]))
+    def is_slow(self, number: int, gain: float) -> None:
+        worker = self.one(number, "training")
+        if worker is not None:
+            self.world.slow(worker, gain)
 
     @rule(number=PICK)
     def leave(self, number: int) -> None:

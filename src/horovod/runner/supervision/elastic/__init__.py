@@ -10,6 +10,7 @@ processes  the workers whose processes have not ended
 starting   where workers are started
 plan       who is in the next generation, and when it begins
 removals   which workers have to go
+slowness   what becomes of workers that make the others wait
 endings    when the job ends by itself, and as what
 stopping   how it ends
 turn       one decision in the making

@@ -119,6 +119,20 @@ class WorkerGone(Event):
     text: str
 
 
+@dataclass(frozen=True)
+class WorkerSlow(Event):
+    """A worker makes the others wait; fed again and again, as long as it does.
+
+    Attributes:
+        gain: the part of a step's time that the job would save without it.
+        text: why it would leave, in words.
+    """
+
+    identity: str
+    gain: float
+    text: str
+
+
 # -- commands
 
 

@@ -47,6 +47,8 @@ class Facts:
         num_failures: of workers and hosts, in the whole job.
         any_started: whether a process of a worker ever ran.
         warned: whether the user knows that discovery fails.
+        kept_slow: the identities of slow workers of which the user knows why they stay.
+        gone_slow: how many workers went because they were slow.
     """
 
     began_s: float
@@ -76,6 +78,8 @@ class Facts:
     num_failures: int = 0
     any_started: bool = False
     warned: bool = False
+    kept_slow: frozenset[str] = frozenset()
+    gone_slow: int = 0
 
     def copy(self) -> Facts:
         """For the next decision; what is inside of the collections never changes."""
@@ -136,4 +140,16 @@ class Facts:
 
     def stays(self, process: Process) -> bool:
         """Whether nothing speaks against a place in the next generation."""
-        return process.takes_part and not process.leaving and self.wanted(process)
+        fit = process.takes_part and not process.leaving and not process.slow
+        return fit and self.wanted(process)
+
+    def slow(self) -> list[Process]:
+        """Members that are to go for no other reason than that they make the others wait."""
+        return [
+            each for each in self.alive() if each.slow and not each.leaving and self.wanted(each)
+        ]
+
+    def is_slow_host(self, host: str) -> bool:
+        """Whether all that a host has in the generation is slow, so that it may be its fault."""
+        here = [each for each in self.alive() if each.host == host]
+        return bool(here) and all(each.slow for each in here)

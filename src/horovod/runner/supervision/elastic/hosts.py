@@ -42,6 +42,8 @@ class Host:
         rests_until_s: when it may have new workers again; infinite for never.
         spent: slots whose workers ended well without a place: they have nothing to do.
         suspect: whether its other workers are to end because of a failure.
+        slow_until_s: until when slots rest whose workers were slow; each with its slot.
+        times_slow: how often a worker of it went because it was slow.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Host:
     rests_until_s: float = NEVER_S
     spent: frozenset[int] = frozenset()
     suspect: bool = False
+    slow_until_s: tuple[tuple[int, float], ...] = ()
+    times_slow: int = 0
 
     def usable(self, at_s: float) -> bool:
         """Whether new workers may be started here."""
@@ -67,6 +71,10 @@ class Host:
     def wants(self, slot: int) -> bool:
         """Whether a worker that has this slot is to stay."""
         return self.listed and not self.stopping and slot < self.slots
+
+    def slot_rests_until_s(self, slot: int) -> float:
+        """When a slot may have a new worker again although its last one was slow."""
+        return dict(self.slow_until_s).get(slot, NEVER_S)
 
 
 def after_answer(
@@ -101,7 +109,13 @@ def _dropped(host: Host, at_s: float) -> Host:
     forgiven = at_s - host.failed_s <= FORGIVE_S
     failures = host.failures - 1 if forgiven else host.failures
     return replace(
-        host, listed=False, slots=0, failures=max(0, failures), rests_until_s=NEVER_S, suspect=False
+        host,
+        listed=False,
+        slots=0,
+        failures=max(0, failures),
+        rests_until_s=NEVER_S,
+        suspect=False,
+        slow_until_s=(),
     )
 
 

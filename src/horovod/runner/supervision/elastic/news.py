@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
-from horovod.runner.supervision.elastic import reports
+from horovod.runner.supervision.elastic import reports, slowness
 from horovod.runner.supervision.elastic.hosts import Agent, after_answer
 from horovod.runner.supervision.events import ReportExit
 from horovod.runner.supervision.outcome import Outcome
@@ -121,6 +121,8 @@ def _on_word(turn: Turn, event: Event) -> None:
             if not process.leaving:
                 turn.change(process, leaving=event.text or "asked to", leaving_s=turn.at_s)
                 turn.reasons.append(f"{reports.named(facts, process)} wants to leave: {event.text}")
+        case elastic.WorkerSlow():
+            slowness.on_slow(turn, process, event)
         case elastic.WorkerLeft():
             _on_left(turn, process)
         case elastic.WorkerGone():

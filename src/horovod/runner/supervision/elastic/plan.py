@@ -127,12 +127,15 @@ def _chosen(turn: Turn, alive: Sequence[Process]) -> tuple[Process, ...]:
     """The old members that stay, then newcomers; others only as far as it takes."""
     facts, rules = turn.facts, turn.rules
     stay = [each for each in alive if facts.stays(each)][: rules.max_np]
-    leave = [each for each in alive if not facts.stays(each)]
+    slow = facts.slow()
+    leave = [*slow, *(each for each in alive if not facts.stays(each) and each not in slow)]
+    # A slow one is better than none until another one is there in its place.
+    least = len(stay) + len(slow) if rules.slow_worker == "replace" else 0
     if not stay and leave:
         stay.append(leave.pop(0))  # somebody has to hand over what was trained
     free = None if rules.max_np is None else rules.max_np - len(stay)
     members = [*stay, *facts.newcomers()[:free]]
-    missing = max(0, rules.min_np - len(members))
+    missing = max(0, max(rules.min_np, least) - len(members))
     return (*members, *leave[:missing])
 
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from horovod.job.membership import assign_places
 from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import endings, news, plan, removals, reports, starting
+from horovod.runner.supervision.elastic import (
+    endings,
+    news,
+    plan,
+    removals,
+    reports,
+    slowness,
+    starting,
+)
 from horovod.runner.supervision.elastic.events import Publish
 from horovod.runner.supervision.elastic.facts import Facts
 from horovod.runner.supervision.elastic.stopping import Over, Stopping, on_event, over, stop
@@ -98,6 +106,7 @@ class ElasticJob:
         removals.end_neighbors(turn)
         removals.send_away_unwanted_newcomers(turn)
         removals.note_removals(turn)
+        slowness.keep_if_nobody_comes(turn)
         starting.start_workers(turn)
         endings.check_end(turn)
         if turn.verdict is not None:
@@ -128,6 +137,7 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     generation = facts.generation + 1
     chosen = {each.number for each in members}
     leaving = [each for each in facts.alive() if each.number not in chosen]
+    slow = [each for each in facts.slow() if each in leaving]
     whys = [*facts.changes, *(_why_it_leaves(turn, each) for each in leaving)]
     joining = [each for each in members if not facts.is_member(each)] if generation else []
     line = reports.change(generation, facts.size, members, joining, reports.joined(whys))
@@ -138,6 +148,8 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
         return
     if endings.check_stillborn(turn):
         return
+    for each in slow:
+        slowness.let_rest(turn, each)
     membership = assign_places(facts.membership, [each.worker for each in members], generation)
     turn.do(Publish(membership), line if generation else f"generation 0 has {len(members)} ranks")
     if generation:
@@ -167,6 +179,8 @@ def _why_it_leaves(turn: Turn, process: Process) -> str:
     name = reports.named(turn.facts, process)
     if process.leaving:
         return f"{name} leaves: {process.leaving}"
+    if process.slow and turn.facts.wanted(process):
+        return f"{name} leaves: {process.slow}"
     host = turn.facts.hosts.get(process.host)
     if host is None or not host.listed:
         return f"{name} leaves: {process.host} is no longer listed"

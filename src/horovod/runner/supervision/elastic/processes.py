@@ -24,6 +24,7 @@ class Process:
         waits_s: since when it waits for a place after the current generation.
         leaving: why it wants to leave; empty if it does not.
         leaving_s: since when.
+        slow: why it is to go, as it makes the others wait; empty if it is not.
         dismissed_s: when it was told that it has no place.
         due_s: when a dismissed one must have ended.
         told: why the launcher ends it; empty if it does not.
@@ -39,6 +40,7 @@ class Process:
     waits_s: float | None = None
     leaving: str = ""
     leaving_s: float | None = None
+    slow: str = ""
     dismissed_s: float | None = None
     due_s: float = FOREVER_S
     told: str = ""

@@ -97,6 +97,8 @@ def summary(facts: Facts, at_s: float) -> str:
         f"{changes} change{'' if changes == 1 else 's'} of its workers",
         f"{facts.num_failures} failure{'' if facts.num_failures == 1 else 's'}",
     ]
+    if facts.gone_slow:
+        parts.append(f"{facts.gone_slow} slow worker{'' if facts.gone_slow == 1 else 's'} left")
     if facts.hears_running and changes:
         parts.append(f"training stood still for {facts.stood_s:.1f} s")
     return ", ".join(parts)

@@ -28,6 +28,8 @@ class Rules:
         fixed_hosts: whether no other host can ever come.
         spare_neighbors: whether the other workers of a host that failed go on in any case, and not
             only if there would be fewer than ``min_np`` ranks without them.
+        slow_worker: what becomes of a worker that makes the others wait: "off" and "report" leave
+            it, "replace" starts another one in its place, "remove" goes on without it.
         settle_s: how long after a loss to wait for further ones.
         seed: of the random part of rests.
 
@@ -46,6 +48,7 @@ class Rules:
     missed_polls: int = 1
     fixed_hosts: bool = False
     spare_neighbors: bool = False
+    slow_worker: str = "report"
     settle_s: float = 0.1
     seed: int = 0
 

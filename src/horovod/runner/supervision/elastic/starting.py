@@ -11,6 +11,8 @@ from horovod.runner.supervision.elastic.hosts import Agent
 from horovod.runner.supervision.elastic.processes import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horovod.runner.supervision.elastic.facts import Facts
     from horovod.runner.supervision.elastic.hosts import Host
     from horovod.runner.supervision.elastic.turn import Turn
@@ -30,12 +32,44 @@ def start_workers(turn: Turn) -> None:
     if not _passes_gate(turn):
         return
     number = sum(map(facts.stays, facts.processes.values()))
-    for name in list(facts.hosts):
+    number = _fill(turn, number, rules.most, _fit)
+    # A place whose last worker was slow is better than none.
+    _fill(turn, number, rules.min_np, _unfit)
+
+
+def fit_slots(turn: Turn, host: Host) -> list[int]:
+    """The free slots of a host where nothing speaks against a new worker."""
+    facts = turn.facts
+    if not host.usable(turn.at_s) or facts.is_slow_host(host.name):
+        return []
+    free = free_slots(facts, host)
+    return [slot for slot in free if turn.at_s >= host.slot_rests_until_s(slot)]
+
+
+def _fit(turn: Turn, host: Host) -> list[int]:
+    for _, until_s in host.slow_until_s:
+        if until_s < float("inf"):
+            turn.is_due(until_s)
+    return fit_slots(turn, host)
+
+
+def _unfit(turn: Turn, host: Host) -> list[int]:
+    free = free_slots(turn.facts, host) if host.usable(turn.at_s) else []
+    fit = fit_slots(turn, host)
+    return [slot for slot in free if slot not in fit]
+
+
+def _fill(turn: Turn, number: int, most: float, slots_of: Callable[[Turn, Host], list[int]]) -> int:
+    """Starts workers until there are so many; tells how many there are, or are about to be."""
+    facts = turn.facts
+    slow = {each.host for each in facts.slow()}
+    for name in sorted(facts.hosts, key=lambda name: name in slow):  # others are better
         host = facts.hosts[name]
-        if host.rests(turn.at_s) and number < rules.most:
+        if host.rests(turn.at_s) and number < most:
             turn.is_due(host.rests_until_s)
-        slots = free_slots(facts, host) if host.usable(turn.at_s) else []
-        slots = slots[: int(min(len(slots), rules.most - number))]
+        room = most - number
+        slots = slots_of(turn, host) if room > 0 else []
+        slots = slots[: int(min(len(slots), room))]
         if slots and host.agent is Agent.NONE:
             facts.hosts[name] = replace(host, agent=Agent.STARTING)
             turn.do(UseHost(name, host.slots), f"{name} may have {host.slots} workers")
@@ -43,6 +77,7 @@ def start_workers(turn: Turn) -> None:
         if host.agent is Agent.RUNS:
             for slot in slots:
                 _start(turn, name, slot)
+    return number
 
 
 def _passes_gate(turn: Turn) -> bool:
