@@ -134,7 +134,8 @@ class Config:
         deadlock_timeout_s: seconds after which ranks that wait for each other end; 0 means never.
         timeline: file for the timeline; empty for none, DYNAMIC to wait for ``start_timeline``.
         timeline_mark_cycles: whether each batch is marked in the timeline.
-        slow_worker: what the launcher does about a rank that makes the others wait: off or report.
+        slow_worker: what the launcher does about a rank that makes the others wait: off, report,
+            replace or remove.
         log_level: trace, debug, info, warning, error or fatal; see NATIVE_LOG_LEVELS.
         log_hide_time: whether lines of the log begin without the time.
     """

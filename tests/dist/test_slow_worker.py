@@ -126,3 +126,24 @@ def test_a_slow_worker_of_an_elastic_job_is_named(monkeypatch: pytest.MonkeyPatc
 
 def test_nobody_is_named_if_the_user_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "sleep", 1, HOROVOD_SLOW_WORKER="off") == ""
+
+
+def test_a_slow_worker_is_replaced_in_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = Rules(3, 2, 3, fixed_hosts=True)
+    env = {"HOROVOD_SLOW_WORKER": "replace"}
+    said = run_elastic(monkeypatch, rules, "stop", 1, "change", slots=4, **env)
+    line = r"generation 1, 3 -> 3 ranks: rank 1 \(localhost-1\) leaves: the others wait for it "
+    assert re.search(line + r"\(without it, .*\); localhost-3 joins", said), said
+    for worker in (0, 2, 3):
+        assert f"worker localhost-{worker} ends well with 3 ranks: True" in said, said
+    assert "1 change of its workers, 0 failures, 1 slow worker left" in said
+    assert "the others waited for worker localhost-1 for " in said
+
+
+def test_a_slow_worker_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"HOROVOD_SLOW_WORKER": "remove"}
+    said = run_elastic(monkeypatch, Rules(3, 2), "sleep", 0, "change", **env)
+    assert re.search(r"generation 1, 3 -> 2 ranks: rank 0 \(localhost-0\) leaves", said), said
+    for worker in (1, 2):
+        assert f"worker localhost-{worker} ends well with 2 ranks: True" in said, said
+    assert "0 failures, 1 slow worker left" in said

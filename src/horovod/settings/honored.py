@@ -18,7 +18,7 @@ ALLREDUCE_ALGORITHMS = (
 )
 CPU_OPERATIONS = ("native", "gloo", "mpi")
 GPU_OPERATIONS = ("auto", "nccl", "staged")
-SLOW_WORKER = ("off", "report")
+SLOW_WORKER = ("off", "report", "replace", "remove")
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _flag = partial(Setting, kind=Kind.FLAG, default=False)
@@ -325,13 +325,16 @@ _REPORTS = (
     Setting(
         "HOROVOD_SLOW_WORKER",
         "what `horovodrun` does about a rank that makes the others wait: `report` says which one, "
-        "and what a step would save without it; see [debugging](debugging.md#a-rank-is-slow)",
+        "and what a step would save without it; in an elastic job, `replace` starts another worker "
+        "in its place and `remove` goes on without it; see "
+        "[debugging](debugging.md#a-rank-is-slow) and [elastic](elastic.md#slow-workers)",
         kind=Kind.WORD,
         default="report",
         flag=Spelling(
             "slow-worker",
             "stall_check.slow_worker",
-            help="off, or report the rank that makes the others wait",
+            help="off, or what to do about a rank that makes the others wait: report it, or, in "
+            "an elastic job, replace or remove it",
         ),
         field="slow_worker",
         words=SLOW_WORKER,

@@ -192,7 +192,7 @@ def _settings(
         grace_s=grace_s_of({**environ, **variables}),
         stdin_rank=options.stdin_rank,
     )
-    check_settings(settings)
+    check_settings(settings, is_elastic=_asked(options).is_elastic)
     return settings, launcher
 
 

@@ -149,7 +149,7 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         network_interfaces=tuple(given.get("network_interfaces", ())),
         grace_s=grace_s_of(environ),
     )
-    check_settings(settings)
+    check_settings(settings, is_elastic=asked.is_elastic)
     path = [] if executable else [entry for entry in sys.path if entry]
     payload = _packed(func, args, dict(given.get("kwargs", {})), path)
     call = _Call(payload, [slot.hostname for slot in slots] or [""] * _wanted(asked, num_proc))

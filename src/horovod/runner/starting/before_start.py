@@ -15,18 +15,30 @@ if TYPE_CHECKING:
     from horovod.runner.placing.plan import JobSettings
 
 TIMELINE = "HOROVOD_TIMELINE"
+SLOW_WORKER = "HOROVOD_SLOW_WORKER"
 
 
-def check_settings(settings: JobSettings) -> None:
+def check_settings(settings: JobSettings, *, is_elastic: bool = False) -> None:
     """Makes sure that the ranks will be able to read the variables that they get.
+
+    Args:
+        settings: what to run.
+        is_elastic: whether the ranks of the job may change.
 
     Raises:
         StartError: one makes no sense; the message names it.
+        UsageError: one is for elastic jobs only.
     """
     reader = SettingsReader(_variables(settings))
     for setting in TABLE.values():
         if setting.field or setting.words:
             reader.value(setting.name)
+    mode = reader.value(SLOW_WORKER)
+    if mode in ("replace", "remove") and not is_elastic:
+        raise UsageError(
+            f"--slow-worker {mode} ({SLOW_WORKER}) changes the ranks of a job that runs, which "
+            "only an elastic job can take: give --min-np, too, or use --slow-worker report"
+        )
 
 
 def check_timeline(settings: JobSettings) -> None:

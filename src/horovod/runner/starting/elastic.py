@@ -22,14 +22,14 @@ from horovod.runner.starting.launch import (
     LaunchOptions,
     check_interfaces,
     explain,
-    reports_slow_workers,
+    slow_worker_of,
     start_agent,
 )
 from horovod.runner.supervision.elastic.events import HostsDiscovered
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor, Fleet
 from horovod.runner.supervision.news import News
-from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch
+from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
 from horovod.runner.supervision.sources import asking, listening
 from horovod.runner.system.environment import without_own
 
@@ -84,6 +84,8 @@ def launch_elastic(
             cannot be written.
         StartError: the store cannot listen.
     """
+    mode = slow_worker_of({**settings.environ, **settings.variables})
+    rules = replace(elastic.rules, slow_worker=mode)
     names = [host.name for host in elastic.hosts]
     crosses = elastic.discovery is not None or bool(this_machine.other_machines(names))
     if not crosses:
@@ -108,8 +110,8 @@ def launch_elastic(
             log(f"the store of the job listens at {address} port {port}")
         if store_user is not None:
             stack.enter_context(store_user(job.server))
-        slow = SlowMemberWatch(options.console.say)
-        if reports_slow_workers({**settings.environ, **settings.variables}):
+        slow = SlowMemberWatch(options.console.say, lambda each: news.put(told_of(each)))
+        if rules.slow_worker != "off":
             stack.enter_context(slow.using(job.server))
         plan = _Plan(elastic, settings, options, job.where, crosses=crosses)
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
@@ -125,7 +127,7 @@ def launch_elastic(
             wakeups=options.wakeups,
             explain=explain,
             report_of=lambda worker: end_report(worker, job.server.try_get),
-            policy=ElasticJob(elastic.rules),
+            policy=ElasticJob(rules),
         )
         if elastic.discovery is not None:
             stack.enter_context(asking(elastic.discovery, news))

@@ -132,7 +132,7 @@ def launch(
         opened.publish(membership_of(slots))
         if store_user is not None:
             stack.enter_context(store_user(server))
-        if reports_slow_workers({**settings.environ, **settings.variables}):
+        if slow_worker_of({**settings.environ, **settings.variables}) != "off":
             slow = SlowWorkerWatch([slot.hostname for slot in slots], options.console.say)
             stack.enter_context(slow.using(server))
         jobs = make_plan(slots, settings, opened.where, os.getpid(), remote)
@@ -205,13 +205,13 @@ def grace_s_of(environ: Mapping[str, str]) -> float:
     return _config("HOROVOD_GRACE_SECONDS", environ).grace_s
 
 
-def reports_slow_workers(environ: Mapping[str, str]) -> bool:
-    """Whether the user wants to hear of ranks that make the others wait.
+def slow_worker_of(environ: Mapping[str, str]) -> str:
+    """What becomes of ranks that make the others wait: "off", "report", "replace" or "remove".
 
     Raises:
-        StartError: the variable says neither.
+        StartError: the variable says something else.
     """
-    return _config("HOROVOD_SLOW_WORKER", environ).slow_worker != "off"
+    return _config("HOROVOD_SLOW_WORKER", environ).slow_worker
 
 
 def _config(name: str, environ: Mapping[str, str]) -> Config:

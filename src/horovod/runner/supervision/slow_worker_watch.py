@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
 from horovod.rendezvous.waits import WANTED_KEY, Waits, waits_key, waits_prefix
+from horovod.runner.supervision.elastic.events import WorkerSlow
 from horovod.runner.supervision.slow_workers import (
     WINDOW_S,
     SlowMembers,
     SlowWorkers,
     describe,
     summary,
+    would_save,
 )
 
 if TYPE_CHECKING:
@@ -132,6 +134,12 @@ class SlowMemberWatch(_Watch):
     def _summary(self, elapsed_s: float) -> str:
         totals = self._members.totals()
         return summary({f"worker {name}": one for name, one in totals.items()}, elapsed_s)
+
+
+def told_of(member: SlowMember) -> WorkerSlow:
+    """What the policy of an elastic job is told of a slow worker."""
+    text = f"the others wait for it ({would_save(member.gain)})"
+    return WorkerSlow(time.monotonic(), member.identity, member.gain, text)
 
 
 def _told(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:

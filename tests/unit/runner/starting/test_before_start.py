@@ -37,6 +37,15 @@ def test_what_ranks_can_read_and_what_is_not_ours_passes() -> None:
     check_settings(settings(HOROVOD_CPU_OPERATIONS="MPI", HOROVOD_MINE="?", HOROVOD_CYCLE_TIME="1"))
 
 
+@pytest.mark.parametrize("mode", ["replace", "remove", "REMOVE"])
+def test_only_elastic_jobs_replace_slow_workers(mode: str) -> None:
+    slow = settings(HOROVOD_SLOW_WORKER=mode)
+    with pytest.raises(UsageError, match=f"--slow-worker {mode.lower()} .* give --min-np, too"):
+        check_settings(slow)
+    check_settings(slow, is_elastic=True)
+    check_settings(settings(HOROVOD_SLOW_WORKER="report"))
+
+
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
