@@ -131,8 +131,12 @@ def _chosen(turn: Turn, alive: Sequence[Process]) -> tuple[Process, ...]:
     leave = [*slow, *(each for each in alive if not facts.stays(each) and each not in slow)]
     # A slow one is better than none until another one is there in its place.
     least = len(stay) + len(slow) if rules.slow_worker == "replace" else 0
-    if not stay and leave:
-        stay.append(leave.pop(0))  # somebody has to hand over what was trained
+    if leave and not any(each.ran >= 0 for each in stay):
+        # Somebody has to hand over what was trained.
+        knows = next((each for each in leave if each.ran >= 0), None if stay else leave[0])
+        if knows is not None:
+            leave.remove(knows)
+            stay = [knows, *stay][: rules.max_np]
     free = None if rules.max_np is None else rules.max_np - len(stay)
     members = [*stay, *facts.newcomers()[:free]]
     missing = max(0, max(rules.min_np, least) - len(members))

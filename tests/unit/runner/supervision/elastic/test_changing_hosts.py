@@ -287,3 +287,20 @@ def test_a_host_whose_agent_is_told_to_end_is_leaving() -> None:
     world.run()
     assert world.hosts == ["red", "red"]
     assert "blue is leaving anyway" in world.lines[1]
+
+
+def test_the_only_worker_that_knows_what_was_trained_hands_it_over_first() -> None:
+    world = started(Rules(np=1), red=1)
+    world.discover(red=1, blue=1)
+    world.find("blue")
+    world.ready(1)
+    assert world.size == 2
+    world.boundary()  # on its way to the new generation, which nobody has reached
+    world.leaving(0)
+    world.reset(1)
+    world.reset(0)
+    world.wait(1.0)
+    assert [each.worker.identity for each in world.memberships[-1].members] == ["red-0", "blue-1"]
+    world.run(1.0)
+    assert "red-0" in world.ended
+    assert world.memberships[-1].hosts[0] == "blue"
