@@ -45,6 +45,8 @@ class ElasticWorker:
         self._stands_since_s: float | None = None
         self._is_waiting = False
         self._watches = False
+        self._asking = threading.Lock()
+        self._has_asked = False
         self._members: frozenset[str] = frozenset()
         self._joined = join_as(told, ready=False)
 
@@ -165,13 +167,21 @@ class ElasticWorker:
 
     def leave(self, text: str) -> None:
         """Takes leave of the job. Idempotent."""
+        with suppress(StartError):
+            self._ask()  # the thread that asks may be late, and then the end looks like success
         self._joined.leave(text)
 
     def _ask_to_leave(self) -> None:
         with suppress(StartError):  # without a store there is nobody to ask
-            self._joined.tell_leaving(self.leaving)
+            self._ask()
             if self._is_waiting:
                 self.leave(self.leaving)
+
+    def _ask(self) -> None:
+        with self._asking:
+            if self.leaving and not self._has_asked:
+                self._has_asked = True
+                self._joined.tell_leaving(self.leaving)
 
     def _hear(self, generation: int) -> None:
         _logger.debug("worker %s hears of generation %d", self.identity, generation)

@@ -253,3 +253,30 @@ def test_sigterm_asks_to_leave_but_ends_children(fleet: Fleet) -> None:
         own.part()
     fleet.job.begin_generation()
     assert other.result(PATIENCE_S) >= 1
+
+
+def test_who_stays_asks_for_a_generation_when_one_leaves_before_it_was_published(
+    fleet: Fleet,
+) -> None:
+    """A commit can come before whoever leads the job has heard that somebody wants to leave."""
+
+    def leaves() -> None:
+        worker = context.elastic_worker()
+        assert worker is not None
+        worker.leaving = "SIGTERM"  # as its handler does, before any thread has told it
+
+    stays = fleet.start(0, lambda: trained_until(1))
+    goes = fleet.start(1, lambda: trained_until(1, leaves))
+    fleet.begin(2)
+    heard: list[tuple[str, EventKind]] = []
+    wanted = {("stays", EventKind.RESET), ("goes", EventKind.LEFT)}
+    names = dict(zip(fleet.identities, ("stays", "goes"), strict=True))
+    while not wanted <= set(heard):
+        event = fleet.job.next_event(PATIENCE_S)
+        assert event is not None, heard
+        heard.append((names[event.worker.identity], event.kind))
+    # Otherwise its end would look like that of the training.
+    assert heard.index(("goes", EventKind.LEAVING)) < heard.index(("goes", EventKind.LEFT))
+    assert isinstance(goes.exception(PATIENCE_S), SystemExit)
+    fleet.job.begin_generation([Worker(fleet.identities[0], "a", 0)])
+    assert stays.result(PATIENCE_S) == 2

@@ -73,8 +73,11 @@ def agree_at_boundary(
     is_over = worker is not None and newest > worker.generation
     if not (is_over or any_leaves or anybody_was_told):
         return None, anybody_commits
-    if worker is not None and (is_over or any_leaves):
+    if worker is not None and is_over:
         worker.expect_change()
+    elif worker is not None and any_leaves and not leaving:
+        # Nothing was published yet: without this, nobody would know that the others wait.
+        worker.fail("a rank leaves")
     comes_anew = worker is not None and is_over and worker.has_newcomers(newest)
     return Change(comes_anew or anybody_added), anybody_commits
 
