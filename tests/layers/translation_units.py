@@ -1,7 +1,7 @@
-"""Prints what clang-tidy reads: each file that CMake would compile of ours, or bundle of such files.
+"""Prints what clang-tidy reads: each file of ours that CMake would compile, or bundle of them.
 
-Usage: ``python tests/layers/translation_units.py BUILD_FOLDER``. Every file of ``native`` and of the
-fakes is in one of them, or this fails.
+Usage: ``python tests/layers/translation_units.py BUILD_FOLDER``. Every file of ``native`` and of
+the fakes is in one of them, or this fails.
 """
 
 from __future__ import annotations
