@@ -274,7 +274,7 @@ class World:
                 if each.stage == "connecting":
                     each.stage = "broken"
 
-    def reset(self, number: int, text: str = "rank 1 was lost") -> list[Command]:
+    def reset(self, number: int, text: str = "rank 1 was lost", replayed: int = 0) -> list[Command]:
         """A worker whose generation is broken gives it up; its peers will have to."""
         worker = self.workers[number]
         self._break_peers(worker)
@@ -283,7 +283,8 @@ class World:
         is_behind = newest.generation > given_up and newest.member(worker.identity) is not None
         if is_behind and not worker.dismissed:
             worker.stage, worker.generation = "connecting", newest.generation
-        return self.feed(elastic.WorkerReset(self.now_s, worker.identity, given_up, text))
+        identity = worker.identity
+        return self.feed(elastic.WorkerReset(self.now_s, identity, given_up, text, replayed))
 
     def leaving(self, number: int) -> list[Command]:
         worker = self.workers[number]

@@ -137,14 +137,18 @@ class ElasticWorker:
                 f"{self._joined.store_error}"
             )
 
-    def fail(self, text: str) -> None:
+    def fail(self, text: str, replayed: int = 0) -> None:
         """Tells the job that its generation has failed here, so that another one must come.
+
+        Args:
+            text: why.
+            replayed: how many samples all ranks had done since their last commit.
 
         Raises:
             StartError: the store was lost.
         """
         self.expect_change()
-        self._joined.tell_reset(self.generation, text)
+        self._joined.tell_reset(self.generation, text, replayed)
 
     def has_newcomers(self, generation: int) -> bool:
         """Whether a generation has members that its own has not; True if that is unknown.

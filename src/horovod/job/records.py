@@ -71,6 +71,7 @@ class Event:
         text: why.
         generation: of a RUNNING: which one; of a RESET: the one that failed.
         stood_s: of a RUNNING: seconds since it gave up the generation before; 0 in its first.
+        replayed: of a RESET: how many samples all ranks had done since their last commit.
     """
 
     kind: EventKind
@@ -78,6 +79,7 @@ class Event:
     text: str = ""
     generation: int = -1
     stood_s: float = 0.0
+    replayed: int = 0
 
     def to_json(self) -> bytes:
         """As it is in the store."""
@@ -94,8 +96,8 @@ class Event:
         try:
             worker = Worker(**record["worker"])
             kind, generation = EventKind(record["kind"]), int(record.get("generation", -1))
-            stood_s = float(record.get("stood_s", 0.0))
-            return Event(kind, worker, str(record["text"]), generation, stood_s)
+            stood_s, replayed = float(record.get("stood_s", 0.0)), int(record.get("replayed", 0))
+            return Event(kind, worker, str(record["text"]), generation, stood_s, replayed)
         except (KeyError, TypeError, ValueError, UsageError):
             raise StartError(f"malformed event of a worker: {text[:200]!r}") from None
 

@@ -153,7 +153,7 @@ class JoinedWorker:
         """
         if not self._is_ready:
             self._is_ready = True
-            self._tell(EventKind.READY)
+            self._tell(Event(EventKind.READY, self.worker))
 
     def tell_running(self, generation: int, stood_s: float) -> None:
         """Tells the job that this worker is connected to all others of a generation.
@@ -165,15 +165,22 @@ class JoinedWorker:
         Raises:
             StartError: the store was lost.
         """
-        self._tell(EventKind.RUNNING, generation=generation, stood_s=stood_s)
+        event = Event(EventKind.RUNNING, self.worker, generation=generation, stood_s=stood_s)
+        self._tell(event)
 
-    def tell_reset(self, generation: int, text: str) -> None:
+    def tell_reset(self, generation: int, text: str, replayed: int = 0) -> None:
         """Tells the job that a generation has failed for this worker, which awaits the next one.
+
+        Args:
+            generation: which one.
+            text: why.
+            replayed: how many samples all ranks had done in it since their last commit.
 
         Raises:
             StartError: the store was lost.
         """
-        self._tell(EventKind.RESET, text, generation)
+        event = Event(EventKind.RESET, self.worker, text, generation, replayed=replayed)
+        self._tell(event)
 
     def tell_leaving(self, text: str) -> None:
         """Asks the job for a generation without this worker.
@@ -181,7 +188,7 @@ class JoinedWorker:
         Raises:
             StartError: the store was lost.
         """
-        self._tell(EventKind.LEAVING, text)
+        self._tell(Event(EventKind.LEAVING, self.worker, text))
 
     def places(self, generation: int = -1) -> bytes | None:
         """What was published of a generation, or of the newest one; None if there is nothing.
@@ -294,10 +301,7 @@ class JoinedWorker:
         gone = Event(EventKind.GONE, self.worker, "its connection to the job's store ended")
         self._presence.leave_will(EVENTS, gone.to_json(), append=True)
 
-    def _tell(
-        self, kind: EventKind, text: str = "", generation: int = -1, stood_s: float = 0.0
-    ) -> None:
-        event = Event(kind, self.worker, text, generation, stood_s)
+    def _tell(self, event: Event) -> None:
         self._presence.append(EVENTS, event.to_json())
 
     def _wait_for(self, generation: int, timeout_s: float) -> bytes | None:

@@ -53,8 +53,10 @@ def test_a_state_keeps_it(alone: None) -> None:
     state.commit()
     sampler.record_batch(2, 2)
     sampler.record_batch(3, 2)
+    assert sampler.samples_done == 8
     state.restore()
     assert (sampler.processed_num, list(sampler)) == (4, [4, 5, 6, 7])
+    assert sampler.samples_done == 4
     sampler.record_batch(0, 2)
     state.commit()
     state.sync()

@@ -14,12 +14,13 @@ import pytest
 
 from horovod import context
 from horovod.common.elastic import ObjectState
-from horovod.errors import StartError, UsageError
+from horovod.errors import PeerLostError, StartError, UsageError
 from horovod.job import Assignment, Worker
 from horovod.job.job import Job, open_job
 from horovod.job.records import EventKind
 from horovod.train import objects
 from horovod.train.elastic.leaving import leave_politely
+from horovod.train.elastic.position import Position
 from horovod.train.elastic.run import run
 from horovod.train.process_set import ProcessSet, add_process_set
 
@@ -253,6 +254,36 @@ def test_sigterm_asks_to_leave_but_ends_children(fleet: Fleet) -> None:
         own.part()
     fleet.job.begin_generation()
     assert other.result(PATIENCE_S) >= 1
+
+
+def test_the_job_hears_how_many_samples_are_done_again(fleet: Fleet) -> None:
+    def goes_back_once() -> int:
+        position = Position()
+        state = ObjectState(broadcast_object, position=position, rounds=0)
+        position.begin("loop")
+        position.advance("loop", 8)
+        rounds = []
+
+        @run
+        def train(state: ObjectState) -> None:
+            rounds.append(state.position.samples_done)
+            if len(rounds) == 1:
+                position.advance("loop", 16)
+                state.save()
+                position.advance("loop", 24)
+                position.advance("loop", 28)
+                raise PeerLostError("rank 1 was lost")
+
+        train(state)
+        return rounds[-1]
+
+    worker = fleet.start(0, goes_back_once)
+    fleet.begin(1)
+    while (event := fleet.job.next_event(PATIENCE_S)) is None or event.kind is not EventKind.RESET:
+        assert event is not None
+    assert event.replayed == 28 - 16
+    fleet.job.begin_generation([Worker(fleet.identities[0], "a", 0)])
+    assert worker.result(PATIENCE_S) == 16
 
 
 def test_who_stays_asks_for_a_generation_when_one_leaves_before_it_was_published(

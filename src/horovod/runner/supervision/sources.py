@@ -130,7 +130,7 @@ def event_of(word: Word) -> Event | None:
         case EventKind.RUNNING:
             return WorkerRunning(now_s, identity, word.generation, word.stood_s)
         case EventKind.RESET:
-            return WorkerReset(now_s, identity, word.generation, word.text)
+            return WorkerReset(now_s, identity, word.generation, word.text, word.replayed)
         case EventKind.LEAVING:
             return WorkerLeaving(now_s, identity, word.text)
         case EventKind.LEFT:

@@ -60,6 +60,12 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._ledger = Ledger(len(dataset), shuffle=shuffle, seed=seed)
         self.reset()
 
+    @property
+    def samples_done(self) -> int:
+        """How many samples all ranks together have done in all epochs."""
+        length = len(self.dataset)
+        return self.epoch * length + min(self.processed_num, length)
+
     def set_epoch(self, epoch: int) -> None:
         """Begins an epoch; call it at the end of one with the number of the next."""
         self.epoch = epoch

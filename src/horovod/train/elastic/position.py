@@ -15,11 +15,13 @@ class Position:
     Attributes:
         progress: points passed.
         epoch: from 0.
+        samples_done: by all ranks, in all loops and epochs.
     """
 
     def __init__(self) -> None:
         self.progress = 0
         self.epoch = 0
+        self.samples_done = 0
         # By name, of the loops of this epoch that have begun.
         self._consumed: dict[str, int] = {}
         self._over: set[str] = set()
@@ -49,6 +51,7 @@ class Position:
 
     def advance(self, loop: str, consumed: int) -> None:
         """A step has ended."""
+        self.samples_done += consumed - self.consumed(loop)
         self._consumed[loop] = consumed
         self.progress += 1
 

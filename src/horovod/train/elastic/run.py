@@ -133,6 +133,8 @@ class Rounds:
         # What ended the last round.
         self._cause: Exception | None = None
         self._must_restore = False
+        # Samples that were done since the last commit, of which the job does not know yet.
+        self._replayed = 0
 
     def run(self, train: Callable[[], T]) -> T:
         """Calls the function until it returns, or raises what no other round can heal."""
@@ -205,8 +207,10 @@ class Rounds:
 
     def _restore(self) -> None:
         if self._must_restore:
+            done = self._state._samples_done()
             self._state.restore()
             self._must_restore = False
+            self._replayed += max(0, done - self._state._samples_done())
 
     def _tell_job(self, failure: str) -> None:
         """Lets the job know what this worker is about to do."""
@@ -220,7 +224,8 @@ class Rounds:
             raise Dismissed(worker.leaving)
         if failure:
             context.current().shutdown(failure)
-            worker.fail(failure)
+            worker.fail(failure, self._replayed)
+            self._replayed = 0
 
     def _synchronize(self) -> None:
         agreed = agree_on_round(

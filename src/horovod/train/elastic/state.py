@@ -119,6 +119,10 @@ class State:
     def reset(self) -> None:
         """Adapts the state to the new size and rank; nothing by default."""
 
+    def _samples_done(self) -> int:
+        """How many samples all ranks have done, as far as something in the state counts them."""
+        return 0
+
 
 class ObjectState(State):
     """A state of plain objects, which are attributes of it.
@@ -178,6 +182,10 @@ class ObjectState(State):
     def reset(self) -> None:
         for handler in self._handlers.values():
             handler.reset()
+
+    def _samples_done(self) -> int:
+        values = (handler.value for handler in self._handlers.values())
+        return sum(int(getattr(value, "samples_done", 0)) for value in values)
 
     def _broadcast(self, obj: Any, root: int | None = None) -> Any:
         root = self.sync_root if root is None else root

@@ -95,7 +95,7 @@ def test_what_workers_tell_arrives() -> None:
     worker = Worker("a-0", "a", 0)
     with open_job() as job, listening(Job(job.server, job.where), news):
         for kind in (EventKind.READY, EventKind.RUNNING, EventKind.RESET, EventKind.GONE):
-            job.store.append(EVENTS, Event(kind, worker, "why", 3, 0.25).to_json())
+            job.store.append(EVENTS, Event(kind, worker, "why", 3, 0.25, 64).to_json())
         ready, running, reset, gone = awaited(news, 4)
         job.close()
     assert isinstance(ready, WorkerReady)
@@ -104,5 +104,6 @@ def test_what_workers_tell_arrives() -> None:
     assert (running.identity, running.generation, running.stood_s) == ("a-0", 3, 0.25)
     assert isinstance(reset, WorkerReset)
     assert (reset.identity, reset.generation, reset.text) == ("a-0", 3, "why")
+    assert reset.replayed == 64
     assert isinstance(gone, WorkerGone)
     news.close()

@@ -69,11 +69,13 @@ class WorkerReset(Event):
     Attributes:
         generation: the last one in which it had a place.
         text: why, such as a lost peer.
+        replayed: how many samples all ranks had done since their last commit.
     """
 
     identity: str
     generation: int
     text: str
+    replayed: int = 0
 
 
 @dataclass(frozen=True)

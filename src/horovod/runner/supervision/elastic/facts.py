@@ -49,6 +49,7 @@ class Facts:
         warned: whether the user knows that discovery fails.
         kept_slow: the identities of slow workers of which the user knows why they stay.
         gone_slow: how many workers went because they were slow.
+        replayed: how many samples of each failed generation were done again, if any.
     """
 
     began_s: float
@@ -80,12 +81,19 @@ class Facts:
     warned: bool = False
     kept_slow: frozenset[str] = frozenset()
     gone_slow: int = 0
+    replayed: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Facts:
         """For the next decision; what is inside of the collections never changes."""
         other = copy.copy(self)
         other.hosts, other.processes = dict(self.hosts), dict(self.processes)
+        other.replayed = dict(self.replayed)
         return other
+
+    def note_replayed(self, generation: int, samples: int) -> None:
+        """All members of a generation go back over the same samples, so they count once."""
+        if samples > self.replayed.get(generation, 0):
+            self.replayed[generation] = samples
 
     @property
     def generation(self) -> int:

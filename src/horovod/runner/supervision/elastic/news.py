@@ -134,6 +134,7 @@ def _on_word(turn: Turn, event: Event) -> None:
 
 def _on_reset(turn: Turn, process: Process, event: elastic.WorkerReset) -> None:
     facts = turn.facts
+    facts.note_replayed(event.generation, event.replayed)
     if not facts.is_member(process):
         if process.dismissed_s is not None:
             turn.change(process, due_s=min(process.due_s, turn.at_s + turn.rules.grace_s))

@@ -90,7 +90,7 @@ class ElasticJob:
         if turn.verdict is not None:
             return stop(turn, turn.verdict)
         deadline_s = None if turn.wake_s == float("inf") else turn.wake_s
-        return Decision(Going(deadline_s, facts=turn.facts), turn.commands, "; ".join(turn.reasons))
+        return Decision(Going(deadline_s, facts=turn.facts), turn.commands, turn.why())
 
     def _conclude(self, turn: Turn) -> None:
         for _ in range(_MOST_PASSES):

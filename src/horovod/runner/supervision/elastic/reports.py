@@ -101,4 +101,7 @@ def summary(facts: Facts, at_s: float) -> str:
         parts.append(f"{facts.gone_slow} slow worker{'' if facts.gone_slow == 1 else 's'} left")
     if facts.hears_running and changes:
         parts.append(f"training stood still for {facts.stood_s:.1f} s")
+    if facts.replayed:
+        samples = sum(facts.replayed.values())
+        parts.append(f"{samples} sample{'' if samples == 1 else 's'} done again")
     return ", ".join(parts)

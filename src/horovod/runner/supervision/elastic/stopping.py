@@ -69,7 +69,7 @@ def stop(turn: Turn, outcome: Outcome, *, kill: bool = False) -> Decision:
         commands.append(events.Announce(reports.summary(facts, at_s)))
     commands += [events.EndAll(how), events.ReportOutcome(outcome)]
     state = Stopping(at_s + how.grace_s + STOP_S, facts=facts, rules=rules, verdict=outcome)
-    return Decision(state, commands, "; ".join([*turn.reasons, "stopping the workers"]))
+    return Decision(state, commands, turn.why("stopping the workers"))
 
 
 def on_event(state: Stopping, event: Event) -> Decision:

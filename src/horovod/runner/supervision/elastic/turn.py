@@ -60,6 +60,11 @@ class Turn:
         """Tells the user."""
         self.commands.append(Announce(line))
 
+    def why(self, *more: str) -> str:
+        """The reasons, without those that the user is told anyway."""
+        told = {each.line for each in self.commands if isinstance(each, Announce)}
+        return "; ".join(each for each in (*self.reasons, *more) if each not in told)
+
     def change(self, process: Process, **fields: Any) -> Process:
         """Notes something about a process."""
         changed = replace(process, **fields)

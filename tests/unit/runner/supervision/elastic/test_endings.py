@@ -85,6 +85,17 @@ def test_earlier_failures_do_not_show_in_the_exit_code() -> None:
     assert world.lines[-1].startswith("the job ran for 2.0 s, 1 change of its workers, 1 failure,")
 
 
+def test_the_end_report_says_how_many_samples_were_done_again() -> None:
+    world = started(Rules(np=3, min_np=1), red=3)
+    for lost, others in ((0, (1, 2)), (1, (2,))):
+        world.gone(lost)
+        for each in others:  # all of them go back over the same samples
+            world.reset(each, replayed=64)
+        world.run()
+    world.finish()
+    assert world.lines[-1].endswith(", 128 samples done again")
+
+
 def test_all_fail() -> None:
     world = started(Rules(np=2, min_np=1, cooldown_range=(1, 2)), red=2)
     world.exit(1, 3)

@@ -145,6 +145,7 @@ def test_survivors_go_on_without_a_worker_that_was_killed() -> None:
     assert world.lines[0].endswith("red gets no new workers")
     assert world.lines[1].startswith("generation 1, 3 -> 2 ranks: rank 1 on red was killed by")
     assert world.lines[2].startswith("generation 1 runs: training stood still for 0.25 s")
+    assert not any(line in reason for line in world.lines for reason in world.reasons)
 
 
 def test_the_host_of_a_failure_is_left_if_others_suffice() -> None:
