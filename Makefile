@@ -32,7 +32,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest \
-        test-libraries test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+        test-libraries test-ray test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -104,6 +104,14 @@ $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/be
 	@$(VENV)/libraries/bin/python -c 'import ignite.engine, pytorch_lightning, deepmd.tf' 2>/dev/null || true
 	@touch $@
 
+# Ray beside what .venv holds.
+$(VENV)/ray.stamp: requirements/ray.txt $(VENV)/dev.stamp
+	python -m venv --clear $(VENV)/ray
+	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(VENV)/ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(VENV)/ray/bin/$(PIP) --no-compile -r requirements/ray.txt
+	@touch $@
+
 # The names of the sources: it changes when one is added or removed.
 $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
@@ -121,7 +129,7 @@ test: ## the core of the tests: a quarter of an hour on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
-test-all: test-sanitizers test-jobs test-oldest test-libraries test ## all tests that need neither a GPU nor minutes of fuzzing
+test-all: test-sanitizers test-jobs test-oldest test-libraries test-ray test ## all tests that need neither a GPU nor minutes of fuzzing
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. Side by side they take hardly less time. A few of these tests belong to the core.
@@ -130,7 +138,7 @@ CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/t
             tests/examples/test_latency.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
-BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/ray tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 # Whoever names some tests waits for PyTorch and pytest only; tests of what is not installed are left out, and pytest says so.
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
@@ -149,6 +157,9 @@ test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## t
 
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
+
+test-ray: $(VENV)/ray.stamp $(VENV)/installed.stamp ## ranks on a local Ray cluster of two nodes
+	$(VENV)/ray/bin/python -m pytest tests/ray $(PYTEST)
 
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp
@@ -184,7 +195,7 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 	cmake --build build/asan --target native_tests _native --parallel $(JOBS)
 	cmake --build build/tsan --target native_tests _native --parallel $(JOBS)
 
-setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest libraries installed) build/fakes/libfake_nccl.so  # every environment
+setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest libraries ray installed) build/fakes/libfake_nccl.so  # every environment
 
 # Files are compiled in bundles, which takes half the time.
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON

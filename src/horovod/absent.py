@@ -11,14 +11,15 @@ _SPARK = (
     "script with horovodrun"
 )
 _RAY = (
-    f"the integration with Ray {_LATER}: run the training function with horovod.run(), or the "
-    "script with horovodrun"
+    f"elastic training on Ray {_LATER}: use horovod.ray.RayExecutor with num_workers, or "
+    "horovodrun --min-np"
 )
 _MXNET = f"MXNet {_LATER}: use horovod.torch, horovod.tensorflow or horovod.keras"
 
 TO_COME = {
     "horovod.mxnet": _MXNET,
-    "horovod.ray": _RAY,
+    "horovod.ray.elastic": _RAY,
+    "horovod.ray.elastic_v2": _RAY,
     "horovod.spark": _SPARK,
 }
 """By module, which includes all below it: what the next versions bring."""

@@ -75,6 +75,11 @@ def temporary_environment(**variables: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Sets variables of this process, where scripts of users look for them."""
+    os.environ.update(variables)
+
+
 def tell_place(config: Config) -> None:
     """Writes the place of this process into its environment, where older scripts look for it."""
     for name, field_name in _PLACE_FIELDS.items():

@@ -114,7 +114,7 @@ AVAILABLE = {
 
 ELASTIC = "start elastic jobs with `horovodrun --min-np`"
 SPARK = r"Spark is planned and not in this version: run the training function with horovod\.run"
-RAY = r"Ray is planned and not in this version: run the training function with horovod\.run"
+RAY = r"Ray is planned and not in this version: use horovod\.ray\.RayExecutor"
 MXNET = r"MXNet is planned and not in this version: use horovod\.torch"
 
 TO_COME = {
@@ -132,12 +132,8 @@ TO_COME = {
     "horovod.spark.common.estimator": SPARK,
     "horovod.spark.common.params": SPARK,
     "horovod.spark.common.util": SPARK,
-    "horovod.ray": RAY,
-    "horovod.ray.runner": RAY,
     "horovod.ray.elastic": RAY,
     "horovod.ray.elastic_v2": RAY,
-    "horovod.ray.worker": RAY,
-    "horovod.ray.strategy": RAY,
 }
 
 NOTHING_TO_LOAD = "there is nothing to load"

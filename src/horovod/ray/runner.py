@@ -1,0 +1,6 @@
+"""Where earlier versions had the executor."""
+
+from horovod.ray.executor import RayExecutor
+from horovod.ray.settings import MiniSettings
+
+__all__ = ["MiniSettings", "RayExecutor"]

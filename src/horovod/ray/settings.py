@@ -1,0 +1,127 @@
+"""What was asked of an executor, and what of it makes no sense."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from horovod.errors import UnsupportedError
+
+
+@dataclass
+class MiniSettings:
+    """How long to wait, and which networks to use.
+
+    Attributes:
+        timeout_s: seconds for all ranks to connect in ``hvd.init()``.
+        placement_group_timeout_s: seconds to wait for the resources of the workers.
+        nics: names of network interfaces, of which the first one that a name is given for is used
+            between hosts; None for the one that leads to the node of rank 0.
+        verbose: not needed; the log level of ``horovod`` says how much is told.
+    """
+
+    timeout_s: float = 300.0
+    placement_group_timeout_s: float = 100.0
+    nics: set[str] | None = None
+    verbose: int = 1
+
+
+def create_settings(
+    timeout_s: float = 30.0,
+    ssh_identity_file: str | None = None,
+    ssh_str: str | None = None,
+    placement_group_timeout_s: float = 100.0,
+    nics: set[str] | None = None,
+    verbose: int = 1,
+) -> MiniSettings:
+    """Settings for an executor; see :class:`MiniSettings`.
+
+    Args:
+        timeout_s, placement_group_timeout_s, nics, verbose: see there.
+        ssh_identity_file, ssh_str: not needed, since Ray starts the workers.
+    """
+    if ssh_identity_file is not None or ssh_str is not None:
+        warnings.warn(
+            "ssh_identity_file and ssh_str do nothing: Ray starts the workers",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return MiniSettings(timeout_s, placement_group_timeout_s, nics, verbose)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which workers an executor was asked for.
+
+    Attributes:
+        num_workers: how many, wherever there is room; None for so many on each of some nodes.
+        num_hosts, num_workers_per_host: on how many nodes how many each, if ``num_workers`` is
+            None.
+        cpus_per_worker, gpus_per_worker: as Ray counts them.
+        use_current_placement_group: whether to use that of the caller, if it has one.
+    """
+
+    num_workers: int | None
+    num_hosts: int | None
+    num_workers_per_host: int
+    cpus_per_worker: float
+    gpus_per_worker: float
+    use_current_placement_group: bool
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return self.num_workers or (self.num_hosts or 0) * self.num_workers_per_host
+
+
+def check_mode(
+    num_workers: int | None,
+    num_hosts: int | None,
+    min_workers: int | None,
+    max_workers: int | None,
+) -> None:
+    """Checks that exactly one way to count workers was chosen.
+
+    Raises:
+        ValueError: it was none, or several.
+        UnsupportedError: an elastic job, which this version cannot run on Ray.
+    """
+    if max_workers is not None and not min_workers:
+        raise ValueError(f"max_workers={max_workers} needs min_workers, at least 1")
+    if min_workers and num_workers:
+        raise ValueError(
+            "Both `min_workers` and `num_workers` provided. Give num_workers for a job whose size "
+            "stays, min_workers for one whose size may change"
+        )
+    if min_workers is not None:
+        raise UnsupportedError(
+            f"min_workers={min_workers}: elastic jobs on Ray are planned and not in this version: "
+            "give num_workers, or use horovodrun --min-np"
+        )
+    if not num_workers and not num_hosts:
+        raise ValueError("give num_workers, or num_hosts and num_workers_per_host")
+    if num_workers and num_hosts:
+        raise ValueError(
+            f"num_workers={num_workers} and num_hosts={num_hosts} are both given: give one of them"
+        )
+
+
+def gpus_of(use_gpu: bool, gpus_per_worker: float | None) -> float:
+    """How many GPUs each worker gets.
+
+    Raises:
+        ValueError: the two contradict one another.
+    """
+    if gpus_per_worker and not use_gpu:
+        raise ValueError(f"gpus_per_worker={gpus_per_worker} needs use_gpu=True")
+    if use_gpu and gpus_per_worker is not None and gpus_per_worker < 1:
+        raise ValueError(f"gpus_per_worker={gpus_per_worker} must be at least 1")
+    return (gpus_per_worker or 1) if use_gpu else 0
+
+
+def renamed(old: str, given: float | None, new: str, value: float | None) -> float | None:
+    """The value of an argument that had another name before 0.24."""
+    if given is None:
+        return value
+    warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=3)
+    return given

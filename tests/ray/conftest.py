@@ -1,0 +1,36 @@
+"""Tests on a real cluster of two Ray nodes: `make test-ray`. Without Ray they end at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Whoever asks for these tests wants to hear that nothing was tested."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.exit("tests/ray needs Ray: `make test-ray` installs it, and runs them", returncode=5)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Two nodes of two CPUs each on this machine, one of them with an address of its own."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    # Ray starts what it needs without a group of its own in this test.
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+    )
+    cluster.add_node(num_cpus=2, node_ip_address="127.0.0.2")
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()

@@ -1,0 +1,341 @@
+"""Actors of a real cluster of two nodes are ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import ray
+from ray.util.placement_group import placement_group, placement_group_table
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+import horovod.ray
+from horovod import context
+from horovod.errors import UnsupportedError, UsageError
+from horovod.ray import BaseHorovodWorker, RayExecutor, ray_logger
+from horovod.ray.job_actor import Found, host_names
+from horovod.ray.strategy import create_placement_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from horovod.ray.runner import MiniSettings
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+PATIENCE_S = 30.0
+
+
+def settings(**kwargs: Any) -> MiniSettings:
+    return RayExecutor.create_settings(**kwargs)
+
+
+@pytest.fixture
+def executor() -> Iterator[RayExecutor]:
+    """Two ranks on each of the two nodes."""
+    with RayExecutor(settings(), num_workers=4) as executor:
+        yield executor
+
+
+def rank() -> int:
+    """Takes part in the job; without a framework, which would take long to load."""
+    context.init()
+    return context.rank()
+
+
+def who() -> dict[str, Any]:
+    context.init()
+    return {
+        "rank": context.rank(),
+        "local": (context.local_rank(), context.local_size()),
+        "cross": (context.cross_rank(), context.cross_size()),
+        "pid": os.getpid(),
+        "node": ray.get_runtime_context().get_node_id(),
+        "variables": {name: os.environ.get(f"HOROVOD_{name}") for name in ("RANK", "LOCAL_RANK")},
+        "secrets": [
+            name
+            for name, value in os.environ.items()
+            if name.startswith(("HOROVOD", "_HOROVOD")) and len(value) >= 32
+        ],
+    }
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def groups() -> list[str]:
+    """The states of all placement groups that are not gone."""
+    states = [each["state"] for each in placement_group_table().values()]
+    return [state for state in states if state != "REMOVED"]
+
+
+def test_ranks_are_grouped_by_node_and_know_no_secret(executor: RayExecutor) -> None:
+    ranks = executor.run(who)
+    assert [each["rank"] for each in ranks] == [0, 1, 2, 3]
+    assert [each["local"] for each in ranks] == [(0, 2), (1, 2), (0, 2), (1, 2)]
+    assert [each["cross"] for each in ranks] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    assert ranks[0]["node"] == ranks[1]["node"] != ranks[2]["node"] == ranks[3]["node"]
+    assert [each["variables"]["RANK"] for each in ranks] == ["0", "1", "2", "3"]
+    assert [each["variables"]["LOCAL_RANK"] for each in ranks] == ["0", "1", "0", "1"]
+    assert [each["secrets"] for each in ranks] == [[]] * 4
+    again = executor.run(who)
+    assert [each["pid"] for each in again] == [each["pid"] for each in ranks]
+
+
+def test_pytorch_trains(executor: RayExecutor) -> None:
+    def train(rate: float, steps: int) -> list[float]:
+        import torch
+
+        import horovod.torch as hvd
+
+        hvd.init()
+        torch.manual_seed(hvd.rank())
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), rate)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+        return [each.item() for each in model.weight.flatten()]
+
+    weights = executor.run(train, args=[0.1], kwargs={"steps": 5})
+    assert weights == [weights[0]] * 4
+
+
+def test_keras_trains() -> None:
+    def train() -> list[float]:
+        import keras
+        import numpy as np
+
+        import horovod.keras as hvd
+
+        hvd.init()
+        keras.utils.set_random_seed(hvd.rank())
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(np.ones((8, 4)), np.ones(8), callbacks=[broadcast], verbose=0)
+        return [float(each) for each in np.ravel(model.get_weights()[0])]
+
+    with RayExecutor(settings(), num_workers=2) as executor:
+        weights = executor.run(train)
+    assert weights == [weights[0]] * 2
+
+
+class Counter:
+    """Lives in a worker between calls."""
+
+    def __init__(self, first: int) -> None:
+        self.value = first
+
+    def add(self, number: int) -> int:
+        self.value += number * rank()
+        return self.value
+
+
+def test_an_object_lives_in_each_worker() -> None:
+    executor = RayExecutor(settings(), num_hosts=2, num_workers_per_host=1)
+    assert executor.num_workers == 2
+    executor.start(Counter, executable_args=[10], extra_env_vars={"OMP_NUM_THREADS": 1})
+    assert executor.execute(lambda counter: counter.add(2)) == [10, 12]
+    assert executor.execute(lambda counter: counter.add(2)) == [10, 14]
+    assert executor.execute_single(lambda counter: counter.value) == 10
+    assert ray.get(executor.run_remote(os.getenv, args=["OMP_NUM_THREADS"])) == ["1", "1"]
+    with pytest.raises(UsageError, match="run already"):
+        executor.start()
+    executor.shutdown()
+    executor.shutdown()
+    with pytest.raises(UsageError, match=r"call start\(\) first"):
+        executor.run(who)
+    executor.start()
+    assert len(executor.run(who)) == 2
+    executor.shutdown()
+
+
+def test_callbacks_hear_everything_of_all_ranks(executor: RayExecutor) -> None:
+    def train() -> int:
+        for step in range(50):
+            ray_logger.log({"rank": rank(), "step": step})
+        return rank()
+
+    heard: list[tuple[int, int]] = []
+
+    def hear(item: dict[str, int]) -> None:
+        heard.append((item["rank"], item["step"]))
+        if item["step"] == 3:
+            raise RuntimeError("of a callback")
+
+    with pytest.raises(RuntimeError, match="of a callback"):
+        executor.run(train, callbacks=[hear])
+    assert sorted(heard) == [(rank, step) for rank in range(4) for step in range(50)]
+
+
+def test_the_first_failure_is_raised_and_the_rest_ended(
+    executor: RayExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    pids = [each["pid"] for each in executor.run(who)]
+
+    def fail() -> None:
+        if rank() == 2:
+            raise ValueError("of rank 2")
+        context.global_group().barrier().wait()
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="of rank 2"):
+        executor.run(fail)
+    assert f"rank 2 (process {pids[2]}" in caplog.text
+    wait_until(lambda: not any(is_running(pid) for pid in pids))
+    with pytest.raises(UsageError, match=r"rank 2 .* has failed: ValueError: of rank 2"):
+        executor.run(who)
+
+
+def test_a_killed_worker_is_named(executor: RayExecutor, caplog: pytest.LogCaptureFixture) -> None:
+    pids = [each["pid"] for each in executor.run(who)]
+
+    def die() -> None:
+        if rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        context.global_group().barrier().wait()
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError):
+        executor.run(die)
+    assert f"rank 1 (process {pids[1]}" in caplog.text
+    wait_until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_ranks_of_a_node_see_its_gpus_and_its_loss_ends_the_job(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray counts GPUs that it is told of; nothing uses them here."""
+    node = cluster.add_node(num_cpus=2, num_gpus=2, node_ip_address="127.0.0.3")
+    with RayExecutor(settings(), num_workers=2, use_gpu=True) as executor:
+        assert executor.run(os.getenv, args=["CUDA_VISIBLE_DEVICES"]) in (["0,1"] * 2, ["1,0"] * 2)
+        assert executor.run(rank) == [0, 1]
+        hanging = executor.run_remote(time.sleep, args=[1000])
+        cluster.remove_node(node, allow_graceful=False)
+        with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError):
+            executor.run(rank)
+        assert "on 127.0.0.3, node" in caplog.text
+        del hanging
+
+
+def test_without_room_nothing_stays_reserved() -> None:
+    with pytest.raises(TimeoutError, match=r"did not have 9 x 1 CPU within 1 s: it has 4 CPU"):
+        RayExecutor(settings(placement_group_timeout_s=1), num_workers=9).start()
+    with pytest.raises(TimeoutError, match=r"3 x 1 CPU on different nodes"):
+        RayExecutor(settings(placement_group_timeout_s=1), num_hosts=3).start()
+    wait_until(lambda: not groups())
+    group, bundles = create_placement_group({"CPU": 1}, 4, PATIENCE_S, "PACK")
+    assert bundles == [{"CPU": 1.0}] * 4
+    ray.util.remove_placement_group(group)
+    wait_until(lambda: not groups())
+
+
+def test_a_constructor_that_fails_leaves_nothing_behind() -> None:
+    executor = RayExecutor(settings(), num_workers=2)
+    with pytest.raises(TypeError, match="first"):
+        executor.start(Counter)
+    wait_until(lambda: not groups())
+    executor.shutdown()
+
+
+def test_the_group_of_the_caller_is_used_and_stays() -> None:
+    group = placement_group([{"CPU": 1}] * 3)
+    assert group.wait(PATIENCE_S)
+
+    @ray.remote(num_cpus=1)
+    def trial() -> list[int]:
+        with RayExecutor(settings(), num_workers=2) as executor:
+            return executor.run(rank)
+
+    where = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    assert ray.get(trial.options(scheduling_strategy=where).remote()) == [0, 1]
+    assert groups() == ["CREATED"]
+    ray.util.remove_placement_group(group)
+    wait_until(lambda: not groups())
+
+
+def test_ctrl_c_in_the_driver_leaves_nothing_behind(cluster: Any) -> None:
+    program = f"""
+import os, sys, time
+import ray
+from horovod.ray import RayExecutor
+ray.init(address={cluster.address!r}, log_to_driver=False)
+def hang():
+    time.sleep(1000)
+with RayExecutor(num_workers=2) as executor:
+    print(*executor.run(os.getpid), flush=True)
+    executor.run(hang)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        pids = [int(word) for word in driver.stdout.readline().split()]
+        assert len(pids) == 2
+        driver.send_signal(signal.SIGINT)
+        _, errors = driver.communicate(timeout=PATIENCE_S)
+    assert "KeyboardInterrupt" in errors
+    wait_until(lambda: not any(is_running(pid) for pid in pids) and not groups())
+
+
+def test_arguments_that_contradict_one_another() -> None:
+    with pytest.raises(ValueError, match="Both `min_workers` and `num_workers` provided"):
+        RayExecutor(settings(), num_workers=2, min_workers=1)
+    with pytest.raises(ValueError, match="max_workers=2 needs min_workers"):
+        RayExecutor(settings(), max_workers=2)
+    with pytest.raises(ValueError, match="give num_workers, or num_hosts"):
+        RayExecutor(settings())
+    with pytest.raises(ValueError, match="both given"):
+        RayExecutor(settings(), num_workers=2, num_hosts=1)
+    with pytest.raises(ValueError, match="needs use_gpu=True"):
+        RayExecutor(settings(), num_workers=2, gpus_per_worker=1)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        RayExecutor(settings(), num_workers=2, use_gpu=True, gpus_per_worker=0)
+    with pytest.raises(UnsupportedError, match="elastic jobs on Ray are planned"):
+        RayExecutor(settings(), min_workers=2)
+    with pytest.raises(ImportError, match="elastic jobs on Ray are planned"):
+        _ = horovod.ray.ElasticRayExecutor
+
+
+def test_words_of_earlier_versions() -> None:
+    with pytest.warns(DeprecationWarning, match="num_slots is called num_workers_per_host now"):
+        executor = RayExecutor(settings(verbose=True), num_hosts=2, num_slots=3)
+    assert executor.num_workers == 6
+    with pytest.warns(DeprecationWarning, match="Ray starts the workers"):
+        settings(ssh_str="key")
+
+
+def test_a_worker_class_can_be_used_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "SOME_NUMBER"):
+        monkeypatch.setenv(name, "")
+    worker = BaseHorovodWorker(1, 3)
+    worker.update_env_vars({"SOME_NUMBER": 1123123})
+    assert worker.env_vars()["SOME_NUMBER"] == "1123123"
+    worker.start_executable(dict, executable_kwargs={"a": 1})
+    assert worker.execute(lambda executable: executable["a"]) == 1
+
+
+def test_nodes_of_one_address_have_names_of_their_own() -> None:
+    found = [Found("aaaaaaaaaa", "10.0.0.1", 1), Found("bbbbbbbbbb", "10.0.0.1", 2)]
+    assert host_names(found) == ["10.0.0.1-aaaaaaaa", "10.0.0.1-bbbbbbbb"]
+    assert host_names(found[:1] * 2) == ["10.0.0.1", "10.0.0.1"]
