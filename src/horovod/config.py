@@ -139,6 +139,8 @@ class Config:
         deadlock_timeout_s: seconds after which ranks that wait for each other end; 0 means never.
         timeline: file for the timeline; empty for none, DYNAMIC to wait for ``start_timeline``.
         timeline_mark_cycles: whether each batch is marked in the timeline.
+        checkpoint_dir: path or URL for the files of commits; empty for none.
+        checkpoint_every: commits from one that is written to the next.
         slow_worker: what the launcher does about a rank that makes the others wait: off, report,
             replace or remove.
         log_level: trace, debug, info, warning, error or fatal; see NATIVE_LOG_LEVELS.
@@ -193,6 +195,8 @@ class Config:
     deadlock_timeout_s: float = 60.0
     timeline: str = ""
     timeline_mark_cycles: bool = False
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 1
     slow_worker: str = "report"
     log_level: str = "warning"
     log_hide_time: bool = False

@@ -321,6 +321,35 @@ _CORRECTNESS = (
     ),
 )
 
+_CHECKPOINTS = (
+    Setting(
+        "HOROVOD_CHECKPOINT_DIR",
+        "a path or URL that all hosts reach: there rank 0 writes commits of elastic training, and "
+        "a job that is started again goes on from the newest one; see "
+        "[elastic](elastic.md#when-all-workers-are-lost)",
+        flag=Spelling(
+            "checkpoint-dir",
+            "checkpoint.directory",
+            help="path or URL where commits are written, and from which the next job goes on",
+        ),
+        field="checkpoint_dir",
+        shown="none",
+    ),
+    _count(
+        "HOROVOD_CHECKPOINT_EVERY",
+        "how many commits there are from one that is written to the next",
+        default=1,
+        flag=Spelling(
+            "checkpoint-every",
+            "checkpoint.every",
+            help="write every N-th commit",
+            needs="checkpoint-dir",
+        ),
+        field="checkpoint_every",
+        minimum=1,
+    ),
+)
+
 _REPORTS = (
     Setting(
         "HOROVOD_SLOW_WORKER",
@@ -481,6 +510,7 @@ HONORED: tuple[Setting, ...] = (
     *_MPI,
     *_GPU,
     *_CORRECTNESS,
+    *_CHECKPOINTS,
     *_REPORTS,
     *_PLACES,
     *_DEPRECATED,

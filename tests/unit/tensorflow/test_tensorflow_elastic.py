@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from horovod.tensorflow.elastic import ObjectState, TensorFlowKerasState, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 v1 = tf.compat.v1
 
@@ -134,3 +136,42 @@ def test_an_operation_of_a_job_that_was_left_is_one_of_ours() -> None:
 
     state = ObjectState(hvd.broadcast_object, hvd.rank, epoch=0)
     assert train(state) == 2
+
+
+def test_a_restarted_job_has_all_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_CHECKPOINT_DIR", str(tmp_path))
+    hvd.shutdown()
+    hvd.init()
+
+    def job(steps: int) -> tuple[list[Any], int]:
+        keras = tf.keras
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(0.1)
+        rate = tf.Variable([0.5], dtype=tf.bfloat16)
+        state = TensorFlowKerasState(model, optimizer, rate=rate, batch=0)
+
+        @run
+        def train(state: Any) -> None:
+            for _ in range(steps):
+                variables = state.model.trainable_variables
+                state.optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
+                state.rate.assign_add([0.5])
+                state.batch += 1
+                state.commit()
+
+        train(state)
+        kept = [*model.weights, *optimizer.variables, rate]
+        return [np.asarray(variable).tolist() for variable in kept], state.batch
+
+    def process(steps: int) -> tuple[list[Any], int]:
+        """Its first state is the first one of the process."""
+        states = context.PerContext(itertools.count)
+        monkeypatch.setattr("horovod.train.elastic.run._states", states)
+        return job(steps)
+
+    trained = process(3)
+    assert process(0) == trained
+    assert trained[1] == 3
+    for file in tmp_path.glob("commit-*"):
+        file.unlink()
+    assert process(0) != trained

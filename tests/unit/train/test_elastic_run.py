@@ -234,7 +234,7 @@ def test_sigterm_outside_of_an_elastic_job_is_what_it_always_was(alone: None) ->
     [
         ([False, False, True], [True, False, False], Round(True, 2)),
         ([False, True, True], [True, False, False], Round(True, 1)),
-        ([False, False, False], [True, True, True], Round(True, 0)),
+        ([False, False, False], [True, True, True], Round(True, 0, is_first=True)),
         ([True, True, True], [False, False, False], Round(False, 0)),
     ],
 )

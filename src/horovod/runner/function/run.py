@@ -81,6 +81,8 @@ def run(
     host_discovery: Discovery | None = None,
     elastic_timeout: float | None = None,
     worker_timeout: float | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
 ) -> list[T]:
     """Calls ``func(*args, **kwargs)`` on every rank of a new job and returns what they returned.
 
@@ -105,18 +107,16 @@ def run(
         network_interfaces: names; ``network_interface`` is its deprecated form with commas.
         executable: the Python that runs the ranks; this one if None.
         ssh_port, ssh_identity_file: of sshd on all hosts; a private key.
-        config: path of a config file as ``--config-file`` takes it, or its contents, for example
-            ``{"params": {"fusion_threshold_mb": 32}}``.
-        use_mpi: mpirun starts the ranks, as with ``--mpi``, and marks the lines that they print.
-        mpi_args: further options of mpirun, as ``--mpi-args``.
-        use_gloo: this process starts the ranks, which is the default.
-        disable_cache: without effect.
+        config: path of a config file, or its contents: ``{"params": {"fusion_threshold_mb": 32}}``.
+        use_mpi, mpi_args: mpirun starts the ranks, with these further options; as ``--mpi``.
+        use_gloo, disable_cache: without effect; by default this process starts the ranks.
         min_num_proc, max_num_proc: the fewest and the most ranks; ``min_num_proc`` makes a job
             elastic, as a discovery does. ``min_np`` and ``max_np`` are their deprecated names.
         host_discovery_script, host_discovery: see docs/elastic.md; a command, or an object.
         slots: of hosts that are named without a number.
         reset_limit, cooldown_range: how often ranks may change; how many seconds a host rests.
         elastic_timeout, worker_timeout: seconds to wait for slots; for a worker at a change.
+        checkpoint_dir, checkpoint_every: where every n-th commit of elastic training is written.
 
     Returns:
         One result per rank, in the order of ranks. Of an elastic job, the results of the first
@@ -259,6 +259,9 @@ def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
         variables, controller = variables_of(found.values), found.controller
     if "start_timeout" in given:
         variables["HOROVOD_START_TIMEOUT"] = str(given["start_timeout"])
+    for name in ("checkpoint_dir", "checkpoint_every"):
+        if name in given:
+            variables[f"HOROVOD_{name.upper()}"] = str(given[name])
     flags = {name: bool(given.get(f"use_{name}")) for name in ("gloo", "mpi")}
     return variables, request_of(flags, controller)
 

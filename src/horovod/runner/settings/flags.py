@@ -65,6 +65,7 @@ class Flag:
 _HEADINGS = {
     "params": "tuning",
     "autotune": "autotune",
+    "checkpoint": "commits in files",
     "timeline": "timeline",
     "stall_check": "stall check",
     "library_options": "libraries",

@@ -57,6 +57,16 @@ class VariablesHandler(StateHandler):
     def restore(self) -> None:
         write(self._saved, self._session())
 
+    def snapshot(self) -> list[np.ndarray]:
+        return [value for _, value in self._saved]
+
+    def load(self, snapshot: list[np.ndarray]) -> None:
+        self.save()  # what exists now
+        self._saved = [
+            (variable, value) for (variable, _), value in zip(self._saved, snapshot, strict=True)
+        ]
+        self.restore()
+
     def sync(self) -> None:
         session = self._session()
         shared = _behind(self._shared(self.value))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod import context
+from horovod.torch.elastic import checkpoint_tensors as checkpoint_tensors  # files can hold tensors
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.objects import broadcast_object
 from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
@@ -76,9 +77,26 @@ class _StateDict(StateHandler):
         # A copy: optimizers keep the tensors that they are given.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
+    def snapshot(self) -> Any:
+        return self._saved
+
+    def load(self, snapshot: Any) -> None:
+        self._saved = snapshot
+        self.restore()
+
 
 class ModelStateHandler(_StateDict):
     """Keeps a ``torch.nn.Module``: parameters and buffers."""
+
+    def snapshot(self) -> Any:
+        # Modules note their versions where nobody would look.
+        return self._saved, getattr(self._saved, "_metadata", None)
+
+    def load(self, snapshot: Any) -> None:
+        saved, metadata = snapshot
+        if metadata is not None:
+            saved._metadata = metadata
+        super().load(saved)
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), self.root)

@@ -32,10 +32,12 @@ class Round:
     Attributes:
         needs_sync: whether somebody has no state, or one that differs.
         root: the lowest of the ranks that have completed a sync and are farthest; 0 if none has.
+        is_first: whether none has.
     """
 
     needs_sync: bool
     root: int
+    is_first: bool = False
 
 
 def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | None:
@@ -97,7 +99,8 @@ def agree_on_round(*, needs_sync: bool, has_state: bool, progress: int = 0) -> R
     rank, size = group.rank, group.size
     mine = progress * (size + 1) + size - rank if has_state else 0
     anybody_needs_sync, best = _maxima("elastic.round", (int(needs_sync), mine))
-    return Round(bool(anybody_needs_sync), size - best % (size + 1) if best else 0)
+    root = size - best % (size + 1) if best else 0
+    return Round(bool(anybody_needs_sync), root, is_first=not best)
 
 
 def _maxima(name: str, values: Sequence[int]) -> list[int]:

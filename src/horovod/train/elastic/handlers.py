@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from horovod.train.elastic.checkpoint.data import NoDataError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -51,6 +53,24 @@ class StateHandler:
         """
         raise NotImplementedError
 
+    def snapshot(self) -> Any:
+        """The last snapshot as data that nobody changes any more, for a file.
+
+        Data are numbers, texts, bytes, collections of Python, arrays and tensors.
+        """
+        kind = type(self).__name__
+        raise NoDataError(
+            f"a {type(self.value).__name__}, whose {kind} has no snapshot() and load()"
+        )
+
+    def load(self, snapshot: Any) -> None:
+        """Brings the object to what :meth:`snapshot` returned in an earlier job, and keeps it.
+
+        Raises:
+            ValueError: or any other error, if it is that of another object.
+        """
+        raise NotImplementedError
+
     def reset(self) -> None:
         """Called when the size or the rank has changed, before any sync; nothing by default."""
 
@@ -78,6 +98,13 @@ class StateDictHandler(StateHandler):
 
     def restore(self) -> None:
         self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def snapshot(self) -> Any:
+        return self._saved
+
+    def load(self, snapshot: Any) -> None:
+        self._saved = snapshot
+        self.restore()
 
     def sync(self) -> None:
         self.value.load_state_dict(self._bcast_object(self.value.state_dict(), self.root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from horovod.errors import (
 )
 from horovod.job.worker import Dismissed
 from horovod.train.elastic.changes import agree_on_round
+from horovod.train.elastic.checkpoint.commits import open_commits
 from horovod.train.elastic.leaving import leave_politely
 from horovod.train.process_set import registered_sets
 
@@ -32,6 +34,9 @@ T = TypeVar("T")
 StateT = TypeVar("StateT", bound="State")
 
 _logger = logging.getLogger(__name__)
+
+# How many states there are before the next one, whose files have names of their own.
+_states = context.PerContext(itertools.count)
 
 
 def run_fn(
@@ -138,17 +143,29 @@ class Rounds:
 
     def run(self, train: Callable[[], T]) -> T:
         """Calls the function until it returns, or raises what no other round can heal."""
-        self.begin()
-        while True:
-            try:
-                with self._translating():
-                    return train()
-            except (HostsUpdatedInterrupt, HorovodInternalError) as error:
-                self.follow(error)
+        with self:
+            self.begin()
+            while True:
+                try:
+                    with self._translating():
+                        return train()
+                except (HostsUpdatedInterrupt, HorovodInternalError) as error:
+                    self.follow(error)
+
+    def __enter__(self) -> Rounds:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Awaits that the last commit is written into its file."""
+        if (commits := self._state._commits) is not None:
+            # Of a worker that is left out, the others have a newer one.
+            commits.finish(writes=kind is None or not issubclass(kind, Dismissed))
 
     def begin(self) -> None:
         """Begins the first round: all ranks have the same state."""
         self._sets = registered_sets()
+        if self._state._commits is None:
+            self._state._commits = open_commits(next(_states.get()))
         self._until_all_agree()
 
     def follow(self, error: HostsUpdatedInterrupt | HorovodInternalError) -> None:
@@ -233,6 +250,8 @@ class Rounds:
         )
         if agreed.needs_sync:
             self._state._sync_root = agreed.root
+            if agreed.is_first and context.rank() == 0:
+                self._state._load_commit()
             self._state.sync()
         self._needs_sync = False
         self._has_state = True

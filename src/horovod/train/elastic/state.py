@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import threading
 from collections import deque
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
-from horovod.errors import HostsUpdatedInterrupt, UsageError
+from horovod import context
+from horovod.errors import HostsUpdatedInterrupt, StartError, UsageError
 from horovod.train.elastic.changes import agree_on_changes
+from horovod.train.elastic.checkpoint.commits import Snapshot
+from horovod.train.elastic.checkpoint.data import NoDataError
 from horovod.train.elastic.handlers import HasStateDict, StateDictHandler, StateHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from horovod.train.elastic.checkpoint.commits import Commits
+
+_logger = logging.getLogger(__name__)
 
 
 class HostUpdateResult(IntFlag):
@@ -45,6 +53,8 @@ class State:
         self._was_told = False
         self._told_lock = threading.Lock()
         self._sync_root = 0
+        self._commits: Commits | None = None
+        self._was_loaded = False
 
     @property
     def sync_root(self) -> int:
@@ -88,6 +98,7 @@ class State:
             HorovodInternalError: a rank was lost.
         """
         self.save()
+        self._write_commit()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -122,6 +133,41 @@ class State:
     def _samples_done(self) -> int:
         """How many samples all ranks have done, as far as something in the state counts them."""
         return 0
+
+    def _write_commit(self) -> None:
+        """Lets the commit that was just made be written into a file, if it is its turn."""
+        if self._commits is not None:
+            self._commits.made(self._snapshot, rank=context.rank())
+
+    def _load_commit(self) -> None:
+        """Goes to the commit in the newest file, once, if there is one.
+
+        Raises:
+            StartError: it cannot be read, or is that of another program.
+        """
+        if self._commits is None or self._was_loaded:
+            return
+        self._was_loaded = True
+        if (found := self._commits.newest()) is not None:
+            path, snapshot = found
+            self._load(path, snapshot)
+            _logger.info("training goes on from %s", path)
+
+    def _snapshot(self) -> Snapshot:
+        """What :meth:`save` has kept, as files may hold it.
+
+        Raises:
+            NoDataError: that is unknown.
+        """
+        raise NoDataError(f"the state is a {type(self).__name__}, which is no ObjectState")
+
+    def _load(self, path: str, snapshot: Snapshot) -> None:
+        """Goes to a snapshot, and keeps it as :meth:`save` does.
+
+        Raises:
+            StartError: it is that of another program.
+        """
+        raise NotImplementedError
 
 
 class ObjectState(State):
@@ -187,6 +233,32 @@ class ObjectState(State):
         values = (handler.value for handler in self._handlers.values())
         return sum(int(getattr(value, "samples_done", 0)) for value in values)
 
+    def _snapshot(self) -> Snapshot:
+        kept = {name: handler.snapshot() for name, handler in self._handlers.items()}
+        return Snapshot(kept, self._saved)
+
+    def _load(self, path: str, snapshot: Snapshot) -> None:
+        if snapshot.kept.keys() != self._handlers.keys():
+            raise StartError(
+                f"{path} holds {_listed(snapshot.kept)}, but the state has "
+                f"{_listed(self._handlers)}: it is of another program; take another "
+                "--checkpoint-dir, or remove it to begin anew"
+            )
+        for name, handler in self._handlers.items():
+            try:
+                handler.load(snapshot.kept[name])
+            except Exception as error:  # of any framework
+                raise StartError(
+                    f"{path} does not fit state.{name}: {type(error).__name__}: {error}; take "
+                    "another --checkpoint-dir, or remove it to begin anew"
+                ) from error
+        missing = set(self._plain()) - snapshot.plain.keys()
+        if missing:
+            _logger.warning("%s is without %s: they begin anew", path, _listed(missing))
+        for name in snapshot.plain.keys() & set(self._plain()):
+            self._saved[name] = snapshot.plain[name]
+            self.__dict__[name] = _copied(snapshot.plain[name])
+
     def _broadcast(self, obj: Any, root: int | None = None) -> Any:
         root = self.sync_root if root is None else root
         # Functions of users may know of no root.
@@ -217,6 +289,10 @@ class ObjectState(State):
         handler = self.__dict__.get("_handlers", {}).get(name)
         if handler is not None and value is not handler.value:
             handler.set_value(value)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"state.{name}" for name in sorted(names)) or "no objects"
 
 
 # What may hold a whole data set is no progress of training.

@@ -72,6 +72,7 @@ class Training(ABC):
         """
         with ExitStack() as stack:
             stack.enter_context(leave_politely())
+            stack.enter_context(self._rounds)
             self._begin()
             while self._position.epoch < number:
                 self._epoch, self._loops, self._running = self._position.epoch, 0, None
@@ -175,6 +176,7 @@ class Training(ABC):
 
     def _save(self) -> None:
         self._state.save()
+        self._state._write_commit()
         self._committed_at_s = time.monotonic()
 
     def _enter(self, loop: str, ledger: Ledger) -> bool:
@@ -237,7 +239,9 @@ class Training(ABC):
         position = self._position
         if self._loss is None and position.epoch == self._epoch and not position.is_over(loop):
             position.end(loop)
-            self._save()
+            # Not into a file: it may be an error of the program that ends the loop.
+            self._state.save()
+            self._committed_at_s = time.monotonic()
 
     @abstractmethod
     def _length_of(self, dataset: Any) -> int:

@@ -6,7 +6,8 @@ import inspect
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -17,9 +18,6 @@ from horovod.rendezvous import StoreServer, make_secret
 from horovod.runner.function.task import result_key
 from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.supervision.outcome import Outcome
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Run = dict[str, Any]
 
@@ -83,6 +81,13 @@ ROWS: list[tuple[dict[str, Any], Any]] = [
     (
         {"network_interface": "a, b"},
         lambda seen: seen["settings"].network_interfaces == ("a", "b"),
+    ),
+    (
+        {"checkpoint_dir": Path("/a"), "checkpoint_every": 3},
+        lambda seen: (
+            seen["settings"].variables
+            == {"HOROVOD_CHECKPOINT_DIR": "/a", "HOROVOD_CHECKPOINT_EVERY": "3"}
+        ),
     ),
     ({"executable": "/x/python"}, lambda seen: seen["settings"].command[0] == "/x/python"),
     ({}, lambda seen: seen["settings"].command[0] == sys.executable),

@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
             1,
             "unknown key logging.cache_capacity; did you mean params.cache_capacity?",
         ),
-        ("zzz: 1", 1, "unknown key zzz; there are autotune, controller, "),
+        ("zzz: 1", 1, "unknown key zzz; there are autotune, checkpoint, controller, "),
         ("timeline:\n  zzz: 1", 2, "timeline.zzz; there are timeline.filename, timeline.mark_c"),
         ("1: 2", 1, "unknown key 1"),
         (

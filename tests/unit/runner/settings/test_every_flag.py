@@ -115,6 +115,18 @@ ROWS = (
         HIERARCHICAL_ALLGATHER="0",
     ),
     row("--autotune-log-file a.csv", "autotune: {log_file: a.csv}"),
+    # commits in files
+    row(
+        "--checkpoint-dir s3://a/b",
+        "checkpoint: {directory: 's3://a/b'}",
+        CHECKPOINT_DIR="s3://a/b",
+    ),
+    row(
+        "--checkpoint-dir a --checkpoint-every 3",
+        "checkpoint: {directory: a, every: 3}",
+        CHECKPOINT_DIR="a",
+        CHECKPOINT_EVERY="3",
+    ),
     # timeline
     row("--timeline-filename t.json", "timeline: {filename: t.json}", TIMELINE="t.json"),
     row(

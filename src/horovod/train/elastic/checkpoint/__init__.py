@@ -1,0 +1,1 @@
+"""Commits in files, from which a job goes on that has lost all of its workers."""

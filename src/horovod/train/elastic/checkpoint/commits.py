@@ -1,0 +1,231 @@
+"""Which commits are written and read, and when."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horovod import context
+from horovod.errors import StartError
+from horovod.train.elastic.checkpoint import file
+from horovod.train.elastic.checkpoint.data import NoDataError, Packed
+from horovod.train.elastic.checkpoint.folder import open_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from horovod.train.elastic.checkpoint.folder import Folder
+
+_logger = logging.getLogger(__name__)
+
+_KEPT = 2
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a state has kept at a commit, which nobody changes any more.
+
+    Attributes:
+        kept: by attribute, what its handler has kept; all of it must be data.
+        plain: the other attributes; those that are no data are left out.
+    """
+
+    kept: Mapping[str, Any]
+    plain: Mapping[str, Any]
+
+
+class Commits:
+    """The files of one state of a program.
+
+    Args:
+        folder: where they are.
+        every: how many commits there are from one that is written to the next.
+        number: which state of the program it is, from 0.
+        patience_s: how long the end of the program waits for a file.
+    """
+
+    def __init__(
+        self, folder: Folder, every: int, number: int = 0, patience_s: float = _PATIENCE_S
+    ) -> None:
+        self._folder = folder
+        self._every = every
+        self._begin = f"state{number}-" if number else ""
+        self._name = re.compile(rf"{self._begin}commit-(\d{{9,}})")
+        self._patience_s = patience_s
+        self._made = 0
+        self._is_due = False
+        self._writer: threading.Thread | None = None
+        self._last: Snapshot | None = None
+        # What was said already.
+        self._left_out: set[str] = set()
+        self._reason = ""
+
+    def made(self, snapshot: Callable[[], Snapshot], *, rank: int) -> None:
+        """Takes note of a commit, and writes it behind the back of the program if it is its turn.
+
+        While one is being written the next ones wait: the newest of them is written then.
+
+        Args:
+            snapshot: returns that of the commit; only rank 0 writes.
+            rank: this one.
+        """
+        self._made += 1
+        self._is_due = rank == 0 and (self._is_due or self._made % self._every == 0)
+        self._last = None
+        if self._is_due:
+            try:
+                self._last = snapshot()
+            except NoDataError as error:
+                self._report(self._folder.url, _text_of(error))
+                return
+            if not self._is_writing():
+                self._start_writing()
+
+    def finish(self, *, writes: bool) -> None:
+        """Awaits what is being written.
+
+        Args:
+            writes: whether a commit that waits for its turn is written, too.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while self._writer is not None:
+            self._writer.join(max(0.0, deadline - time.monotonic()))
+            if self._writer.is_alive():
+                _logger.warning(
+                    "rank 0: the commit that is being written to %s is given up: it was not done "
+                    "after %g s",
+                    self._folder.url,
+                    self._patience_s,
+                )
+                return
+            self._writer = None
+            if writes and self._last is not None:
+                self._start_writing()
+
+    def newest(self) -> tuple[str, Snapshot] | None:
+        """Reads the newest commit that is complete.
+
+        Returns:
+            The name of its file, and the commit; None if there is none.
+
+        Raises:
+            StartError: there may be one, but it cannot be read.
+        """
+        path = self._folder.url
+        try:
+            for number in sorted(self._numbers(), reverse=True):
+                path = f"{self._folder.url}/{self._name_of(number)}"
+                try:
+                    with self._folder.reading(self._name_of(number)) as (stream, size):
+                        values = file.read(stream, size)
+                    return path, Snapshot(values["kept"], values["plain"])
+                except file.IncompleteError as error:
+                    _logger.warning(
+                        "%s is not complete and is left out: %s; the one before is taken, if there "
+                        "is one",
+                        path,
+                        error,
+                    )
+        except Exception as error:  # of any file system
+            raise StartError(
+                f"rank 0 cannot read {path}, from which training would go on: {_text_of(error)}; "
+                "mend that, or take another --checkpoint-dir to begin anew"
+            ) from error
+        return None
+
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    def _start_writing(self) -> None:
+        snapshot = self._last
+        assert snapshot is not None
+        self._is_due, self._last = False, None
+        name = "horovod-checkpoint"
+        # Not one that keeps a process from ending: a file server may be gone.
+        self._writer = threading.Thread(
+            target=self._write, args=(snapshot,), name=name, daemon=True
+        )
+        self._writer.start()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        path = self._folder.url
+        try:
+            numbers = self._numbers()
+            name = self._name_of(max(numbers, default=0) + 1)
+            path = f"{path}/{name}"
+            packed = Packed()
+            values = self._pack(snapshot, packed)
+            self._folder.write(name, lambda stream: file.write(stream, values, packed.buffers))
+            for number in sorted(numbers)[: 1 - _KEPT]:
+                self._folder.remove(self._name_of(number))
+        except Exception as error:  # of any file system, and of the values
+            self._report(path, _text_of(error))
+            return
+        self._reason = ""
+        _logger.info("rank 0: wrote %s", path)
+
+    def _report(self, path: str, reason: str) -> None:
+        """Says once why nothing can be written, until it can."""
+        if reason != self._reason:
+            _logger.warning(
+                "rank 0: the commit was not written to %s: %s; training goes on, and the next one "
+                "is tried again",
+                path,
+                reason,
+            )
+        self._reason = reason
+
+    def _pack(self, snapshot: Snapshot, packed: Packed) -> dict[str, dict[str, Any]]:
+        kept, plain = {}, {}
+        for name, value in snapshot.kept.items():
+            try:
+                kept[name] = packed.pack(value)
+            except NoDataError as error:
+                raise NoDataError(f"what state.{name} has kept holds {error}") from None
+        for name, value in snapshot.plain.items():
+            try:
+                plain[name] = packed.pack(value)
+            except NoDataError as error:
+                if name not in self._left_out:
+                    _logger.warning(
+                        "rank 0: commits in %s are without state.%s: it holds %s; give its class "
+                        "state_dict() and load_state_dict()",
+                        self._folder.url,
+                        name,
+                        error,
+                    )
+                self._left_out.add(name)
+        return {"kept": kept, "plain": plain}
+
+    def _numbers(self) -> list[int]:
+        found = map(self._name.fullmatch, self._folder.names())
+        return [int(match[1]) for match in found if match]
+
+    def _name_of(self, number: int) -> str:
+        return f"{self._begin}commit-{number:09}"
+
+
+def open_commits(states: int) -> Commits | None:
+    """The commits in files of a state, as the settings of the job say; None for none.
+
+    Args:
+        states: how many states of the program there are already.
+
+    Raises:
+        StartError: the folder needs what is not installed.
+    """
+    settings = context.settings()
+    if not settings.checkpoint_dir:
+        return None
+    return Commits(open_folder(settings.checkpoint_dir), settings.checkpoint_every, states)
+
+
+def _text_of(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    is_clear = isinstance(error, OSError | NoDataError | file.UnreadableError)
+    return text if is_clear else f"{type(error).__name__}: {text}"
