@@ -79,6 +79,37 @@ def test_a_killed_worker_leaves_the_others_training(tmp_path: Path) -> None:
     assert "SIGKILL" in job.launcher.stderr
 
 
+def test_a_stopped_worker_is_killed_and_left_out(tmp_path: Path) -> None:
+    words = ["-np", "3", "--min-np", "2", "-H", "localhost:3", "--worker-timeout", "2"]
+    with elastic(tmp_path, *words) as job:
+        pids = job.trains(3)
+        os.kill(pids[1], signal.SIGSTOP)
+        assert job.trains(2) == {0: pids[0], 1: pids[2]}
+        job.ends()
+    assert re.search(
+        r"rank 1 \(localhost-1\) on localhost is killed: it has been silent for 2\.\d s "
+        r"\(--worker-timeout\) in generation 0",
+        job.launcher.stderr,
+    )
+
+
+def test_a_worker_that_is_stopped_for_less_goes_on(tmp_path: Path) -> None:
+    words = ["-np", "2", "--min-np", "1", "-H", "localhost:2", "--worker-timeout", "30"]
+    with elastic(tmp_path, *words) as job:
+        pids = job.trains(2)
+        os.kill(pids[1], signal.SIGSTOP)
+        wait_until_stopped(pids[1])
+        os.kill(pids[1], signal.SIGCONT)
+        job.ends()
+    assert "generation 1" not in job.launcher.stderr
+
+
+def wait_until_stopped(pid: int) -> None:
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
+
+
 def test_new_slots_get_workers_and_old_ones_are_given_up(tmp_path: Path) -> None:
     with discovered(tmp_path, "localhost:2", *["-np", "2", "--min-np", "1"]) as job:
         pids = job.trains(2)

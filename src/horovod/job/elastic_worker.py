@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
 from horovod.job.place import Place
-from horovod.job.records import identities_in
+from horovod.job.records import beat_s_of, identities_in
 from horovod.job.worker import Dismissed, join_as
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class ElasticWorker:
             if self.leaving:
                 self.leave(self.leaving)
                 raise Dismissed(self.leaving)
+            self._watch()
             self._joined.ready()
             after = max(self._after, self.generation - 1)
             place = self._joined.await_place(after, self.told.elastic_timeout_s).place
@@ -104,10 +105,14 @@ class ElasticWorker:
         self.generation = place.generation
         self.newest = max(self.newest, place.generation)
         self._members = identities_in(self._joined.places(place.generation) or b"{}")
+        return self._assignment(place)
+
+    def _watch(self) -> None:
+        """From before its first place on: a worker that is silent then holds up the others, too."""
         if not self._watches:
             self._watches = True
-            self._joined.on_change(place.generation, self._hear)
-        return self._assignment(place)
+            beat_s = beat_s_of(self.told.worker_timeout_s)
+            self._joined.on_change(self._joined.newest(), self._hear, beat_s)
 
     def expect_change(self) -> None:
         """The next place is one of a later generation."""

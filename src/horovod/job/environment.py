@@ -28,6 +28,7 @@ _START_TIMEOUT = "HOROVOD_START_TIMEOUT"
 _ELASTIC, _SLOT = "HOROVOD_ELASTIC", "HOROVOD_WORKER_SLOT"
 _MIN_SIZE, _MAX_SIZE = "HOROVOD_MIN_SIZE", "HOROVOD_MAX_SIZE"
 _ELASTIC_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
+_WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
 # The names with GLOO in them are what scripts for earlier versions look at.
 _INTERFACE = "HOROVOD_GLOO_IFACE"
 
@@ -66,6 +67,7 @@ class Assignment:
         elastic: whether the generations of the job may change while the worker trains.
         min_size, max_size: the fewest and the most members of a generation; None for no limit.
         elastic_timeout_s: seconds that an elastic worker waits for its next place.
+        worker_timeout_s: seconds of silence after which an elastic worker is given up.
     """
 
     store: StoreAddress | None = None
@@ -80,6 +82,7 @@ class Assignment:
     min_size: int = 1
     max_size: int | None = None
     elastic_timeout_s: float = 600.0
+    worker_timeout_s: float = 60.0
 
     def variables(self) -> dict[str, str]:
         """All of it as variables of an environment; what is not known is left out.
@@ -96,6 +99,7 @@ class Assignment:
             told |= {_ELASTIC: 1, _SLOT: self.slot, _MIN_SIZE: self.min_size}
             told |= {_MAX_SIZE: "" if self.max_size is None else self.max_size}
             told[_ELASTIC_TIMEOUT] = repr(self.elastic_timeout_s)
+            told[_WORKER_TIMEOUT] = repr(self.worker_timeout_s)
         if self.start_timeout_s is not None:
             told[_START_TIMEOUT] = repr(self.start_timeout_s)
         if self.store is not None:
@@ -129,6 +133,7 @@ class Assignment:
             reader.value(_MIN_SIZE),
             reader.value(_MAX_SIZE) if reader.text(_MAX_SIZE) else None,
             reader.value(_ELASTIC_TIMEOUT),
+            reader.value(_WORKER_TIMEOUT),
         )
 
 

@@ -112,6 +112,16 @@ def dismissed_key(identity: str) -> str:
     return f"job/dismissed/{identity}"
 
 
+def alive_key(identity: str) -> str:
+    """Changes every few seconds as long as a worker of an elastic job can run at all."""
+    return f"job/alive/{identity}"
+
+
+def beat_s_of(timeout_s: float) -> float:
+    """How often a worker shows that it is alive, if silence of ``timeout_s`` is too long."""
+    return min(5.0, timeout_s / 5)
+
+
 def identity_key(identity: str) -> str:
     """Exists as soon as somebody has this identity."""
     return f"job/identity/{identity}"

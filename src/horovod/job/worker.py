@@ -18,6 +18,7 @@ from horovod.job.records import (
     NEWEST_KEY,
     Event,
     EventKind,
+    alive_key,
     claim_identity,
     dismissed_key,
     generation_key,
@@ -197,8 +198,16 @@ class JoinedWorker:
             StartError: the store was lost.
         """
         if generation < 0:
-            generation = int(self._awaiting.try_get(NEWEST_KEY) or b"-1")
+            generation = self.newest()
         return None if generation < 0 else self._awaiting.try_get(generation_key(generation))
+
+    def newest(self) -> int:
+        """The number of the newest generation; -1 if there is none.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        return int(self._awaiting.try_get(NEWEST_KEY) or b"-1")
 
     def await_place(self, after: int = -1, timeout_s: float = MAX_TIMEOUT_S) -> Assignment:
         """Waits for a generation in which this worker has a place.
@@ -248,19 +257,23 @@ class JoinedWorker:
         """
         return self._wait_for(generation + 1, timeout_s) is not None
 
-    def on_change(self, generation: int, notify: Callable[[int], None]) -> None:
+    def on_change(
+        self, generation: int, notify: Callable[[int], None], beat_s: float = 0.0
+    ) -> None:
         """Calls a function on a thread for every generation that comes, until this worker leaves.
 
         Args:
             generation: those above it are told.
             notify: called with the number of each. It also ends when the store is lost.
+            beat_s: how often the thread tells the job that this process is alive, in seconds; 0 for
+                never.
         """
         if self._watch is not None:
             raise UsageError(f"somebody listens for changes at worker {self.identity} already")
         self._watching = self._connect()
         self._watch = threading.Thread(
             target=self._tell_changes,
-            args=(self._watching, generation + 1, notify),
+            args=(self._watching, generation + 1, notify, beat_s),
             name=f"horovod-job-{self.identity}",
             daemon=True,
         )
@@ -318,11 +331,15 @@ class JoinedWorker:
         return found.get(key)
 
     def _tell_changes(
-        self, client: StoreClient, generation: int, notify: Callable[[int], None]
+        self, client: StoreClient, generation: int, notify: Callable[[int], None], beat_s: float
     ) -> None:
+        beats = 0
         try:
             while True:
-                if self._ask(client, generation, MAX_TIMEOUT_S) is not None:
+                if beat_s:
+                    beats += 1
+                    client.set(alive_key(self.identity), str(beats).encode())
+                if self._ask(client, generation, beat_s or MAX_TIMEOUT_S) is not None:
                     notify(generation)
                     generation += 1
         except Dismissed:

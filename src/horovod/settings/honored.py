@@ -459,6 +459,13 @@ _PLACES = (
         default=600.0,
         minimum=0,
     ),
+    _place(
+        "HOROVOD_WORKER_TIMEOUT",
+        "seconds of silence after which a worker of an elastic job is ended; see --worker-timeout",
+        kind=Kind.NUMBER,
+        default=60.0,
+        minimum=0,
+    ),
     _place("HOROVOD_HOSTNAME", "the name of this host as the user wrote it", field="hostname"),
     _place(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR",

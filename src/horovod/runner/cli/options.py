@@ -211,7 +211,8 @@ def _add_elastic(options: _Options) -> None:
         "--worker-timeout",
         type=float,
         metavar="SECONDS",
-        help="time for a worker to notice that the ranks change, before it is ended (default: 60)",
+        help="silence of a worker's process, as by SIGSTOP, after which it is killed and left out "
+        "(default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)",
     )
 
 

@@ -115,7 +115,7 @@ def run(
         host_discovery_script, host_discovery: see docs/elastic.md; a command, or an object.
         slots: of hosts that are named without a number.
         reset_limit, cooldown_range: how often ranks may change; how many seconds a host rests.
-        elastic_timeout, worker_timeout: seconds to wait for slots; for a worker at a change.
+        elastic_timeout, worker_timeout: seconds to wait for slots; of silence of a worker.
         checkpoint_dir, checkpoint_every: where every n-th commit of elastic training is written.
 
     Returns:

@@ -30,7 +30,7 @@ from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor, Fleet
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
-from horovod.runner.supervision.sources import asking, listening
+from horovod.runner.supervision.sources import asking, hearing, listening
 from horovod.runner.system.environment import without_own
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def launch_elastic(
         # What reads the job's events ends with its store.
         stack.enter_context(listening(Job(job.server, job.where), news))
         stack.enter_context(job)
+        stack.enter_context(hearing(job, news, elastic.rules.worker_timeout_s))
         for address, port in job.server.endpoints:
             log(f"the store of the job listens at {address} port {port}")
         if store_user is not None:
@@ -214,6 +215,7 @@ class _Plan:
             min_size=self._rules.min_np,
             max_size=self._rules.max_np,
             elastic_timeout_s=self._rules.elastic_timeout_s,
+            worker_timeout_s=self._rules.worker_timeout_s,
             start_timeout_s=self._start_timeout_s,
         )
         return WorkerJob(worker, rank, told.variables(), self._settings.command)

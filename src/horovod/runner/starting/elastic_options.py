@@ -10,6 +10,7 @@ from horovod.job.environment import Assignment
 from horovod.runner.placing.discovery import HostDiscoveryScript
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 from horovod.runner.supervision.elastic.rules import Rules
+from horovod.settings.reader import SettingsReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
 _TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
+_WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
+# Who is patient with stalls, or not, is so with silence.
+_STALL_PATIENCE = "HOROVOD_STALL_CHECK_TIME_SECONDS"
 
 
 @dataclass(frozen=True)
@@ -92,25 +96,25 @@ def elastic_options(
         asked: what was given.
         num_proc: with how many ranks to start.
         hosts: the fixed ones; empty with a discovery.
-        environ: has the default of the timeout.
+        environ: has the defaults of the timeouts.
         grace_s: see :class:`Rules`.
 
     Raises:
         UsageError: the numbers contradict one another.
-        StartError: HOROVOD_ELASTIC_TIMEOUT makes no sense.
+        StartError: HOROVOD_ELASTIC_TIMEOUT or HOROVOD_WORKER_TIMEOUT makes no sense.
     """
     _check(asked, num_proc, hosts)
     range_s = asked.cooldown_range
-    default = Rules(num_proc)
+    default_s = SettingsReader(environ).value(_STALL_PATIENCE) or Rules.worker_timeout_s
     rules = Rules(
         num_proc,
         asked.min_num_proc or 0,
         asked.max_num_proc,
-        elastic_timeout_s=asked.elastic_timeout or _timeout_s_of(environ),
+        elastic_timeout_s=asked.elastic_timeout or _seconds(environ, _TIMEOUT, DEFAULT_TIMEOUT_S),
         reset_limit=asked.reset_limit,
         cooldown_range=None if range_s is None else (range_s[0], range_s[1]),
         grace_s=grace_s,
-        worker_timeout_s=asked.worker_timeout or default.worker_timeout_s,
+        worker_timeout_s=asked.worker_timeout or _seconds(environ, _WORKER_TIMEOUT, default_s),
         fixed_hosts=bool(hosts),
     )
     discovery = asked.host_discovery
@@ -156,12 +160,12 @@ def _with_slots(hosts: Sequence[Host], asked: Asked, rules: Rules) -> tuple[Host
     )
 
 
-def _timeout_s_of(environ: Mapping[str, str]) -> float:
-    text = environ.get(_TIMEOUT, "")
+def _seconds(environ: Mapping[str, str], name: str, default_s: float) -> float:
+    text = environ.get(name, "")
     try:
-        timeout_s = float(text) if text else DEFAULT_TIMEOUT_S
+        seconds = float(text) if text else default_s
     except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s < float("inf"):
-        raise StartError(f"{_TIMEOUT} is {text!r}, but must be a number of seconds above 0")
-    return timeout_s
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise StartError(f"{name} is {text!r}, but must be a number of seconds above 0")
+    return seconds

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.errors import StartError
-from horovod.job.records import EventKind
+from horovod.job.records import EventKind, alive_key, beat_s_of
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,
@@ -22,7 +22,9 @@ from horovod.runner.supervision.elastic.events import (
     WorkerReady,
     WorkerReset,
     WorkerRunning,
+    WorkerSilent,
 )
+from horovod.runner.supervision.silence import Silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +120,43 @@ def listening(job: Job, news: News) -> Iterator[None]:
     try:
         yield
     finally:
+        thread.join(_PATIENCE_S)
+
+
+@contextmanager
+def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
+    """Tells which members of the job are silent, from a thread, inside of the block.
+
+    Args:
+        job: whose ``membership`` says who the members are.
+        news: gets a :class:`WorkerSilent` for each that is.
+        timeout_s: how long a worker may be silent.
+    """
+    over = threading.Event()
+    silence = Silence(timeout_s)
+
+    def work() -> None:
+        while not over.wait(beat_s_of(timeout_s)):
+            membership = job.membership
+            keys = {
+                each.worker.identity: alive_key(each.worker.identity)
+                for each in (membership.members if membership else ())
+            }
+            try:
+                found = job.store.wait_all(list(keys.values()), 0.0) if keys else {}
+            except StartError:
+                return  # the store was closed
+            now_s = time.monotonic()
+            values = {identity: found.get(key) for identity, key in keys.items()}
+            for identity, silent_s in silence.look(now_s, values).items():
+                news.put(WorkerSilent(now_s, identity, silent_s))
+
+    thread = threading.Thread(target=work, name="horovod-silence", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
         thread.join(_PATIENCE_S)
 
 

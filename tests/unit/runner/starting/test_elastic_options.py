@@ -67,6 +67,26 @@ def test_the_timeout_is_that_of_the_flag_or_of_the_environment() -> None:
         elastic_options(Asked(min_num_proc=1), 1, hosts, {"HOROVOD_ELASTIC_TIMEOUT": "soon"})
 
 
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({}, 60),
+        ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "15"}, 15),
+        ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "15", "HOROVOD_WORKER_TIMEOUT": "7.5"}, 7.5),
+    ],
+)
+def test_patience_with_silent_workers_is_that_with_stalls(
+    environ: dict[str, str], seconds: float
+) -> None:
+    hosts = [Host("a", 2)]
+    asked = Asked(min_num_proc=1)
+    assert elastic_options(asked, 1, hosts, environ).rules.worker_timeout_s == seconds
+    asked = Asked(min_num_proc=1, worker_timeout=5)
+    assert elastic_options(asked, 1, hosts, environ).rules.worker_timeout_s == 5
+    with pytest.raises(StartError, match="HOROVOD_WORKER_TIMEOUT is '0'"):
+        elastic_options(Asked(min_num_proc=1), 1, hosts, {"HOROVOD_WORKER_TIMEOUT": "0"})
+
+
 def test_a_script_or_an_object_lists_the_hosts() -> None:
     assert isinstance(
         elastic_options(Asked(host_discovery_script="x"), 1, [], {}).discovery, HostDiscoveryScript

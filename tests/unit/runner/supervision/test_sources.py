@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import select
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from horovod.job import Worker
+from horovod.job import Assignment, Worker
+from horovod.job.elastic_worker import ElasticWorker
 from horovod.job.job import Job, open_job
 from horovod.job.records import EVENTS, Event, EventKind
 from horovod.runner.placing.discovery import HostDiscovery, HostDiscoveryScript
@@ -17,9 +19,10 @@ from horovod.runner.supervision.elastic.events import (
     WorkerReady,
     WorkerReset,
     WorkerRunning,
+    WorkerSilent,
 )
 from horovod.runner.supervision.news import News
-from horovod.runner.supervision.sources import ask, asking, listening
+from horovod.runner.supervision.sources import ask, asking, hearing, listening
 
 if TYPE_CHECKING:
     from horovod.runner.supervision import events
@@ -106,4 +109,23 @@ def test_what_workers_tell_arrives() -> None:
     assert (reset.identity, reset.generation, reset.text) == ("a-0", 3, "why")
     assert reset.replayed == 64
     assert isinstance(gone, WorkerGone)
+    news.close()
+
+
+def test_a_member_that_is_silent_is_told_while_another_lives() -> None:
+    news = News()
+    with open_job() as job, hearing(job, news, 0.5):
+        told = Assignment(job.where, hostname="a", elastic=True, worker_timeout_s=0.5)
+        alive = ElasticWorker(told)
+        with ThreadPoolExecutor(1) as threads:
+            place = threads.submit(alive.await_place)
+            job.wait_until(lambda job: len(job.available) == 1, PATIENCE_S)
+            stopped = Worker("a-silent", "a", 1)
+            job.begin_generation([*job.available.values(), stopped])
+            place.result(PATIENCE_S)
+        (silent,) = awaited(news, 1)
+        alive.leave("")
+    assert isinstance(silent, WorkerSilent)
+    assert silent.identity == "a-silent"
+    assert silent.silent_s >= 0.5
     news.close()

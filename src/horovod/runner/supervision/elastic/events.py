@@ -135,6 +135,18 @@ class WorkerSlow(Event):
     text: str
 
 
+@dataclass(frozen=True)
+class WorkerSilent(Event):
+    """A member shows no sign of life, though its connection lives and other members do.
+
+    Attributes:
+        silent_s: for how long.
+    """
+
+    identity: str
+    silent_s: float
+
+
 # -- commands
 
 

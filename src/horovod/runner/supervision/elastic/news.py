@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
-from horovod.runner.supervision.elastic import reports, slowness
+from horovod.runner.supervision.elastic import removals, reports, slowness
 from horovod.runner.supervision.elastic.hosts import Agent, after_answer
 from horovod.runner.supervision.events import ReportExit
 from horovod.runner.supervision.outcome import Outcome
@@ -125,6 +125,8 @@ def _on_word(turn: Turn, event: Event) -> None:
             slowness.on_slow(turn, process, event)
         case elastic.WorkerLeft():
             _on_left(turn, process)
+        case elastic.WorkerSilent():
+            removals.end_silent(turn, process, event.silent_s)
         case elastic.WorkerGone():
             if process.gone_s is None and process.left_s is None:
                 if process.takes_part:

@@ -102,7 +102,7 @@ class ElasticJob:
 
     def _pass(self, turn: Turn) -> None:
         assume_running(turn)
-        removals.end_silent_members(turn)
+        removals.end_absent_members(turn)
         removals.end_neighbors(turn)
         removals.send_away_unwanted_newcomers(turn)
         removals.note_removals(turn)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod.runner.protocol.frames import Stop
 from horovod.runner.supervision.elastic import reports
 from horovod.runner.supervision.elastic.plan import is_entered
 
@@ -16,8 +18,29 @@ if TYPE_CHECKING:
 EXIT_PATIENCE_S = 2.0
 
 
-def end_silent_members(turn: Turn) -> None:
-    """Ends members that others wait for: they neither gave up a broken generation nor died."""
+def end_silent(turn: Turn, process: Process, silent_s: float) -> None:
+    """Ends a member that shows no sign of life, if others can go on without it.
+
+    It is killed at once: a process that is stopped hears nothing.
+    """
+    facts = turn.facts
+    others = [each for each in facts.alive() if each.number != process.number]
+    if not facts.is_member(process) or not process.takes_part or not others:
+        return
+    then = turn.blame(process.host, suspect=False)
+    why = f"it has been silent for {silent_s:.1f} s (--worker-timeout)"
+    name = reports.named(facts, process)
+    line = f"{name} on {process.host} is killed: {why} in generation {facts.generation}; {then}"
+    turn.announce(line)
+    turn.end(process, why, Stop(signal.SIGKILL, 0.0))
+
+
+def end_absent_members(turn: Turn) -> None:
+    """Ends members that others wait for: they live, but do not give up a broken generation.
+
+    They may be in a long step or load data, so the others are as patient with them as with workers
+    that are to come.
+    """
     facts = turn.facts
     alive = facts.alive()
     waiting = [each.waits_s for each in alive if each.waits_s is not None]
@@ -28,11 +51,11 @@ def end_silent_members(turn: Turn) -> None:
         return
     if not waiting or not is_entered(turn):
         return
-    silent = [each for each in alive if each.waits_s is None]
-    timeout_s = turn.rules.worker_timeout_s
-    if not silent or not turn.is_due(min(waiting) + timeout_s):
+    absent = [each for each in alive if each.waits_s is None]
+    timeout_s = turn.rules.elastic_timeout_s
+    if not absent or not turn.is_due(min(waiting) + timeout_s):
         return
-    for each in silent:
+    for each in absent:
         name = reports.named(facts, each)
         then = turn.blame(each.host, suspect=False)
         why = f"it has not given up generation {facts.generation} within {timeout_s:g} s"

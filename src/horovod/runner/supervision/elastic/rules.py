@@ -22,8 +22,8 @@ class Rules:
         cooldown_range: how long a host rests after its first failure (up to twice that), and the
             longest rest, after many. None: it gets no worker again, unless discovery drops it.
         grace_s: how long workers may take to end after a signal, or when they are dismissed.
-        worker_timeout_s: how long the others wait for a worker that does not give up a generation
-            that is broken.
+        worker_timeout_s: how long a worker may show no sign of life. One that lives, but does not
+            give up a generation that is broken, has the elastic timeout.
         missed_polls: in how many answers of discovery in a row a host must be missing.
         fixed_hosts: whether no other host can ever come.
         spare_neighbors: whether the other workers of a host that failed go on in any case, and not

@@ -12,6 +12,7 @@ from horovod.runner.supervision.elastic.hosts import blamed
 from horovod.runner.supervision.events import Announce, EndWorker
 
 if TYPE_CHECKING:
+    from horovod.runner.protocol.frames import Stop
     from horovod.runner.supervision.elastic.facts import Facts
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.rules import Rules
@@ -84,7 +85,7 @@ class Turn:
         if self.facts.broken_s is None:
             self.facts.broken_s = self.at_s
 
-    def end(self, process: Process, why: str) -> None:
+    def end(self, process: Process, why: str, how: Stop = STOP_SOON) -> None:
         """Ends a process that may not want to."""
         if process.told:
             return
@@ -92,7 +93,7 @@ class Turn:
             self.lose(process, f"{reports.named(self.facts, process)} is ended: {why}")
         self.change(process, told=why)
         name = reports.named(self.facts, process)
-        self.do(EndWorker(process.number, STOP_SOON), f"ending {name}: {why}")
+        self.do(EndWorker(process.number, how), f"ending {name}: {why}")
 
     def dismiss(self, process: Process, why: str, due_s: float) -> None:
         """Tells a process that it is no longer needed."""

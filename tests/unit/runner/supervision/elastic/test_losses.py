@@ -7,6 +7,8 @@ import signal
 import pytest
 from elastic_world import World
 
+from horovod.runner.protocol.frames import Stop
+from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic.rules import Rules
 
@@ -196,8 +198,32 @@ def test_a_reset_without_a_loss_connects_the_same_workers_anew() -> None:
     )
 
 
-def test_a_silent_worker_is_ended_and_left_out() -> None:
-    world = started(Rules(np=3, min_np=2, worker_timeout_s=30.0), red=3)
+def test_a_silent_worker_is_killed_at_once_and_left_out() -> None:
+    world = started(Rules(np=3, min_np=2, cooldown_range=(5, 5)), red=3)
+    world.workers[1].stopped = True
+    commands = world.feed(elastic.WorkerSilent(world.now_s, "red-1", 60.2))
+    assert events.EndWorker(1, Stop(signal.SIGKILL, 0.0)) in commands
+    assert world.lines == [
+        "rank 1 (red-1) on red is killed: it has been silent for 60.2 s (--worker-timeout) in "
+        "generation 0; red gets no new workers for 5.0 s"
+    ]
+    world.run()
+    assert [each.worker.identity for each in world.memberships[1].members] == ["red-0", "red-2"]
+    assert world.state.facts.num_failures == 1
+    world.run(6.0)
+    assert world.size == 3
+
+
+def test_silence_that_nobody_would_outlive_is_waited_out() -> None:
+    world = started(Rules(np=2, min_np=1), red=2)
+    assert world.feed(elastic.WorkerSilent(world.now_s, "red-1", 60.2))
+    assert not world.feed(elastic.WorkerSilent(world.now_s, "red-0", 61.0))
+    assert not world.feed(elastic.WorkerSilent(world.now_s, "red-1", 62.0))
+    assert not world.workers[0].told
+
+
+def test_a_worker_that_does_not_give_up_a_generation_has_the_elastic_timeout() -> None:
+    world = started(Rules(np=3, min_np=2, elastic_timeout_s=30.0), red=3)
     world.workers[1].stopped = True
     world.reset(0)
     world.reset(2)
@@ -213,7 +239,7 @@ def test_a_silent_worker_is_ended_and_left_out() -> None:
 
 
 def test_nobody_is_silent_while_nobody_waits() -> None:
-    world = started(Rules(np=3, min_np=1, worker_timeout_s=30.0), red=3)
+    world = started(Rules(np=3, min_np=1, elastic_timeout_s=30.0), red=3)
     world.exit(1, -9)
     world.wait(300.0)
     assert not any(each.told for each in world.workers.values())
