@@ -142,6 +142,10 @@ class World:
                 self._start(command)
             case elastic.Publish():
                 self._publish(command.membership)
+            case elastic.BreakUp():
+                for each in self.workers.values():
+                    if each.stage == "connecting" and each.generation == len(self.memberships) - 1:
+                        each.stage = "broken"
             case elastic.Dismiss():
                 worker = self._by_identity(command.identity)
                 if worker is not None:

@@ -154,6 +154,18 @@ class Job:
         self._store.add(dismissed_key(identity), text.encode())
         self.available.pop(identity, None)
 
+    def break_up(self, text: str) -> None:
+        """Lets members that still connect in the newest generation give it up.
+
+        They would wait for one that is dead until their start timeout. Those that are connected
+        notice its loss by themselves.
+
+        Args:
+            text: why.
+        """
+        if self.membership is not None:
+            self._fail(self.membership, text)
+
     def publish(self, membership: Membership) -> None:
         """Tells all workers their places in a generation; the one before it is over.
 
@@ -169,18 +181,21 @@ class Job:
 
     def _end(self, last: Membership, generation: int) -> None:
         text = f"generation {generation} of the job has replaced generation {last.generation}"
-        started = {Incarnation(last.generation, 1)}
-        for member in last.members:
-            latest = self._store.try_get(latest_key(member.place.rank))
-            if latest is not None:
-                started.add(Incarnation.parse(latest))
-        for incarnation in started:
-            if incarnation.generation == last.generation:
-                self._store.add(incarnation.failed_key, text.encode())
+        self._fail(last, text)
         # Who comes late to it looks at the next one. What is older than that has no reader.
         self._store.set(generation_key(last.generation), places_to_json({}))
         if last.generation > 0:
             self._store.delete_prefix(f"peers/{last.generation - 1}.")
+
+    def _fail(self, membership: Membership, text: str) -> None:
+        started = {Incarnation(membership.generation, 1)}
+        for member in membership.members:
+            latest = self._store.try_get(latest_key(member.place.rank))
+            if latest is not None:
+                started.add(Incarnation.parse(latest))
+        for incarnation in started:
+            if incarnation.generation == membership.generation:
+                self._store.add(incarnation.failed_key, text.encode())
 
     def close(self) -> None:
         """Closes the store, if the job has opened it. Idempotent."""

@@ -256,6 +256,20 @@ def test_sigterm_asks_to_leave_but_ends_children(fleet: Fleet) -> None:
     assert other.result(PATIENCE_S) >= 1
 
 
+def test_who_still_connects_gives_up_when_a_member_is_lost(fleet: Fleet) -> None:
+    """It would wait for it until its start timeout, of 30 s and more."""
+    survivor = fleet.start(0, lambda: trained_until(1))
+    fleet.job.wait_until(lambda job: len(job.available) == 1, PATIENCE_S)
+    own = Worker(fleet.identities[0], "a", 0)
+    fleet.job.begin_generation([own, Worker("a-dead", "a", 1)])
+    fleet.job.break_up("rank 1 was killed")
+    while (event := fleet.job.next_event(PATIENCE_S)) is None or event.kind is not EventKind.RESET:
+        assert event is not None
+    assert "rank 1 was killed" in event.text
+    fleet.job.begin_generation([own])
+    assert survivor.result(PATIENCE_S) == 1
+
+
 def test_the_job_hears_how_many_samples_are_done_again(fleet: Fleet) -> None:
     def goes_back_once() -> int:
         position = Position()

@@ -84,6 +84,8 @@ class ElasticSupervisor(Supervisor):
                 self._start_on(command)
             case elastic.Publish():
                 self._tell(lambda: self._publish(command.membership))
+            case elastic.BreakUp():
+                self._tell(lambda: self._fleet.job.break_up(command.text))
             case elastic.Dismiss():
                 self._tell(lambda: self._fleet.job.dismiss(command.identity, command.text))
             case events.EndWorker() if not self._has_link(self._placed[command.worker].hostname):

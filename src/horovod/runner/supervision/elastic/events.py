@@ -193,6 +193,17 @@ class Publish(Command):
 
 
 @dataclass(frozen=True)
+class BreakUp(Command):
+    """Let members that still connect in the newest generation give it up: it lost one.
+
+    Attributes:
+        text: why.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Dismiss(Command):
     """Tell a worker that it has no place any more, and is to end with exit code 0.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.runner.protocol.frames import STOP_SOON
 from horovod.runner.supervision.elastic import reports
-from horovod.runner.supervision.elastic.events import Dismiss
+from horovod.runner.supervision.elastic.events import BreakUp, Dismiss
 from horovod.runner.supervision.elastic.hosts import blamed
 from horovod.runner.supervision.events import Announce, EndWorker
 
@@ -77,6 +77,8 @@ class Turn:
         facts = self.facts
         if facts.is_member(process):
             self.break_up()
+            if not facts.runs:
+                self.do(BreakUp(text))
             facts.settled_s = self.at_s + self.rules.settle_s
             facts.changes = (*facts.changes, text)
 

@@ -214,6 +214,20 @@ def test_a_silent_worker_is_killed_at_once_and_left_out() -> None:
     assert world.size == 3
 
 
+def test_who_still_connects_hears_of_a_loss() -> None:
+    world = World(Rules(np=3, min_np=2))
+    world.discover(red=3)
+    world.find("red")
+    for each in range(3):
+        world.ready(each)
+    assert world.size == 3
+    world.exit(1, -signal.SIGKILL)
+    assert [each for each in world.done if isinstance(each, elastic.BreakUp)]
+    assert {world.workers[each].stage for each in (0, 2)} == {"broken"}
+    world.run()
+    assert world.size == 2
+
+
 def test_silence_that_nobody_would_outlive_is_waited_out() -> None:
     world = started(Rules(np=2, min_np=1), red=2)
     assert world.feed(elastic.WorkerSilent(world.now_s, "red-1", 60.2))
