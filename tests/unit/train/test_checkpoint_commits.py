@@ -29,7 +29,7 @@ def write(commits: Commits, *steps: int, **plain: Any) -> None:
     """Commits, each of which is written if it is its turn."""
     for step in steps:
         commits.made(snapshot(step, **plain), rank=0)
-        commits.finish(writes=False)
+        commits.finish(writes=True)
 
 
 def newest(folder: Folder) -> int | None:
@@ -174,13 +174,25 @@ class Slow(LocalFolder):
 def test_a_slow_disk_holds_nobody_up(tmp_path: Path) -> None:
     folder = Slow(str(tmp_path))
     commits = Commits(folder, 1)
-    for step in range(1, 5):
-        commits.made(snapshot(step), rank=0)
+    commits.made(snapshot(1), rank=0)
     assert folder.began.acquire(timeout=PATIENCE_S)
+    for step in range(2, 5):
+        commits.made(snapshot(step), rank=0)
     folder.may_write.release(2)
     commits.finish(writes=True)
     assert newest(folder) == 4
     assert len(folder.names()) == 2  # neither 2 nor 3
+
+
+def test_who_is_left_out_writes_nothing_new(tmp_path: Path) -> None:
+    folder = Slow(str(tmp_path))
+    commits = Commits(folder, 1)
+    commits.made(snapshot(1), rank=0)
+    assert folder.began.acquire(timeout=PATIENCE_S)
+    commits.made(snapshot(2), rank=0)
+    threading.Timer(0.01, folder.may_write.release, (2,)).start()
+    commits.finish(writes=False)
+    assert newest(folder) == 1
 
 
 def test_the_end_waits_only_so_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

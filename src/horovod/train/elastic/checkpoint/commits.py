@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +57,11 @@ class Commits:
         self._name = re.compile(rf"{self._begin}commit-(\d{{9,}})")
         self._patience_s = patience_s
         self._made = 0
-        self._is_due = False
+        self._lock = threading.Lock()
+        # What the writer takes next, and whether it looks for it.
+        self._next: Snapshot | None = None
+        self._is_writing = False
         self._writer: threading.Thread | None = None
-        self._last: Snapshot | None = None
         # What was said already.
         self._left_out: set[str] = set()
         self._reason = ""
@@ -68,23 +69,30 @@ class Commits:
     def made(self, snapshot: Callable[[], Snapshot], *, rank: int) -> None:
         """Takes note of a commit, and writes it behind the back of the program if it is its turn.
 
-        While one is being written the next ones wait: the newest of them is written then.
+        While one is being written the next ones wait, and the newest of them is written then.
 
         Args:
             snapshot: returns that of the commit; only rank 0 writes.
             rank: this one.
         """
         self._made += 1
-        self._is_due = rank == 0 and (self._is_due or self._made % self._every == 0)
-        self._last = None
-        if self._is_due:
-            try:
-                self._last = snapshot()
-            except NoDataError as error:
-                self._report(self._folder.url, _text_of(error))
+        if rank != 0 or self._made % self._every:
+            return
+        try:
+            taken = snapshot()
+        except NoDataError as error:
+            self._report(self._folder.url, _text_of(error))
+            return
+        with self._lock:
+            self._next = taken
+            if self._is_writing:
                 return
-            if not self._is_writing():
-                self._start_writing()
+            self._is_writing = True
+        # Not a thread that keeps a process from ending: a file server may be gone.
+        self._writer = threading.Thread(
+            target=self._write_all, name="horovod-checkpoint", daemon=True
+        )
+        self._writer.start()
 
     def finish(self, *, writes: bool) -> None:
         """Awaits what is being written.
@@ -92,20 +100,19 @@ class Commits:
         Args:
             writes: whether a commit that waits for its turn is written, too.
         """
-        deadline = time.monotonic() + self._patience_s
-        while self._writer is not None:
-            self._writer.join(max(0.0, deadline - time.monotonic()))
-            if self._writer.is_alive():
-                _logger.warning(
-                    "rank 0: the commit that is being written to %s is given up: it was not done "
-                    "after %g s",
-                    self._folder.url,
-                    self._patience_s,
-                )
-                return
-            self._writer = None
-            if writes and self._last is not None:
-                self._start_writing()
+        if self._writer is None:
+            return
+        if not writes:
+            with self._lock:
+                self._next = None
+        self._writer.join(self._patience_s)
+        if self._writer.is_alive():
+            _logger.warning(
+                "rank 0: the commit that is being written to %s is given up: it was not done after "
+                "%g s",
+                self._folder.url,
+                self._patience_s,
+            )
 
     def newest(self) -> tuple[str, Snapshot] | None:
         """Reads the newest commit that is complete.
@@ -138,19 +145,15 @@ class Commits:
             ) from error
         return None
 
-    def _is_writing(self) -> bool:
-        return self._writer is not None and self._writer.is_alive()
-
-    def _start_writing(self) -> None:
-        snapshot = self._last
-        assert snapshot is not None
-        self._is_due, self._last = False, None
-        name = "horovod-checkpoint"
-        # Not one that keeps a process from ending: a file server may be gone.
-        self._writer = threading.Thread(
-            target=self._write, args=(snapshot,), name=name, daemon=True
-        )
-        self._writer.start()
+    def _write_all(self) -> None:
+        """Writes until nothing waits."""
+        while True:
+            with self._lock:
+                snapshot, self._next = self._next, None
+                if snapshot is None:
+                    self._is_writing = False
+                    return
+            self._write(snapshot)
 
     def _write(self, snapshot: Snapshot) -> None:
         path = self._folder.url
