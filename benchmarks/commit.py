@@ -1,0 +1,92 @@
+"""What a commit of elastic training costs: how long it holds training up, and its file.
+
+    python benchmarks/commit.py
+    python benchmarks/commit.py --mb 400 --directory /shared/commits
+
+One rank with PyTorch commits a model of 100 MB on the CPU again and again, first in memory only,
+then also into a file. Reported are the time for which ``commit()`` holds training up and its
+processor time; of the file, the time until it is on the disk and the processor time of the thread
+that writes it, of which training feels something only if no core is free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import horovod.torch as hvd
+
+TENSORS = 50
+EVERY_S = 10.0
+
+
+def told(name: str, seconds: list[float]) -> None:
+    """Prints one line."""
+    median_s, worst_s = statistics.median(seconds), max(seconds)
+    share = 100 * median_s / EVERY_S
+    print(
+        f"  {name:<30} {median_s * 1e3:7.1f} ms, worst {worst_s * 1e3:7.1f} ms: {share:5.2f} % of "
+        f"{EVERY_S:g} s"
+    )
+
+
+@hvd.elastic.run
+def train(state: hvd.elastic.TorchState, commits: int) -> None:
+    """Commits, and prints what that takes."""
+    held, own, until_written, beside = [], [], [], []
+    files = state._commits
+    for turn in range(commits + 1):
+        with torch.no_grad():
+            for parameter in state.model.parameters():
+                parameter.add_(1.0)
+        began_s, own_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
+        state.commit()
+        held.append(time.perf_counter() - began_s)
+        own.append(time.thread_time() - own_s)
+        if files is not None:
+            files.finish(writes=True)
+            until_written.append(time.perf_counter() - began_s)
+            beside.append(time.process_time() - all_s - own[-1])
+        if not turn:  # what only the first one costs
+            for seconds in (held, own, until_written, beside):
+                seconds.clear()
+    told("commit()", held)
+    told("its processor time", own)
+    if files is not None:
+        told("until the file is complete", until_written)
+        told("processor time of the writer", beside)
+
+
+def job(mb: int, commits: int, directory: str) -> None:
+    """One job with its own model."""
+    os.environ["HOROVOD_CHECKPOINT_DIR"] = directory
+    hvd.init()
+    print(f"{mb} MB, " + (f"also into {directory}" if directory else "in memory only"))
+    parameters = (torch.zeros(mb * 1_000_000 // 4 // TENSORS) for _ in range(TENSORS))
+    train(hvd.elastic.TorchState(model=torch.nn.ParameterList(parameters)), commits)
+    hvd.shutdown()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--mb", type=int, default=100, help="size of the model")
+    parser.add_argument("--commits", type=int, default=20, help="of each kind")
+    parser.add_argument("--directory", help="for the files; a temporary one by default")
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    job(words.mb, words.commits, "")
+    if words.directory:
+        job(words.mb, words.commits, words.directory)
+        return
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+        job(words.mb, words.commits, directory)
+
+
+if __name__ == "__main__":
+    main()
