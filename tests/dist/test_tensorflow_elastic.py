@@ -29,9 +29,12 @@ PROCESSES.set_forkserver_preload(["keras", "horovod.tensorflow.keras"])
 
 def work(environ: dict[str, str], mode: str, pipe: Any) -> None:
     """The whole process; this one itself needs no TensorFlow."""
+    import tensorflow_elastic_samples
     import tensorflow_elastic_worker
 
-    tensorflow_elastic_worker.main(environ, mode, pipe)
+    counts = mode.split()[0] in tensorflow_elastic_samples.STYLES
+    worker = tensorflow_elastic_samples if counts else tensorflow_elastic_worker
+    worker.main(environ, mode, pipe)
 
 
 class Process:
@@ -78,11 +81,15 @@ class Fleet:
         self.processes += new
         return new
 
-    def begin(self, workers: list[Process]) -> list[dict[str, Any]]:
-        """Begins a generation with workers when they are ready; what they tell, all of it equal."""
+    def publish(self, workers: list[Process]) -> None:
+        """Begins a generation with workers when they are ready."""
         wanted = {each.worker.identity for each in workers}
         self.job.wait_until(lambda job: wanted <= set(job.available), PATIENCE_S)
         self.job.begin_generation([each.worker for each in workers])
+
+    def begin(self, workers: list[Process]) -> list[dict[str, Any]]:
+        """The same; returns what they tell, all of it equal."""
+        self.publish(workers)
         reports = sorted((each.told("begins") for each in workers), key=lambda each: each["rank"])
         assert [each["rank"] for each in reports] == list(range(len(workers)))
         for report in reports:
@@ -120,6 +127,29 @@ def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> No
     assert fleet.begin(workers)[0]["begins"] > after_loss["begins"]
     ends = [each.told("ends") for each in workers]
     assert len({(each["ends"], each["digest"]) for each in ends}) == 1
+    for each in workers:
+        each.process.join(PATIENCE_S)
+        assert each.process.exitcode == 0
+
+
+@pytest.mark.parametrize("style", ["loops"])
+def test_each_sample_once_whoever_dies_and_comes(fleet: Fleet, style: str) -> None:
+    workers = [*fleet.start(1, style), *fleet.start(1, f"{style} dies"), *fleet.start(1, style)]
+    fleet.publish(workers)
+    dead = workers.pop(1)
+    dead.process.join(PATIENCE_S)
+    fleet.job.wait_until(lambda job: dead.worker.identity not in job.available, PATIENCE_S)
+    fleet.publish(workers)
+    workers += fleet.start(1, style)
+    for each in workers[:2]:
+        assert each.told("waits")["waits"] == 1
+    fleet.publish(workers)
+    reports = [each.told("times") for each in workers]
+    for report in reports:
+        assert report["times"] == [3] * 96
+        # The second epoch begins with 2 ranks and ends with 3, which stay.
+        assert report["sizes"][-17:] == [2] * 3 + [3] * 6 + [3] * 8
+    assert [each["traces"] for each in reports] == [1, 1, 1], "what is compiled was lost"
     for each in workers:
         each.process.join(PATIENCE_S)
         assert each.process.exitcode == 0

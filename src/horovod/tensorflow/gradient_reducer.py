@@ -106,10 +106,16 @@ class GradientReducer:
         numbered: for an owner that lives as long as the training, such as an optimizer: operations
             are named after the owner and the place of the gradient, ``<name>_Allreduce.3.kernel``,
             wherever in a graph they stand. Otherwise they are named by their scope in the graph.
+
+    Attributes:
+        settings: see above.
+        weight: a scalar variable that multiplies this rank's gradients before they are averaged,
+            so that they may count more or less than those of other ranks; None for 1.
     """
 
     def __init__(self, settings: ReductionSettings, *, numbered: bool = False) -> None:
         self.settings = settings
+        self.weight: Any = None
         self._numbered = numbered
         self._operation = f"{settings.name}_Allreduce"
         self._number = JobNumber(_numbers, [self._operation])
@@ -189,6 +195,8 @@ class GradientReducer:
         if not places:
             return []
         mine = [gradients[i] for i in places]
+        if self.weight is not None and self.settings.op == Average:
+            mine = [_times(gradient, self.weight) for gradient in mine]
         keys = [variable_key(variables[i]) for i in places]
         if generic_names:
             names = [f"grad_{i}" for i in places]
@@ -321,6 +329,13 @@ def _divided(gradient: Any, divisor: Any) -> Any:
         values = gradient.values / tf.cast(divisor, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient / tf.cast(divisor, gradient.dtype)
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values * tf.cast(factor, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
 
 
 def _num_bytes(

@@ -12,7 +12,18 @@ Example:
 
 from horovod.context import generation
 from horovod.tensorflow.elastic.run import run
+from horovod.tensorflow.elastic.samples import MappedIndices
 from horovod.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
+from horovod.tensorflow.elastic.training import Training
 from horovod.train.elastic.state import ObjectState, State
 
-__all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "generation", "run"]
+__all__ = [
+    "MappedIndices",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "Training",
+    "generation",
+    "run",
+]

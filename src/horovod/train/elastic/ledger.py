@@ -28,12 +28,14 @@ class Share:
         samples: how many of them count: all, or 0 if there were none left for this rank, and the
             indices are stand-ins, so that it takes part in the step as the others do.
         consumed: how many samples of the epoch all ranks have done after this step.
+        total: how many samples all ranks together have in this step.
         is_full: whether all ranks have equally many samples in this step.
     """
 
     indices: Sequence[int]
     samples: int
     consumed: int
+    total: int
     is_full: bool
 
 
@@ -131,7 +133,8 @@ class Ledger:
         samples = len(indices)
         if not indices:
             indices = self.order[first:after]
-        return Share(indices, samples, after, after - first == size * batch_size)
+        total = after - first
+        return Share(indices, samples, after, total, total == size * batch_size)
 
     def shares(self, rank: int, size: int, batch_size: int) -> Iterator[Share]:
         """What a rank does in each step that is left if the size stays; counts nothing."""

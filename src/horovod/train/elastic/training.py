@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from horovod import context
@@ -19,7 +19,8 @@ from horovod.train.elastic.position import Position, Values
 from horovod.train.elastic.run import Rounds, is_recoverable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from horovod.train.elastic.ledger import Share
     from horovod.train.elastic.state import ObjectState
@@ -32,6 +33,7 @@ class Training(ABC):
         state: of the model and all else; the training tracks in it where the program is.
         commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
             after each step.
+        translating: a context in which errors of a framework become those of Horovod.
 
     Attributes:
         values: what :meth:`track` was told.
@@ -42,7 +44,12 @@ class Training(ABC):
         UsageError: the time is negative.
     """
 
-    def __init__(self, state: ObjectState, commit_every_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        state: ObjectState,
+        commit_every_s: float = 10.0,
+        translating: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         if commit_every_s < 0:
             raise UsageError(f"commit_every_s={commit_every_s} is negative")
         self.values = Values()
@@ -54,7 +61,10 @@ class Training(ABC):
         state._track("training_values", self.values)
         # Sent last: who has the position of another rank has all that belongs to it.
         state._track("training_position", self._position)
-        self._rounds = Rounds(state, progress=lambda: self._position.progress)
+        self._translating = translating
+        self._rounds = Rounds(
+            state, progress=lambda: self._position.progress, translating=translating
+        )
         self._has_begun = False
         self._epoch = 0
         self._loops = 0
@@ -146,7 +156,8 @@ class Training(ABC):
         Put what communicates in the body of a loop into it, except steps of the optimizer.
         """
         try:
-            yield
+            with self._translating():
+                yield
         except HorovodInternalError as error:
             self._lose(error)
 

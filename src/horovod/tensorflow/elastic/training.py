@@ -1,0 +1,148 @@
+"""The simple way of elastic training with TensorFlow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import tensorflow as tf
+
+from horovod import context
+from horovod.errors import UsageError
+from horovod.tensorflow.elastic.run import engine_errors
+from horovod.tensorflow.elastic.samples import makes_batches, samples_of
+from horovod.tensorflow.elastic.state import TensorFlowKerasState
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.train.elastic import training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horovod.train.elastic.ledger import Ledger, Share
+
+__all__ = ["Training"]
+
+TapeT = TypeVar("TapeT", bound=tf.GradientTape)
+
+
+class Training(training.Training):
+    """Makes a plain training loop elastic: it goes on when ranks come or go.
+
+    The loops are those of any script. Between two batches, ranks come and leave without loss of a
+    step. If a rank is lost, ``with training.guard()`` ends silently where a collective of the step
+    fails; the body of the loop runs to its end, and at the next batch model, optimizer and all else
+    given here go back to the last commit, and so do the batches. **What is repeated** is the body
+    of the loop, for the steps since the last commit, and nothing else: the program is never sent
+    back behind the beginning of a loop. What else the body changes should be given to
+    :meth:`track`, or bear to be done again. A newcomer runs the program from its start, without the
+    batches that are done. Functions that ``tf.function`` has compiled stay.
+
+    Commits are in memory: at the beginning and the end of each loop and epoch, and
+    ``commit_every_s`` after the last one.
+
+    - Code between the loops runs once on each rank that was there. It must not communicate.
+    - What communicates in the body, the step above all, stands in ``with training.guard():``.
+    - One batch is one step of the optimizer.
+    - Make the training before the first step: what is compiled weighs the gradients by it.
+
+    Args:
+        model: of Keras with its weights, a ``tf.Module``, or None.
+        optimizer: a ``hvd.DistributedOptimizer``, or a plain one beside a tape that :meth:`weigh`
+            was given; that of the model if None.
+        commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
+            after each step.
+        kwargs: what else has a state: variables, lists of them, models, optimizers; or plain
+            values, which :meth:`track` is for.
+
+    Raises:
+        UsageError: the model has no weights yet, an optimizer takes a step of several batches, an
+            argument is wrong, or eager execution is disabled.
+
+    Example:
+        >>> training = hvd.elastic.Training(model=model, optimizer=optimizer)
+        >>> for epoch in training.epochs(10):
+        ...     for images, labels in training.batches((images, labels), batch_size=32):
+        ...         with training.guard():
+        ...             step(images, labels)
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        *,
+        commit_every_s: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        if not tf.executing_eagerly():
+            raise UsageError("Training needs eager execution; with sessions use hvd.elastic.run")
+        with tf.device("CPU:0"):
+            self._weight = tf.Variable(1.0, False, dtype=tf.float64, name="weight_of_rank")
+        self._weighs = False
+        state = _TrainingState(model, optimizer, **kwargs)
+        super().__init__(state, commit_every_s, engine_errors)
+        for each in (state.optimizer, *kwargs.values()):
+            self._weigh(each)
+
+    def weigh(self, tape: TapeT) -> TapeT:
+        """Lets the average of a tape weigh each rank by its samples; optimizers need no such call.
+
+        Args:
+            tape: a ``hvd.DistributedGradientTape``.
+
+        Returns:
+            The tape.
+
+        Raises:
+            UsageError: it reduces no gradients.
+        """
+        if not self._weigh(tape):
+            raise UsageError(f"weigh({type(tape).__name__}): give a hvd.DistributedGradientTape")
+        return tape
+
+    def _weigh(self, owner: Any) -> bool:
+        """Weighs what an owner reduces; whether it reduces gradients."""
+        if owner is None:
+            return False
+        # Of a LossScaleOptimizer, the inner one does.
+        found = self._weigh(getattr(owner, "inner_optimizer", None))
+        reducer = vars(owner).get("_reducer") if hasattr(owner, "__dict__") else None
+        if not isinstance(reducer, GradientReducer):
+            return found
+        wrapping = getattr(owner, "wrapping", None)
+        if wrapping is not None and wrapping.passes > 1:
+            raise UsageError("backward_passes_per_step: Training takes a step per batch")
+        reducer.weight = self._weight
+        return True
+
+    def _length_of(self, dataset: Any) -> int:
+        return len(samples_of(dataset))
+
+    def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
+        if batch_size is None and makes_batches(dataset):
+            return 1
+        if batch_size is None or batch_size < 1 or makes_batches(dataset):
+            raise UsageError(
+                f"batch_size={batch_size} of {type(dataset).__name__}: say how many samples a rank "
+                "has in a step, except where the data is made of batches"
+            )
+        return batch_size
+
+    def _read(
+        self, dataset: Any, ledger: Ledger, rank: int, size: int, batch_size: int
+    ) -> Iterator[tuple[Share, Any]]:
+        steps = (share.indices for share in ledger.shares(rank, size, batch_size))
+        batches = samples_of(dataset).read(steps, batch_size)
+        return zip(ledger.shares(rank, size, batch_size), batches, strict=True)
+
+    def _before_step(self, share: Share) -> None:
+        if share.is_full and not self._weighs:
+            return
+        self._weighs = not share.is_full
+        self._weight.assign(share.samples * context.size() / share.total if self._weighs else 1.0)
+
+
+class _TrainingState(TensorFlowKerasState):
+    """A model may be missing."""
+
+    def _trained_by(self, optimizer: Any) -> list[Any] | None:
+        return None if self.model is None else super()._trained_by(optimizer)
