@@ -1,7 +1,7 @@
 """A worker that counts in its weights how often each sample was trained, with TensorFlow.
 
-Its mode: "loops", and with "dies" after it one that kills itself in the first generation. Run by
-test_tensorflow_elastic.py.
+Its mode: "loops" or "fit", and with "dies" after it one that kills itself in the first generation.
+Run by test_tensorflow_elastic.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+import horovod.keras
 import horovod.tensorflow as hvd
 from horovod import context
 
@@ -69,7 +71,47 @@ def loops(happens: Callable[[int, int], None]) -> dict[str, Any]:
     return {"times": np.ravel(times.numpy()).tolist(), "sizes": values.sizes, "traces": traces}
 
 
-STYLES = {"loops": loops}
+def fit(happens: Callable[[int, int], None]) -> dict[str, Any]:
+    """The same with ``model.fit``."""
+    layer = keras.layers.Embedding(LENGTH, 1, embeddings_initializer="zeros")
+    model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
+    plain = keras.optimizers.SGD(1.0)
+    optimizer = horovod.keras.DistributedOptimizer(plain, op=hvd.Sum, sparse_as_dense=True)
+    traces: list[int] = []
+
+    class Minus(keras.losses.Loss):
+        def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+            traces.append(1)  # called in Python only when the step is traced
+            return -y_pred[:, 0]
+
+    model.compile(optimizer, Minus(reduction="sum"))
+    training = horovod.keras.elastic.Training(model, commit_every_s=0.02)
+    values = training.track(sizes=[])
+
+    class Callback(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            happens(self.epoch, batch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            values.sizes.append(hvd.size())
+
+    places = hvd.elastic.MappedIndices(LENGTH, lambda place: (place[None], tf.zeros(1)))
+    model.fit(
+        training.dataset(places, BATCH_SIZE),
+        initial_epoch=training.epoch,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=[Callback(), training],
+    )
+    times = model.get_weights()[0].ravel().tolist()
+    return {"times": times, "sizes": values.sizes, "traces": len(traces)}
+
+
+STYLES = {"loops": loops, "fit": fit}
 
 
 def main(environ: Mapping[str, str], mode: str, pipe: Connection) -> None:

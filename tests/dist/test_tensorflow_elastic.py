@@ -132,7 +132,7 @@ def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> No
         assert each.process.exitcode == 0
 
 
-@pytest.mark.parametrize("style", ["loops"])
+@pytest.mark.parametrize("style", ["loops", "fit"])
 def test_each_sample_once_whoever_dies_and_comes(fleet: Fleet, style: str) -> None:
     workers = [*fleet.start(1, style), *fleet.start(1, f"{style} dies"), *fleet.start(1, style)]
     fleet.publish(workers)

@@ -3,8 +3,10 @@
 from horovod.tensorflow.keras.elastic import (
     CommitStateCallback,
     KerasState,
+    MappedIndices,
     ObjectState,
     State,
+    Training,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
     generation,
@@ -14,8 +16,10 @@ from horovod.tensorflow.keras.elastic import (
 __all__ = [
     "CommitStateCallback",
     "KerasState",
+    "MappedIndices",
     "ObjectState",
     "State",
+    "Training",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "generation",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from horovod import context
+from horovod._native import Buffer
+from horovod.group import ReduceOp
 
 
 class CallbackOfAnyKeras:
@@ -26,3 +31,13 @@ class CallbackOfAnyKeras:
 
 class TrainingCallback(CallbackOfAnyKeras, tf.keras.callbacks.Callback):  # type: ignore[misc]
     """A callback of ``tf.keras`` that does not care which Keras the model comes from."""
+
+
+def all_ranks(mine: bool, name: str) -> bool:
+    """Whether something is true on all ranks; collective."""
+    answer = np.array([mine])
+    view = Buffer.from_array(answer)
+    context.global_group().allreduce(
+        (view,), (view,), op=ReduceOp.MIN, name=name, waits_next=True
+    ).wait()
+    return bool(answer[0])

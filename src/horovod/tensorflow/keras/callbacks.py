@@ -12,7 +12,8 @@ from horovod._native import Buffer
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.tensorflow.gradient_groups import variable_key
-from horovod.tensorflow.keras.callback import CallbackOfAnyKeras, TrainingCallback
+from horovod.tensorflow.keras.callback import CallbackOfAnyKeras, TrainingCallback, all_ranks
+from horovod.tensorflow.keras.elastic_training import training_of
 from horovod.tensorflow.keras.learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
@@ -34,7 +35,8 @@ __all__ = [
 class BroadcastGlobalVariablesCallback(TrainingCallback):
     """Starts all ranks from the weights and the optimizer's state of one of them.
 
-    It does so before the first batch if they exist on all ranks by then, otherwise after it.
+    It does so before the first batch if they exist on all ranks by then, otherwise after it. Beside
+    ``hvd.elastic.Training``, which has done so, it does nothing.
 
     Args:
         root_rank: the rank to start from.
@@ -68,9 +70,9 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Broadcasts before the first batch if all ranks have something to start from."""
-        if not self._asked and not self.broadcast_done:
+        if not self._asked and not self.broadcast_done and training_of(self.model) is None:
             self._asked = True
-            if _all_ranks(self._can_broadcast(), "BroadcastGlobalVariablesCallback"):
+            if all_ranks(self._can_broadcast(), "BroadcastGlobalVariablesCallback"):
                 self._broadcast()
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -83,7 +85,7 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
         return bool(self.model.built)
 
     def _broadcast(self) -> None:
-        if self.broadcast_done:
+        if self.broadcast_done or training_of(self.model) is not None:
             return
         self.broadcast_done = True
         # Not model.variables, which has the state of random numbers too: those are to differ.
@@ -115,26 +117,23 @@ class MetricAverageCallback(TrainingCallback):
         Raises:
             HorovodInternalError: the ranks have different metrics, or the job failed.
         """
-        if not logs:
-            return
-        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
-        _agree_on_names(names)
-        values = np.array([float(logs[name]) for name in names])
-        view = Buffer.from_array(values)
-        context.global_group().allreduce(
-            (view,), (view,), op=ReduceOp.AVERAGE, name="MetricAverageCallback", waits_next=True
-        ).wait()
-        logs.update(zip(names, values.tolist(), strict=True))
+        training = training_of(self.model)
+        if logs and training is None:
+            _average(logs)
+        elif logs and training is not None and training.ends_epoch_with_others:
+            with training.guard():
+                _average(logs)
 
 
-def _all_ranks(mine: bool, name: str) -> bool:
-    """Whether something is true on all ranks."""
-    answer = np.array([mine])
-    view = Buffer.from_array(answer)
+def _average(logs: dict[str, Any]) -> None:
+    names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+    _agree_on_names(names)
+    values = np.array([float(logs[name]) for name in names])
+    view = Buffer.from_array(values)
     context.global_group().allreduce(
-        (view,), (view,), op=ReduceOp.MIN, name=name, waits_next=True
+        (view,), (view,), op=ReduceOp.AVERAGE, name="MetricAverageCallback", waits_next=True
     ).wait()
-    return bool(answer[0])
+    logs.update(zip(names, values.tolist(), strict=True))
 
 
 def _agree_on_names(names: list[str]) -> None:

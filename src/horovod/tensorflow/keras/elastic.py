@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.context import generation
 from horovod.errors import HostsUpdatedInterrupt
-from horovod.tensorflow.elastic import TensorFlowKerasState, run
+from horovod.tensorflow.elastic import MappedIndices, TensorFlowKerasState, run
 from horovod.tensorflow.keras.callback import TrainingCallback
+from horovod.tensorflow.keras.elastic_training import Training
 from horovod.tensorflow.keras.epoch_end import ShortEpoch, stops_training
 from horovod.train.elastic.state import ObjectState, State
 
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CommitStateCallback",
     "KerasState",
+    "MappedIndices",
     "ObjectState",
     "State",
+    "Training",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "generation",

@@ -19,6 +19,27 @@ def stops_training(model: Any) -> bool:
     return bool(stop) and not isinstance(stop, _EpochHasEnded)
 
 
+class EpochEnd:
+    """Ends epochs of endless data; the training goes on.
+
+    Args:
+        model: that is trained.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def end_epoch(self) -> None:
+        """Ends the epoch after this batch."""
+        if not self._model.stop_training:
+            self._model.stop_training = _EpochHasEnded()
+
+    def epoch_ended(self) -> None:
+        """Lets the next epoch follow, unless somebody has stopped the training."""
+        if isinstance(self._model.stop_training, _EpochHasEnded):
+            self._model.stop_training = False
+
+
 class ShortEpoch:
     """An epoch some batches of which have ended before, in an earlier call of ``fit``.
 
