@@ -1,0 +1,372 @@
+"""Chaos: an elastic job whose workers are killed, stopped and sent away all the time.
+
+    python benchmarks/elastic_chaos.py --minutes 15
+
+A job of ``horovodrun`` has four workers on this machine, and gets a new one for each that is lost.
+On average every 5 s, by a plan that follows from ``--seed``, one of them is killed (SIGKILL), asked
+to leave (SIGTERM), or stopped (SIGSTOP), some of those for a moment only, others for ever.
+
+At the end the job must have exit code 0, each sample of each epoch must have been trained exactly
+once, the loss must be that of an undisturbed training within its spread over orders of the samples,
+and neither the launcher nor the worker that lived longest may have grown. The exit status says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+from elastic_chaos_worker import BATCH_SIZE, LENGTH, Model
+
+from horovod.train.elastic.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+WORKERS = 4
+MEAN_S = 5.0
+WORKER_TIMEOUT_S = 3.0
+PATIENCE_S = 60.0
+# How often each kind of disturbance is chosen.
+KINDS = {"kill": 5, "term": 2, "stop for a moment": 2, "stop": 1}
+MOMENT_S = 1.0
+SAMPLE_S = 1.0
+# Of a process that grows to its usual size in its first seconds.
+MOST_GROWTH_BYTES = 8 << 20
+MOST_GROWTH_DESCRIPTORS = 4
+# The spread of some undisturbed trainings, times this, is what a disturbed one may be off.
+SPREADS = 5.0
+
+WORKER = Path(__file__).with_name("elastic_chaos_worker.py")
+PLACE = re.compile(r"rank (\d+) of (\d+) in generation (\d+) is (\d+) in epoch (\d+)")
+
+
+@dataclass
+class Use:
+    """What a process held, one number per sample."""
+
+    resident_bytes: list[int] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """What came of a run.
+
+    Attributes:
+        exit_code: of the job.
+        seconds: until the job ended.
+        disturbances: how many there were of each kind.
+        result: what rank 0 told at the end; empty if it did not.
+        losses: of undisturbed trainings.
+        uses: of the launcher, its agent, and the worker that lived longest.
+        generations: how many were seen.
+        stood_s: how long training stood still at each change.
+        left: processes and files that the job has left behind.
+        output: what the job printed last.
+    """
+
+    exit_code: int = -1
+    seconds: float = 0.0
+    disturbances: dict[str, int] = field(default_factory=dict)
+    result: dict[str, object] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    uses: dict[str, Use] = field(default_factory=dict)
+    generations: int = 0
+    stood_s: list[float] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[str]:
+        """What is not as it must be."""
+        if self.exit_code or not self.result:
+            return [f"the job ended with {self.exit_code}"]
+        found = [f"left behind: {each}" for each in self.left]
+        times, epochs = self.result["times"], self.result["epochs"]
+        if times != [epochs]:
+            found.append(f"samples were trained {times} times in {epochs} epochs")
+        middle, spread = statistics.mean(self.losses), statistics.stdev(self.losses)
+        loss = float(str(self.result["loss"]))
+        if abs(loss - middle) > SPREADS * spread:
+            found.append(f"the loss is {loss:g}, undisturbed {middle:g} with spread {spread:g}")
+        for name, use in self.uses.items():
+            found += _growth(name, "bytes", use.resident_bytes, MOST_GROWTH_BYTES)
+            found += _growth(name, "descriptors", use.descriptors, MOST_GROWTH_DESCRIPTORS)
+        return found
+
+    def text(self) -> str:
+        """What a reader wants to know."""
+        stood = sorted(self.stood_s) or [0.0]
+        lines = [
+            f"{self.seconds:.0f} s, {self.generations} generations: {self.disturbances}",
+            f"training stood still for {statistics.median(stood):.2f} s (median), "
+            f"{stood[-1]:.2f} s (worst), {sum(stood):.1f} s in all",
+            f"loss {self.result.get('loss')} after {self.result.get('epochs')} epochs; "
+            f"undisturbed {min(self.losses):.8f} to {max(self.losses):.8f}",
+        ]
+        for name, use in self.uses.items():
+            first, last = _thirds(use.resident_bytes)
+            descriptors = _thirds(use.descriptors)
+            lines.append(
+                f"{name}: {first / 2**20:.1f} -> {last / 2**20:.1f} MiB, descriptors "
+                f"{descriptors[0]:g} -> {descriptors[1]:g} ({len(use.descriptors)} samples)"
+            )
+        return "\n".join(lines)
+
+
+def _thirds(numbers: Sequence[int]) -> tuple[float, float]:
+    """The medians of the second third, and of the last one; the first one is for growing up."""
+    third = max(1, len(numbers) // 3)
+    return statistics.median(numbers[third : 2 * third] or numbers), statistics.median(
+        numbers[-third:]
+    )
+
+
+def _growth(name: str, what: str, numbers: Sequence[int], most: int) -> list[str]:
+    first, last = _thirds(numbers)
+    grown = last - first
+    return [f"{name} has grown by {grown:g} {what}"] if grown > most else []
+
+
+class Job:
+    """The job, whose output is read by a thread.
+
+    Attributes:
+        lines: what it printed.
+        places: pid -> rank, size, generation and epoch, of workers that have trained.
+        struck: those that were killed or told to leave, or stopped for ever.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.lines: list[str] = []
+        self.places: dict[int, tuple[int, int, int, int]] = {}
+        self.struck: set[int] = set()
+        words = [
+            *("-np", str(WORKERS), "--min-np", "1", "--max-np", str(WORKERS)),
+            *("-H", f"localhost:{WORKERS}", "--blacklist-cooldown-range", "1", "1"),
+            *("--worker-timeout", f"{WORKER_TIMEOUT_S:g}", "--verbose"),
+            *(sys.executable, str(WORKER), str(folder / "stop"), str(folder / "result")),
+        ]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "horovod.runner.cli", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            found = PLACE.search(line)
+            if found is not None:
+                rank, size, generation, pid, epoch = map(int, found.groups())
+                self.places[pid] = rank, size, generation, epoch
+
+    def standing(self) -> list[int]:
+        """The workers that know what was trained, and were not struck."""
+        known = set(self.places) - self.struck
+        return sorted(pid for pid in known if psutil.pid_exists(pid))
+
+    def wait_full(self) -> None:
+        """Waits until all workers have trained."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.standing()) < WORKERS:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("\n".join(["the job does not start", *self.lines[-40:]]))
+            time.sleep(0.05)
+
+    def ends(self) -> int:
+        """Lets the training end; the exit code."""
+        (self._folder / "stop").touch()
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.lines.append("[chaos] the job does not end")
+            return -1
+        self._reader.join(PATIENCE_S)
+        return code
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Job]:
+    """A job that trains, of which nothing is left behind the block."""
+    job = Job(folder)
+    family: list[psutil.Process] = []
+    try:
+        yield job
+    finally:
+        if job.process.poll() is None:
+            family = psutil.Process(job.process.pid).children(recursive=True)
+            job.process.kill()
+        job.process.wait(PATIENCE_S)
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+
+class Sampler:
+    """Looks at what processes hold, once in a while."""
+
+    def __init__(self) -> None:
+        self.uses: dict[int, Use] = {}
+        self._next_s = 0.0
+
+    def look(self, pids: Sequence[int]) -> None:
+        """Takes a sample of each process, if it is time for one."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + SAMPLE_S
+        for pid in pids:
+            with suppress(psutil.Error, OSError):
+                process = psutil.Process(pid)
+                use = self.uses.setdefault(pid, Use())
+                resident, descriptors = process.memory_info().rss, process.num_fds()
+                use.resident_bytes.append(resident)
+                use.descriptors.append(descriptors)
+
+
+def disturb(job: Job, seconds: float, dice: random.Random, report: Report) -> Sampler:
+    """Disturbs a job for a while."""
+    sampler = Sampler()
+    launcher = [job.process.pid, *(each.pid for each in _agents(job.process.pid))]
+    until_s = time.monotonic() + seconds
+    next_s = time.monotonic() + dice.expovariate(1 / MEAN_S)
+    resume: list[tuple[float, int]] = []
+    while time.monotonic() < until_s and job.process.poll() is None:
+        sampler.look([*launcher, *job.standing()])
+        now_s = time.monotonic()
+        for at_s, pid in [each for each in resume if each[0] <= now_s]:
+            resume.remove((at_s, pid))
+            _send(pid, signal.SIGCONT)
+        stopped = {pid for _, pid in resume}
+        standing = [pid for pid in job.standing() if pid not in stopped]
+        if now_s >= next_s and len(standing) > 1:
+            next_s = now_s + dice.expovariate(1 / MEAN_S)
+            _strike(job, dice, standing, resume, report)
+        time.sleep(0.02)
+    for _, pid in resume:
+        _send(pid, signal.SIGCONT)
+    report.uses = {
+        ("launcher", "guard", "agent")[index] if index < 3 else f"process {index}": sampler.uses[
+            pid
+        ]
+        for index, pid in enumerate(launcher)
+        if pid in sampler.uses
+    }
+    return sampler
+
+
+def _agents(launcher: int) -> list[psutil.Process]:
+    """The processes of the job that are no workers."""
+    family = psutil.Process(launcher).children(recursive=True)
+    return [each for each in family if str(WORKER) not in each.cmdline()]
+
+
+def _strike(
+    job: Job,
+    dice: random.Random,
+    standing: Sequence[int],
+    resume: list[tuple[float, int]],
+    report: Report,
+) -> None:
+    victim = dice.choice(standing)
+    kind = dice.choices(list(KINDS), list(KINDS.values()))[0]
+    report.disturbances[kind] = report.disturbances.get(kind, 0) + 1
+    number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(kind, signal.SIGSTOP)
+    if kind == "stop for a moment":
+        resume.append((time.monotonic() + dice.uniform(0.1, 2 * MOMENT_S), victim))
+    else:
+        job.struck.add(victim)
+    job.lines.append(f"[chaos] {kind}: {victim}, {job.places[victim]}")
+    _send(victim, number)
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def undisturbed(epochs: int) -> list[float]:
+    """The losses of trainings with other orders of the samples and other numbers of ranks."""
+    # The number of ranks makes hardly a difference, the order does.
+    return [_loss(seed, 1 + seed % WORKERS, epochs) for seed in range(1, 25)]
+
+
+def _loss(seed: int, size: int, epochs: int) -> float:
+    model, ledger = Model(), Ledger(LENGTH, seed=1000 * seed)
+    # Where it has got to after some dozens of epochs depends on the order of the last ones only.
+    for epoch in range(max(0, epochs - 50), epochs):
+        ledger.begin(epoch)
+        order = list(ledger.order)
+        for first in range(0, LENGTH, size * BATCH_SIZE):
+            model.step(model.gradients(order[first : first + size * BATCH_SIZE]))
+    return model.loss()
+
+
+def run(seconds: float, seed: int) -> Report:
+    """Runs a job for a while, and disturbs it."""
+    report = Report()
+    began_s = time.monotonic()
+    shared = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with started(folder) as job:
+            job.wait_full()
+            sampler = disturb(job, seconds, random.Random(seed), report)
+            report.exit_code = job.ends()
+            report.output = job.lines
+        result = folder / "result"
+        report.result = json.loads(result.read_text()) if result.exists() else {}
+    report.seconds = time.monotonic() - began_s
+    report.left = [f"worker {pid}" for pid in job.places if psutil.pid_exists(pid)]
+    report.left += sorted(set(os.listdir("/dev/shm")) - shared)
+    oldest = max(job.places, key=lambda pid: len(sampler.uses.get(pid, Use()).descriptors))
+    report.uses["oldest worker"] = sampler.uses[oldest]
+    report.generations = max(place[2] for place in job.places.values()) + 1
+    report.stood_s = [
+        float(found[1])
+        for line in job.lines
+        if (found := re.search(r"training stood still for ([0-9.]+) s$", line)) and "runs:" in line
+    ]
+    report.losses = undisturbed(int(str(report.result.get("epochs", 1))))
+    return report
+
+
+def main() -> int:
+    """Runs, prints what came of it, and returns how many faults there were."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--json", type=Path, help="file for all that was seen")
+    options = parser.parse_args()
+    print(f"--seed {options.seed}", flush=True)
+    report = run(60 * options.minutes, options.seed)
+    faults = report.faults()
+    if options.json:
+        options.json.write_text(json.dumps({**asdict(report), "faults": faults}))
+    if faults:
+        print("\n".join(report.output[-200:]), file=sys.stderr)
+    print("\n".join([report.text(), *faults]))
+    return len(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
