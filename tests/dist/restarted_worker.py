@@ -1,12 +1,12 @@
 """A worker, without a framework, that counts its samples; it goes on from commits in files.
 
-Arguments: the directory of the commits, and "hold" to stop in the second epoch until it is killed.
+Arguments: the directory of the commits; "hold" to stop in the second epoch until it is killed or
+asked to leave; "rarely" for commits between loops only.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from itertools import chain
@@ -51,18 +51,22 @@ class Indices(Training):
 
 
 def hold(directory: Path) -> None:
-    """Waits to be killed, when two files have been written."""
+    """Waits for a signal, when two files have been written."""
     deadline = time.monotonic() + PATIENCE_S
-    while len(list(directory.glob("commit-*"))) < 2:
+    while len(list(directory.glob("commit-?????????"))) < 2:
         assert time.monotonic() < deadline, "no commit was written"
         time.sleep(0.002)
     print(f"pid {os.getpid()} holds", flush=True)
-    signal.pause()
+    worker = context.elastic_worker()
+    assert worker is not None
+    while not worker.leaving:
+        time.sleep(0.002)
 
 
 def main() -> None:
     context.init()
-    training = Indices(ObjectState(broadcast_object, context.rank), commit_every_s=0)
+    commit_every_s = 3600.0 if "rarely" in sys.argv else 0.0
+    training = Indices(ObjectState(broadcast_object, context.rank), commit_every_s)
     values = training.track(times=[0] * LENGTH, done=0)
     taken = 0
     for epoch in training.epochs(EPOCHS):

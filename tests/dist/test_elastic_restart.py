@@ -23,20 +23,35 @@ def numbers(launcher: Launcher, pattern: str, count: int) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def test_each_sample_counts_once_though_all_workers_were_killed(tmp_path: Path) -> None:
-    def words(ranks: int) -> list[str]:
-        elastic = ["-np", f"{ranks}", "--min-np", "1", "-H", f"localhost:{ranks}"]
-        return [*elastic, "--checkpoint-dir", str(tmp_path), sys.executable, WORKER, str(tmp_path)]
+def words(directory: Path, ranks: int) -> list[str]:
+    elastic = ["-np", f"{ranks}", "--min-np", "1", "-H", f"localhost:{ranks}"]
+    worker = [sys.executable, WORKER, str(directory)]
+    return [*elastic, "--checkpoint-dir", str(directory), *worker]
 
-    with launched(*words(2), "hold") as first:
+
+def go_on(directory: Path, ranks: int) -> int:
+    """Starts the job again, where each sample counts once; how many were done when it began."""
+    job = horovodrun(*words(directory, ranks))
+    assert job.process.returncode == 0, job.lines
+    (begun,) = set(numbers(job, r"begins with (\d+)", ranks))
+    ends = job.wait_lines("stdout", r"ends with", ranks)
+    assert all(line.endswith(f"ends with [{EPOCHS}] of {LENGTH}") for line in ends)
+    return begun
+
+
+def test_each_sample_counts_once_though_all_workers_were_killed(tmp_path: Path) -> None:
+    with launched(*words(tmp_path, 2), "hold") as first:
         for pid in numbers(first, r"pid (\d+) holds", 2):
             os.kill(pid, signal.SIGKILL)
         assert first.wait() != 0
     # At most up to where the workers were killed: an epoch and 3 steps of 4 samples.
-    second = horovodrun(*words(3))
-    assert second.process.returncode == 0, second.lines
-    begun = numbers(second, r"begins with (\d+)", 3)
-    assert len(set(begun)) == 1
-    assert 0 < begun[0] <= LENGTH + 12
-    ends = second.wait_lines("stdout", r"ends with", 3)
-    assert all(line.endswith(f"ends with [{EPOCHS}] of {LENGTH}") for line in ends)
+    assert 0 < go_on(tmp_path, 3) <= LENGTH + 12
+
+
+def test_a_job_that_is_asked_to_end_loses_nothing(tmp_path: Path) -> None:
+    with launched(*words(tmp_path, 2), "hold", "rarely") as first:
+        first.wait_lines("stdout", "holds", 2)
+        first.process.terminate()
+        assert first.wait() != 0
+    # The step in which it was asked has come to its end.
+    assert go_on(tmp_path, 1) == LENGTH + 16

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import horovod.torch as hvd
 from horovod.testing import run_ranks
@@ -81,6 +82,45 @@ def test_the_place_of_the_crash_does_not_matter(crash: tuple[int, int]) -> None:
     for times, taken in run_ranks(2, count, None):
         assert times == [EPOCHS] * LENGTH
         assert taken[0] == crash
+
+
+def count_with_a_sampler(crashes_at: tuple[int, int] | None) -> list[float]:
+    """The same with a state, a sampler and a function."""
+    hvd.init()
+    model = Counts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Sum)
+    sampler = hvd.elastic.ElasticSampler(range(LENGTH))
+    loader = DataLoader(torch.arange(LENGTH), BATCH_SIZE, sampler=sampler)
+
+    @hvd.elastic.run
+    def epochs(state: Any) -> None:
+        while state.epoch < EPOCHS:
+            for step, indices in enumerate(loader):
+                if (state.epoch, step) == crashes_at:
+                    raise Crash
+                optimizer.zero_grad()
+                model.times[indices].sum().neg().backward()
+                optimizer.step()
+                state.sampler.record_batch(step, BATCH_SIZE)
+                if step % 2:
+                    state.commit()
+            state.epoch += 1
+            state.sampler.set_epoch(state.epoch)
+            state.commit()
+
+    try:
+        epochs(hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0))
+    finally:
+        hvd.shutdown()
+    return model.times.tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_sampler_counts_each_sample_once_over_two_jobs(ranks: int) -> None:
+    with pytest.raises(Crash):
+        run_ranks(2, count_with_a_sampler, (1, 3))
+    assert run_ranks(ranks, count_with_a_sampler, None) == [[EPOCHS] * LENGTH] * ranks
 
 
 def train(crashes: bool, kind: type[torch.optim.Optimizer]) -> list[Any]:

@@ -158,8 +158,10 @@ class Rounds:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Awaits that the last commit is written into its file."""
         if (commits := self._state._commits) is not None:
-            # Of a worker that is left out, the others have a newer one.
-            commits.finish(writes=kind is None or not issubclass(kind, Dismissed))
+            worker = context.elastic_worker()
+            is_dismissed = kind is not None and issubclass(kind, Dismissed)
+            # Of a worker that was left out, the others have a newer one.
+            commits.finish(writes=not is_dismissed or bool(worker and worker.leaving))
 
     def begin(self) -> None:
         """Begins the first round: all ranks have the same state."""

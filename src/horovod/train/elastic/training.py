@@ -236,7 +236,8 @@ class Training(ABC):
             change, commits = agree_at_boundary(commits=is_last or is_old)
             if is_last:
                 self._position.end(loop)
-            if commits:
+            worker = context.elastic_worker()
+            if commits or (worker is not None and worker.leaving):  # all may be leaving
                 self._save()
             if change is None:
                 return True
