@@ -1,17 +1,18 @@
 """Trains a small network on handwritten digits with ``model.fit`` while ranks come and go.
 
-    python examples/keras/digits_elastic.py
-    horovodrun -np 2 python examples/keras/digits_elastic.py
+    horovodrun -np 2 --min-np 1 python examples/keras/digits_elastic.py
+    horovodrun -np 2 --min-np 1 python examples/keras/digits_elastic.py --style function
 
-The lines that make it elastic are marked with "Horovod:"; digits_fit.py is the same without them.
-The data is the set of 1797 images of 8 x 8 pixels that scikit-learn brings along, so nothing is
-downloaded.
+"callback" is the simple way: ``fit`` goes on where the job is after a change. "function" is that of
+Horovod since 0.20: a function that begins anew, and a state that says where it goes on. The data is
+the set of 1797 images of 8 x 8 pixels that scikit-learn brings along.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -20,14 +21,19 @@ from tensorflow import keras
 
 import horovod.keras as hvd
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Data = tuple[np.ndarray, np.ndarray]
+
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--style", choices=["callback", "function"], default="callback")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batches-per-commit", type=int, default=10)
     parser.add_argument("--smoke", action="store_true", help="two epochs, to see that it runs")
     args = parser.parse_args()
     if args.smoke:
@@ -51,7 +57,7 @@ def make_network() -> keras.Model:
     )
 
 
-def load_data(seed: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+def load_data(seed: int) -> tuple[Data, Data]:
     """The same 80/20 split on all ranks, because the seed is the same."""
     digits = load_digits()
     images = digits.images[..., np.newaxis].astype(np.float32) / 16
@@ -60,44 +66,63 @@ def load_data(seed: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
     return (images[train], digits.target[train]), (images[test], digits.target[test])
 
 
-def report(state: hvd.elastic.KerasState) -> keras.callbacks.Callback:
-    """Keras counts its epochs anew after a change, the state does not."""
-    return keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda _, logs: print(
-            f"epoch {state.epoch:2d}: loss {logs['loss']:.4f}, training accuracy "
-            f"{logs['accuracy']:.2%} on {hvd.size()} rank(s)"
-        )
-    )
+def report(number_of: Callable[[int], int]) -> keras.callbacks.Callback:
+    """Says how each epoch was, with its number, on the rank that is the first one then."""
+
+    def on_epoch_end(epoch: int, logs: dict[str, float]) -> None:
+        if hvd.rank() == 0:
+            print(
+                f"epoch {number_of(epoch):2d}: loss {logs['loss']:.4f}, training accuracy "
+                f"{logs['accuracy']:.2%} on {hvd.size()} rank(s)"
+            )
+
+    return keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end)
 
 
-# Horovod: called again after each change, when all ranks have the same state. Rank and size may be
-# others then, so they are asked for in here.
-@hvd.elastic.run
-def train(
-    state: hvd.elastic.KerasState, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespace
-) -> None:
-    # Horovod: each rank has its own share of the images, and as many as the others.
-    num_images = len(data[0]) // hvd.size()
-    images, labels = (part[hvd.rank() :: hvd.size()][:num_images] for part in data)
-    state.optimizer.learning_rate = args.lr * hvd.size()
-    callbacks = [
-        hvd.callbacks.MetricAverageCallback(),
-        # Horovod: an epoch that was interrupted consists of its remaining batches only.
-        hvd.elastic.UpdateBatchStateCallback(state),
-        hvd.elastic.UpdateEpochStateCallback(state),
-        # Horovod: keep the state, and look whether ranks came or left.
-        hvd.elastic.CommitStateCallback(state, args.batches_per_commit),
-    ]
-    if hvd.rank() == 0:
-        callbacks.append(report(state))
-    state.model.fit(
-        images,
-        labels,
-        batch_size=args.batch_size,
-        epochs=args.epochs - state.epoch,
-        callbacks=callbacks,
+def train_with_callback(args: argparse.Namespace, model: keras.Model, data: Data) -> None:
+    """Horovod: the training is a callback, and makes the data set; fit begins where the job is."""
+    training = hvd.elastic.Training(model)
+    model.fit(
+        training.dataset(data, args.batch_size, seed=args.seed),
+        initial_epoch=training.epoch,
+        epochs=args.epochs,
+        shuffle=False,  # the data set is
+        callbacks=[
+            hvd.callbacks.MetricAverageCallback(),
+            report(lambda epoch: epoch + 1),
+            training,
+        ],
         verbose=0,
     )
+
+
+def train_in_function(args: argparse.Namespace, model: keras.Model, data: Data) -> None:
+    """Horovod: the function begins anew after a change; the state says where."""
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.KerasState) -> None:
+        # Horovod: each rank has its own share of the images, and as many as the others.
+        num_images = len(data[0]) // hvd.size()
+        images, labels = (part[hvd.rank() :: hvd.size()][:num_images] for part in data)
+        state.model.fit(
+            images,
+            labels,
+            batch_size=args.batch_size,
+            epochs=args.epochs - state.epoch,
+            callbacks=[
+                hvd.callbacks.MetricAverageCallback(),
+                # Horovod: an epoch that was interrupted consists of its remaining batches only.
+                hvd.elastic.UpdateBatchStateCallback(state),
+                hvd.elastic.UpdateEpochStateCallback(state),
+                # Keras counts its epochs anew after a change, the state does not.
+                report(lambda _: state.epoch),
+                # Horovod: keep the state, and look whether ranks came or left.
+                hvd.elastic.CommitStateCallback(state, batches_per_commit=10),
+            ],
+            verbose=0,
+        )
+
+    train(hvd.elastic.KerasState(model, epoch=0, batch=0))
 
 
 def main() -> None:
@@ -115,8 +140,8 @@ def main() -> None:
     model = make_network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    # Horovod: what the ranks have in common, and what a rank that comes later is sent.
-    train(hvd.elastic.KerasState(model, epoch=0, batch=0), train_data, args)
+    train = train_with_callback if args.style == "callback" else train_in_function
+    train(args, model, train_data)
 
     scores = model.predict(test_images[hvd.rank() :: hvd.size()], verbose=0)
     right = scores.argmax(1) == test_labels[hvd.rank() :: hvd.size()]

@@ -1,7 +1,7 @@
 """Trains a small network on handwritten digits while ranks come and go, in one of two ways.
 
-    horovodrun -np 2 python examples/pytorch/digits_elastic.py
-    horovodrun -np 2 python examples/pytorch/digits_elastic.py --style function
+    horovodrun -np 2 --min-np 1 python examples/pytorch/digits_elastic.py
+    horovodrun -np 2 --min-np 1 python examples/pytorch/digits_elastic.py --style function
 
 "loops" is the simple way: two loops that go on where the job is after a change. "function" is that
 of Horovod since 0.20: a function that begins anew, and a state that says where it goes on.
@@ -60,6 +60,11 @@ def step(
     optimizer.step()
 
 
+def report(epoch: int) -> None:
+    if hvd.rank() == 0:
+        print(f"epoch {epoch + 1:2d} on {hvd.size()} rank(s)")
+
+
 def train_in_loops(
     args: argparse.Namespace,
     model: nn.Module,
@@ -69,10 +74,11 @@ def train_in_loops(
 ) -> None:
     """Horovod: what has a state is given to the training; batches() has what is left."""
     training = hvd.elastic.Training(model=model, optimizer=optimizer, schedule=schedule)
-    for _ in training.epochs(args.epochs):
+    for epoch in training.epochs(args.epochs):
         for images, labels in training.batches(data, args.batch_size, seed=args.seed):
             step(model, optimizer, images, labels)
         schedule.step()
+        report(epoch)
 
 
 def train_in_function(
@@ -95,6 +101,7 @@ def train_in_function(
                 if number % 10 == 9:
                     state.commit()
             state.schedule.step()
+            report(state.epoch)
             state.epoch += 1
             state.sampler.set_epoch(state.epoch)
             state.commit()

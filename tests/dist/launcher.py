@@ -54,14 +54,16 @@ class Launcher:
                     self.lines[name].append(line.rstrip("\n"))
                     self._news.notify_all()
 
-    def wait_lines(self, name: str, pattern: str, count: int = 1) -> list[str]:
+    def wait_lines(
+        self, name: str, pattern: str, count: int = 1, timeout_s: float = DEADLINE_S
+    ) -> list[str]:
         """Waits until that many lines match, and returns them."""
 
         def found() -> list[str]:
             return [line for line in self.lines[name] if re.search(pattern, line)]
 
         with self._news:
-            enough = self._news.wait_for(lambda: len(found()) >= count, DEADLINE_S)
+            enough = self._news.wait_for(lambda: len(found()) >= count, timeout_s)
             assert enough, f"no {count} lines {pattern!r} among {self.lines}"
             return found()
 

@@ -77,12 +77,6 @@ def test_digits_learns(tmp_path: Path) -> None:
     assert accuracies(output)[0] >= 97.0
 
 
-@pytest.mark.parametrize("style", ["loops", "function"])
-def test_digits_elastic(style: str) -> None:
-    output = run_on_two_ranks(EXAMPLES / "digits_elastic.py", "--style", style, "--epochs", 8)
-    assert accuracies(output)[0] >= 90.0
-
-
 SESSION = TENSORFLOW_EXAMPLES / "digits_session.py"
 
 
@@ -136,14 +130,6 @@ def test_examples_run_on_tf_keras(program: str, tmp_path: Path) -> None:
     output = run_on_two_ranks(*words, TF_USE_LEGACY_KERAS="1")
     assert len(accuracies(output)) == 1
     assert path.stat().st_size > 0
-
-
-@needs_tensorflow
-@pytest.mark.parametrize("folder", [TENSORFLOW_EXAMPLES, KERAS_EXAMPLES], ids=["tape", "fit"])
-def test_elastic_digits_in_tensorflow(folder: Path) -> None:
-    output = run_on_two_ranks(folder / "digits_elastic.py", "--smoke")
-    assert len(accuracies(output)) == 1, "one rank speaks for all"
-    assert "epoch  2: " in output
 
 
 @needs_oldest
