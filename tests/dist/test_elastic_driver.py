@@ -217,6 +217,9 @@ def test_the_end_of_the_launcher_is_that_of_its_workers(tmp_path: Path) -> None:
         family = job.launcher.descendants()
         job.launcher.process.kill()
         assert_all_gone(family, 10)
+        job.launcher.wait_lines(
+            "stderr", "the launcher has died; its agent ends the 2 ranks on this host"
+        )
 
 
 def place_at_the_end() -> tuple[int, int]:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -68,11 +70,15 @@ class Agent:
     Args:
         directory: private to this job; holds the secret.
         loop: the event loop to run in.
+        console: a descriptor of what the launcher writes to, if it is on this host.
     """
 
-    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, directory: Path, loop: asyncio.AbstractEventLoop, console: int | None = None
+    ) -> None:
         self._directory = directory
         self._loop = loop
+        self._console = console
         self._inbox = Decoder()
         self._outbox = Outbox(loop, self._set_paused, self._on_launcher_gone)
         self._workers: dict[int, Worker] = {}  # by pid; those that have not ended
@@ -162,7 +168,20 @@ class Agent:
 
     def _on_launcher_gone(self) -> None:
         self._loop.remove_reader(_STDIN)
+        if self._workers and not self._stopping:
+            self._tell_user()
         self.stop()
+
+    def _tell_user(self) -> None:
+        """Says why the job ends; nobody else is left to say it."""
+        if self._console is None:
+            return
+        many = "1 rank" if len(self._workers) == 1 else f"{len(self._workers)} ranks"
+        text = f"horovodrun: the launcher has died; its agent ends the {many} on this host\n"
+        with contextlib.suppress(OSError):
+            _, writable, _ = select.select([], [self._console], [], 0)
+            if writable:  # nobody may read it
+                os.write(self._console, text.encode())
 
     def _find_launcher(self, invitation: Invitation) -> None:
         wanted = invitation.network_interfaces
@@ -443,7 +462,8 @@ def main() -> int:
     if agent_pid == 0:
         processes.become_subreaper()
         processes.die_with_parent(signal.SIGTERM, guard_pid)
-        Agent(directory, asyncio.new_event_loop()).run()
+        console = int(sys.argv[1]) if len(sys.argv) > 1 else None
+        Agent(directory, asyncio.new_event_loop(), console).run()
         return 0
     return _guard(agent_pid, directory)
 

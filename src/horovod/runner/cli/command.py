@@ -241,6 +241,13 @@ def _launch_node(
 
     if options.node_rank is None or options.num_nodes is None or not options.rendezvous:
         raise UsageError("--node-rank, --num-nodes and --rendezvous go together: give all three")
+    asked = _asked(options)
+    asked.check_unused(_ELASTIC_FLAGS)
+    if asked.is_elastic:
+        raise UsageError(
+            "--node-rank starts jobs whose ranks stay: start an elastic job with one horovodrun, "
+            "which reaches the hosts by ssh (-H, --host-discovery-script)"
+        )
     if options.num_proc is None:
         raise UsageError("-np is missing: say how many ranks to start on all nodes together")
     hosts = _hosts(options, {})

@@ -66,6 +66,8 @@ def test_a_node_takes_its_share() -> None:
         ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 x", "needs a secret that all nodes"),
         ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 -H a:1,b:1 x", "this host only"),
         ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --dry-run x", "goes together with"),
+        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --min-np 1 x", "whose ranks stay"),
+        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --max-np 3 x", "is for elastic jobs"),
     ],
 )
 def test_lines_that_lack_something(
