@@ -1,9 +1,10 @@
 """What a commit of elastic training costs: how long it holds training up, and its file.
 
     python benchmarks/commit.py
+    python benchmarks/commit.py --framework tensorflow
     python benchmarks/commit.py --mb 400 --directory /shared/commits
 
-One rank with PyTorch commits a model of 100 MB on the CPU again and again, first in memory only,
+One rank commits a model of 100 MB on the CPU again and again, first in memory only,
 then also into a file. Reported are the time for which ``commit()`` holds training up and its
 processor time; of the file, the time until it is on the disk and the processor time of the thread
 that writes it, of which training feels something only if no core is free.
@@ -17,10 +18,15 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from horovod import context
+from horovod.train.elastic.run import run
 
-import horovod.torch as hvd
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horovod.common.elastic import ObjectState
 
 TENSORS = 50
 EVERY_S = 10.0
@@ -36,15 +42,48 @@ def told(name: str, seconds: list[float]) -> None:
     )
 
 
-@hvd.elastic.run
-def train(state: hvd.elastic.TorchState, commits: int) -> None:
+def torch_state(numbers: int) -> tuple[ObjectState, Callable[[], None]]:
+    """A state of tensors with so many numbers each, and what trains them."""
+    import torch
+
+    import horovod.torch as hvd
+
+    torch.set_num_threads(1)
+    model = torch.nn.ParameterList(torch.zeros(numbers) for _ in range(TENSORS))
+
+    def train() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+
+    return hvd.elastic.TorchState(model), train
+
+
+def tensorflow_state(numbers: int) -> tuple[ObjectState, Callable[[], None]]:
+    """The same with TensorFlow."""
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+
+    variables = [tf.Variable(tf.zeros([numbers])) for _ in range(TENSORS)]
+
+    def train() -> None:
+        for variable in variables:
+            variable.assign_add(tf.ones_like(variable))
+
+    return hvd.elastic.TensorFlowState(variables), train
+
+
+STATES = {"torch": torch_state, "tensorflow": tensorflow_state}
+
+
+@run
+def commit(state: ObjectState, step: Callable[[], None], commits: int) -> None:
     """Commits, and prints what that takes."""
     held, own, until_written, beside = [], [], [], []
     files = state._commits
     for turn in range(commits + 1):
-        with torch.no_grad():
-            for parameter in state.model.parameters():
-                parameter.add_(1.0)
+        step()
         began_s, own_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
         state.commit()
         held.append(time.perf_counter() - began_s)
@@ -63,14 +102,15 @@ def train(state: hvd.elastic.TorchState, commits: int) -> None:
         told("processor time of the writer", beside)
 
 
-def job(mb: int, commits: int, directory: str) -> None:
+def job(words: argparse.Namespace, directory: str) -> None:
     """One job with its own model."""
     os.environ["HOROVOD_CHECKPOINT_DIR"] = directory
-    hvd.init()
-    print(f"{mb} MB, " + (f"also into {directory}" if directory else "in memory only"))
-    parameters = (torch.zeros(mb * 1_000_000 // 4 // TENSORS) for _ in range(TENSORS))
-    train(hvd.elastic.TorchState(model=torch.nn.ParameterList(parameters)), commits)
-    hvd.shutdown()
+    context.init()
+    where = f"also into {directory}" if directory else "in memory only"
+    print(f"{words.mb} MB with {words.framework}, {where}")
+    state, step = STATES[words.framework](words.mb * 1_000_000 // 4 // TENSORS)
+    commit(state, step, words.commits)
+    context.shutdown()
 
 
 def main() -> None:
@@ -78,14 +118,14 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=100, help="size of the model")
     parser.add_argument("--commits", type=int, default=20, help="of each kind")
     parser.add_argument("--directory", help="for the files; a temporary one by default")
+    parser.add_argument("--framework", choices=STATES, default="torch")
     words = parser.parse_args()
-    torch.set_num_threads(1)
-    job(words.mb, words.commits, "")
+    job(words, "")
     if words.directory:
-        job(words.mb, words.commits, words.directory)
+        job(words, words.directory)
         return
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
-        job(words.mb, words.commits, directory)
+        job(words, directory)
 
 
 if __name__ == "__main__":
