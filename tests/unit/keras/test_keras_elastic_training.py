@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -13,9 +15,11 @@ from elastic_threads import PATIENCE_S, Died, elastic_threads
 import horovod.keras as hvd
 from horovod.errors import UsageError
 from horovod.keras.elastic import MappedIndices, Training
+from horovod.train.elastic.checkpoint.commits import Commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 tf_keras = pytest.importorskip("tf_keras")
 
@@ -51,7 +55,8 @@ class Happens:
                 log.steps.append((hvd.size(), total_of(self.epoch, log.steps)))
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                log.ends.append(epoch)
+                if "ends" in vars(log):
+                    log.ends.append(epoch)
 
         self.callback = Callback()
 
@@ -220,6 +225,66 @@ def test_all_ranks_stop_when_one_does(any_keras: Any) -> None:
         workers = fleet.start(train, 2)
         fleet.begin([0, 1])
         assert [worker.result(PATIENCE_S) for worker in workers] == [[0, 1]] * 2
+
+
+class Samples:
+    """Some of them cannot be read."""
+
+    def __init__(self, can_be_read: Callable[[], bool]) -> None:
+        self._can_be_read = can_be_read
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        if not self._can_be_read():
+            raise OSError("the disk is gone")
+        return np.array([index]), np.zeros(1, np.float32)
+
+
+def test_fit_goes_on_from_the_commits_in_files(
+    any_keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_CHECKPOINT_DIR", str(tmp_path))
+
+    def train(fails_at: int) -> Any:
+        model = counting_model(any_keras)
+        training = Training(model, commit_every_s=0)
+        values = training.track(steps=[])
+        samples = Samples(lambda: len(values.steps) != fails_at)
+        try:
+            model.fit(
+                training.dataset(samples, BATCH_SIZE),
+                initial_epoch=training.epoch,
+                epochs=EPOCHS,
+                shuffle=False,
+                verbose=0,
+                callbacks=[Happens(any_keras, lambda *_: None, values).callback, training],
+            )
+        finally:
+            writes = "horovod-checkpoint" in {thread.name for thread in threading.enumerate()}
+            assert hvd.rank() != 0 or not writes
+        return model.get_weights()[0].ravel(), values.steps
+
+    def job(size: int, fails_at: int) -> list[Any]:
+        with elastic_threads() as fleet:
+            workers = fleet.start(lambda: train(fails_at), size)
+            fleet.begin(range(size))
+            return [worker.result(PATIENCE_S) for worker in workers]
+
+    write = Commits._write
+
+    def write_slowly(self: Commits, snapshot: Any) -> None:
+        time.sleep(0.2)
+        write(self, snapshot)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Commits, "_write", write_slowly)
+        with pytest.raises(tf.errors.OpError, match="the disk is gone"):
+            job(2, 8)
+    for weights, steps in job(3, -1):
+        assert [size for size, _ in steps] == [2] * 8 + [3] * (3 + 4)
+        assert weights == pytest.approx(expected_weights(steps))
 
 
 def test_wrong_uses_say_so(alone: None, any_keras: Any) -> None:

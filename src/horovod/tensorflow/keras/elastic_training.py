@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -129,8 +130,11 @@ class Training(training.Training, TrainingCallback):
         if int(getattr(steps, "numpy", lambda: steps)()) != 1:
             raise UsageError("steps_per_execution: ranks come and go between single steps, use 1")
         self._while_fitting.enter_context(leave_politely())
-        self._begin()
+        self._while_fitting.enter_context(self._rounds)
+        with self.ending_fit_on_errors():
+            self._begin()
         self.model.train_function = _Forgiving(self.model.train_function, self)
+        self._while_fitting.callback(_forgive_no_more, self.model)
         self._end = EpochEnd(self.model)
         self._took_last_step = False
 
@@ -190,13 +194,24 @@ class Training(training.Training, TrainingCallback):
         """Makes sure that all ranks have ended."""
         self._cross_boundary()
         self._while_fitting.close()
-        if isinstance(self.model.train_function, _Forgiving):
-            self.model.train_function = self.model.train_function.plain
 
     @property
     def ends_epoch_with_others(self) -> bool:
         """Whether all ranks end this epoch together, so that callbacks may communicate."""
         return self._took_last_step
+
+    @contextmanager
+    def ending_fit_on_errors(self) -> Iterator[None]:
+        """Around what may end ``fit`` with an error, of which Keras tells no callback."""
+        try:
+            yield
+        except BaseException:
+            self._while_fitting.__exit__(*sys.exc_info())
+            raise
+
+    def _follow(self, error: HorovodInternalError | HostsUpdatedInterrupt) -> None:
+        with self.ending_fit_on_errors():
+            super()._follow(error)
 
     def _cross_boundary(self) -> None:
         """Comes from the end of an epoch to the next one; collective, if others come as well."""
@@ -243,9 +258,14 @@ class _Forgiving:
         self._logs: Any = {}
 
     def __call__(self, iterator: Any) -> Any:
-        with self._training.guard():
+        with self._training.ending_fit_on_errors(), self._training.guard():
             self._logs = self.plain(iterator)
         return self._logs
+
+
+def _forgive_no_more(model: Any) -> None:
+    if isinstance(model.train_function, _Forgiving):
+        model.train_function = model.train_function.plain
 
 
 class _Data:
