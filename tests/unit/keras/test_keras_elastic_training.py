@@ -76,6 +76,7 @@ def fit(of: Any, happens: Callable[[int, int], None], data: Any, **options: Any)
         epochs=EPOCHS,
         shuffle=False,
         verbose=0,
+        validation_data=DATA,
         callbacks=[
             Happens(of, happens, values).callback,
             hvd.callbacks.MetricAverageCallback(),
@@ -83,6 +84,7 @@ def fit(of: Any, happens: Callable[[int, int], None], data: Any, **options: Any)
             training,
         ],
     )
+    assert len(history.history["val_mae"]) == len(history.epoch)
     return model.get_weights()[0].ravel(), values.steps, values.ends, history.epoch
 
 
