@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 tf_keras = pytest.importorskip("tf_keras")
 
 LENGTH, BATCH_SIZE, EPOCHS = 23, 2, 3
+# The number of a batch, for what happens when the epoch ends.
+AT_END = 6
 
 
 @pytest.fixture(params=[keras, tf_keras], ids=["3", "2"])
@@ -55,6 +57,7 @@ class Happens:
                 log.steps.append((hvd.size(), total_of(self.epoch, log.steps)))
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                happens(epoch, AT_END)
                 if "ends" in vars(log):
                     log.ends.append(epoch)
 
@@ -127,7 +130,7 @@ def test_one_rank_sees_each_sample_once(alone: None, any_keras: Any, data: Any) 
     assert weights == pytest.approx(expected_weights(steps))
 
 
-@pytest.mark.parametrize("at", [(0, 0), (0, 2), (1, 5)])
+@pytest.mark.parametrize("at", [(0, 0), (0, 2), (1, 5), (1, AT_END), (2, AT_END)])
 def test_a_loss_repeats_the_steps_since_the_commit(any_keras: Any, at: tuple[int, int]) -> None:
     def happens(epoch: int, batch: int) -> None:
         if is_first_generation() and (epoch, batch) == at and hvd.rank() == 0:
@@ -140,7 +143,8 @@ def test_a_loss_repeats_the_steps_since_the_commit(any_keras: Any, at: tuple[int
             workers[0].result(PATIENCE_S)
         fleet.begin([1])
         weights, steps, ends, epochs = workers[1].result(PATIENCE_S)
-    assert [size for size, _ in steps] == [2] * 6 * at[0] + [1] * 12 * (EPOCHS - at[0])
+    complete = at[0] + (at[1] == AT_END)
+    assert [size for size, _ in steps] == [2] * 6 * complete + [1] * 12 * (EPOCHS - complete)
     assert weights == pytest.approx(expected_weights(steps))
     assert ends == epochs == list(range(EPOCHS))
 
