@@ -49,6 +49,41 @@ def test_variables_go_back_to_the_commit_as_the_same_objects() -> None:
     assert (int(counter), state.epoch) == (1, 1)
 
 
+def test_snapshots_that_somebody_holds_do_not_change() -> None:
+    variables = [tf.Variable([0.0, 0.0]), tf.Variable(0.0), tf.Variable([0.0], dtype=tf.bfloat16)]
+    state = TensorFlowState(variables)
+    handler = state._handlers["variables"]
+    held = []
+    for step in range(8):
+        for variable in variables:
+            variable.assign(tf.fill(variable.shape, tf.cast(step, variable.dtype)))
+        state.save()
+        if step % 3 == 0:
+            held.append((step, handler.snapshot()))
+        if step % 4 == 1:  # memory of the snapshot may be that of the variables now
+            state.restore()
+            state.save()
+            state.save()
+        for variable in variables:
+            assert set(np.ravel(variable.numpy()).tolist()) == {step}
+            variable.assign(tf.zeros_like(variable))
+        state.restore()
+        for variable in variables:
+            assert set(np.ravel(variable.numpy()).tolist()) == {step}
+        for seen, arrays in held:
+            assert {float(each) for array in arrays for each in np.ravel(array)} == {seen}
+
+
+def test_a_snapshot_that_nobody_holds_is_written_over() -> None:
+    variables = [tf.Variable([0.0, 0.0])]
+    state = TensorFlowState(variables)
+    seen = set()
+    for _ in range(6):
+        state.save()
+        seen.add(state._handlers["variables"].snapshot()[0].ctypes.data)
+    assert len(seen) == 2
+
+
 def test_eager_mode_has_no_global_variables() -> None:
     with pytest.raises(UsageError, match="variables="):
         TensorFlowState()

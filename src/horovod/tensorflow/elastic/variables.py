@@ -6,6 +6,7 @@ depend on what a process has done before, in graphs neither, and nothing is trac
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from horovod import context
 from horovod._native import Buffer
 from horovod.tensorflow.state import tensorflow_variable
+from horovod.train.elastic.checkpoint.data import Lent
 from horovod.train.elastic.handlers import StateHandler
 from horovod.train.same_parameters import Parameter, check_same_parameters
 
@@ -47,18 +49,30 @@ class VariablesHandler(StateHandler):
         self._own = own
         self._session = session
         self._saved: list[tuple[Any, np.ndarray]] = []
+        # Of the snapshot before. Memory that is new each time takes three times as long.
+        self._spare: list[np.ndarray] = []
+        # Who else has the arrays of the last snapshot: variables, or the list for a file.
+        self._is_lent = False
+        self._given: weakref.ref[Lent[np.ndarray]] | None = None
         self._save_if_initialized()
 
     def save(self) -> None:
         variables = [*_behind(self._shared(self.value)), *_behind(self._own(self.value))]
-        values = read(variables, self._session())
+        values = read(variables, self._session(), self._spare)
+        is_given = self._given is not None and self._given() is not None
+        is_free = not self._is_lent and not is_given
+        self._spare = [value for _, value in self._saved] if is_free else []
+        self._is_lent, self._given = False, None
         self._saved = list(zip(variables, values, strict=True))
 
     def restore(self) -> None:
+        self._is_lent = True  # a variable may use the memory of what it was assigned
         write(self._saved, self._session())
 
     def snapshot(self) -> list[np.ndarray]:
-        return [value for _, value in self._saved]
+        given = Lent(value for _, value in self._saved)
+        self._given = weakref.ref(given)
+        return given
 
     def load(self, snapshot: list[np.ndarray]) -> None:
         self.save()  # what exists now
@@ -80,20 +94,40 @@ class VariablesHandler(StateHandler):
             self.save()
 
 
-def read(variables: Sequence[Any], session: Any) -> list[np.ndarray]:
+def read(
+    variables: Sequence[Any], session: Any, spare: Sequence[np.ndarray] = ()
+) -> list[np.ndarray]:
     """Copies of the values, as arrays that can be written.
 
     Args:
         variables: those of TensorFlow.
         session: that holds the values; None in eager mode.
+        spare: arrays of the same variables whose memory may be used.
 
     Raises:
         tf.errors.FailedPreconditionError: some have no value yet.
     """
     if session is None:
-        return [np.require(each.numpy(), requirements=["C", "W"]) for each in variables]
+        if len(spare) == len(variables):
+            return [_read_into(array, each) for array, each in zip(spare, variables, strict=True)]
+        return [_read_new(each) for each in variables]
     # Its arrays may lie in the memory of the variables.
     return [np.array(value) for value in session.run(list(variables))]
+
+
+def _read_new(variable: Any) -> np.ndarray:
+    return np.require(variable.numpy(), requirements=["C", "W"])
+
+
+def _read_into(array: np.ndarray, variable: Any) -> np.ndarray:
+    try:
+        value = np.asarray(memoryview(variable.value()))
+    except (TypeError, ValueError, BufferError):  # a type that buffers do not know, as bfloat16
+        return _read_new(variable)
+    if (value.shape, value.dtype) != (array.shape, array.dtype):
+        return _read_new(variable)
+    np.copyto(array, value)
+    return array
 
 
 def write(values: Iterable[tuple[Any, np.ndarray]], session: Any) -> None:

@@ -10,14 +10,20 @@ import base64
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+T = TypeVar("T")
+
 _PLAIN = (type(None), bool, int, float, str)
 _FACTORIES = {"None": None, "int": int, "float": float, "list": list, "dict": dict, "set": set}
 _DEEPEST = 200
+
+
+class Lent(list[T]):
+    """A list of memory that its owner uses again when nobody holds the list any more."""
 
 
 class NoDataError(TypeError):
@@ -49,7 +55,7 @@ class Packed:
         def pack_all(values: Any) -> list[Any]:
             return [self.pack(each, depth + 1) for each in values]
 
-        if kind is list:
+        if kind in (list, Lent):
             return pack_all(value)
         if kind in (tuple, set, frozenset):
             return {kind.__name__: pack_all(value)}
