@@ -164,6 +164,14 @@ class ElasticJobs(RuleBasedStateMachine):
             self.world.workers[worker].stopped = True
 
     @rule(number=PICK)
+    def is_heard_no_more(self, number: int) -> None:
+        world = self.world
+        stopped = [each for each in world.workers if world.workers[each].stopped]
+        if stopped:
+            silent = world.workers[stopped[number % len(stopped)]]
+            world.feed(elastic.WorkerSilent(world.now_s, silent.identity, 60.0))
+
+    @rule(number=PICK)
     def want_to_leave(self, number: int) -> None:
         worker = self.one(number)
         if worker is not None:
