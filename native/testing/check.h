@@ -64,10 +64,12 @@ int run_cases(const std::vector<std::string>& words);
 
 #define HVD_JOIN2(a, b) a##b
 #define HVD_JOIN(a, b) HVD_JOIN2(a, b)
-#define TEST(name)                                                                                          \
-  static void HVD_JOIN(test_body_, __LINE__)();                                                             \
-  static const hvd::testing::Register HVD_JOIN(test_case_, __LINE__)(name, HVD_JOIN(test_body_, __LINE__)); \
-  static void HVD_JOIN(test_body_, __LINE__)()
+// Numbered by the file that is compiled, as that may be a bundle of tests.
+#define HVD_TEST(name, number)                                                                          \
+  static void HVD_JOIN(test_body_, number)();                                                           \
+  static const hvd::testing::Register HVD_JOIN(test_case_, number)(name, HVD_JOIN(test_body_, number)); \
+  static void HVD_JOIN(test_body_, number)()
+#define TEST(name) HVD_TEST(name, __COUNTER__)
 
 #define CHECK(condition)                                                                     \
   do {                                                                                       \

@@ -221,12 +221,16 @@ TEST("engine: alltoall with splits of all lengths") {
 TEST("engine: alltoall without splits divides evenly") {
   in_worlds([](int size, int rank, Engine& engine) {
     Array input(DType::kUInt8, {size * 3});
-    for (int64_t i = 0; i < input.count(); ++i) input.set(i, static_cast<double>(int64_t{16} * rank + (i / 3)));
+    for (int64_t i = 0; i < input.count(); ++i) {
+      const int64_t to = i / 3;
+      input.set(i, static_cast<double>(int64_t{16} * rank + to));
+    }
     auto operation = make_operation(OpKind::kAlltoall, "even", {input.view()}, {});
     run_operation(engine, operation);
     for (int64_t i = 0; i < size * 3; ++i) {
+      const int64_t from = i / 3;
       CHECK_EQ(element(DType::kUInt8, operation->result.arrays.at(0).data.get(), i),
-               static_cast<double>(i / int64_t{3} * 16 + rank));
+               static_cast<double>(from * 16 + rank));
     }
   });
 }
