@@ -81,9 +81,11 @@ def _check_generation(turn: Turn) -> None:
         turn.stop(reports.failed(facts, real, "other ranks finished") if real else Outcome(0))
         return
     lost = f"no worker is left that knows what was trained (generation {facts.generation})"
-    outcome = reports.failed(facts, facts.exits, lost)
-    if outcome.failure is None and facts.changes:
-        outcome = Outcome(1, f"{lost}: {reports.joined(facts.changes)}")
+    # Those that are left are newcomers. If nobody is left, the first failure says it all.
+    outcome = reports.failed(facts, facts.exits, lost if facts.processes else "")
+    if outcome.failure is None:
+        why = f": {reports.joined(facts.changes)}" if facts.changes else ""
+        outcome = Outcome(1, f"{lost}{why}")
     turn.stop(outcome)
 
 
