@@ -105,8 +105,14 @@ class Report:
         if abs(loss - middle) > SPREADS * spread:
             found.append(f"the loss is {loss:g}, undisturbed {middle:g} with spread {spread:g}")
         for name, use in self.uses.items():
-            found += _growth(name, "bytes", use.resident_bytes, MOST_GROWTH_BYTES)
-            found += _growth(name, "descriptors", use.descriptors, MOST_GROWTH_DESCRIPTORS)
+            first, last = _thirds(use.resident_bytes)
+            if last - first > MOST_GROWTH_BYTES:
+                found.append(f"{name} has grown by {last - first:g} bytes")
+            # Their number goes up and down with the workers.
+            third = max(1, len(use.descriptors) // 3)
+            most = max(use.descriptors[:-third] or use.descriptors)
+            if max(use.descriptors[-third:]) > most + MOST_GROWTH_DESCRIPTORS:
+                found.append(f"{name} has more descriptors than ever: {use.descriptors}")
         return found
 
     def text(self) -> str:
@@ -135,12 +141,6 @@ def _thirds(numbers: Sequence[int]) -> tuple[float, float]:
     return statistics.median(numbers[third : 2 * third] or numbers), statistics.median(
         numbers[-third:]
     )
-
-
-def _growth(name: str, what: str, numbers: Sequence[int], most: int) -> list[str]:
-    first, last = _thirds(numbers)
-    grown = last - first
-    return [f"{name} has grown by {grown:g} {what}"] if grown > most else []
 
 
 class Job:
