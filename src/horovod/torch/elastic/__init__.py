@@ -11,10 +11,20 @@ Example:
 """
 
 from horovod.context import generation
+from horovod.torch.elastic.batch_sampler import ElasticBatchSampler
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.elastic.training import Training
 from horovod.train.elastic.run import run
 from horovod.train.elastic.state import ObjectState, State
 
-__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "Training", "generation", "run"]
+__all__ = [
+    "ElasticBatchSampler",
+    "ElasticSampler",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "Training",
+    "generation",
+    "run",
+]

@@ -9,6 +9,7 @@ import torch
 
 from horovod import context
 from horovod.torch.elastic import checkpoint_tensors as checkpoint_tensors  # files can hold tensors
+from horovod.torch.elastic.batch_sampler import ElasticBatchSampler
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.objects import broadcast_object
 from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
@@ -114,7 +115,7 @@ class OptimizerStateHandler(_StateDict):
 
 
 class SamplerStateHandler(_StateDict):
-    """Keeps an :class:`horovod.torch.elastic.ElasticSampler`, and divides anew what is left."""
+    """Keeps an ``ElasticSampler`` or ``ElasticBatchSampler``, and divides anew what is left."""
 
     def sync(self) -> None:
         state = broadcast_object(self.value.state_dict(), self.root, "elastic.sampler")
@@ -128,6 +129,7 @@ _registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (ElasticBatchSampler, SamplerStateHandler),
 ]
 
 
