@@ -302,7 +302,9 @@ class JoinedWorker:
 
     def _connect(self) -> StoreClient:
         where = self._address
-        return StoreClient(where.address, where.port, where.secret, self._timeout_s)
+        return StoreClient(
+            where.address, where.port, where.secret, self._timeout_s, purpose="worker"
+        )
 
     def _announce(self) -> None:
         key = f"job/worker/{self.identity}"

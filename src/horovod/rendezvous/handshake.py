@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC = b"horovod\x01"
-PURPOSES = ("store", "launcher", "control", "data", "local", "speed")
+PURPOSES = ("store", "launcher", "worker", "control", "data", "local", "speed")
 NONCE_BYTES = 32
 MAC_BYTES = 32
 

@@ -25,7 +25,14 @@ from horovod.rendezvous.link_speed import LinkSpeeds, agree_on_speeds, number_ho
 from horovod.rendezvous.local import Inbox, Port, connect_unix, receive_inbox, send_inbox
 from horovod.rendezvous.roster import RankInfo, Roster, describe_ranks, host_key
 from horovod.rendezvous.secret import check_secret
-from horovod.rendezvous.sockets import close_quietly, connect_tcp, limit_silence, remaining_s
+from horovod.rendezvous.sockets import (
+    ELASTIC_SILENCE_S,
+    close_quietly,
+    connect_tcp,
+    limit_silence,
+    remaining_s,
+    watch_closely,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -139,7 +146,7 @@ def connect_peers(
             speeds = agree_on_speeds(
                 store, incarnation.prefix, info.rank, wiring.hosts, wiring.speed_links(), deadline
             )
-            return wiring.detach(infos, speeds)
+            return wiring.detach(infos, speeds, gives_up_soon=config.elastic)
         except TimeoutError as error:
             cause = f"the start took longer than {config.start_timeout_s:g} s (--start-timeout)"
             raise _explain(roster, config, cause) from error
@@ -317,14 +324,18 @@ class _Wiring(Generic[PortT]):
             raise StartError(f"rank {info.rank} ({info.name}) takes itself for another rank")
         return inbox
 
-    def detach(self, infos: list[RankInfo], speeds: LinkSpeeds) -> Connections[PortT]:
+    def detach(
+        self, infos: list[RankInfo], speeds: LinkSpeeds, *, gives_up_soon: bool
+    ) -> Connections[PortT]:
         """What the engine needs; nothing of it is closed with this object any more."""
         remaining_s(self._deadline)
         for rank in self.speed_links():
             close_quietly(self._links.pop((rank, "speed", 0)))
         for (_, purpose, _), sock in self._links.items():
             sock.setblocking(False)
-            if purpose == "control":
+            if purpose == "control" and gives_up_soon:
+                watch_closely(sock, ELASTIC_SILENCE_S)
+            elif purpose == "control":
                 limit_silence(sock)
         descriptors = {link: sock.detach() for link, sock in self._links.items()}
         connections = Connections(

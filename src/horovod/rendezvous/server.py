@@ -17,6 +17,7 @@ from horovod.rendezvous.gate import HANDSHAKE_TIMEOUT_S, MAX_PENDING, Admitted, 
 from horovod.rendezvous.loop import READ, WRITE, EventLoop
 from horovod.rendezvous.secret import check_secret
 from horovod.rendezvous.sockets import (
+    SILENCES,
     close_quietly,
     join_small,
     listen_tcp,
@@ -233,9 +234,9 @@ class StoreServer:
             admitted, self._loop, self._table, self._max_message_bytes, self._dropped
         )
         self._connections.add(connection)
-        if admitted.hello.purpose == "launcher":
+        if silence_s := SILENCES.get(admitted.hello.purpose):
             with suppress(OSError):  # a connection that is broken already says so itself
-                watch_closely(admitted.sock)
+                watch_closely(admitted.sock, silence_s)
 
     def _dropped(self, connection: _Connection) -> None:
         self._connections.discard(connection)
@@ -385,7 +386,7 @@ def _endpoint(sock: socket.socket) -> tuple[str, int]:
 
 
 def _is_for_store(hello: Hello) -> bool:
-    return hello.purpose in ("store", "launcher")
+    return hello.purpose == "store" or hello.purpose in SILENCES
 
 
 def _prepare(sock: socket.socket) -> bool:

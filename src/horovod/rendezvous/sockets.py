@@ -22,8 +22,15 @@ network are waited out."""
 LAUNCHER_SILENCE_S = 6
 """The same between launchers, which must have ended their ranks 10 s after the network was cut."""
 
+ELASTIC_SILENCE_S = 4
+"""The same between ranks of elastic jobs, and between them and the store: others go on without a
+host, so it is better given up than waited for."""
+
+SILENCES = {"launcher": LAUNCHER_SILENCE_S, "worker": ELASTIC_SILENCE_S}
+"""By the purpose of a connection to the store."""
+
 _NUM_PROBES = 4
-_NUM_LAUNCHER_PROBES = 2
+_NUM_CLOSE_PROBES = {LAUNCHER_SILENCE_S: 2, ELASTIC_SILENCE_S: 3}
 _LOOK_UP_PAUSE_S = 0.5
 
 
@@ -116,13 +123,17 @@ def _probe(sock: socket.socket, silence_s: int, num_probes: int) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, num_probes)
 
 
-def watch_closely(sock: socket.socket) -> None:
-    """Notices within LAUNCHER_SILENCE_S that the other end, or the way there, has vanished.
+def watch_closely(sock: socket.socket, silence_s: int) -> None:
+    """Notices soon that the other end, or the way there, has vanished.
 
-    For connections between launchers, which carry too little to fill the window of a stopped one.
+    For connections that carry too little to fill the window of a process that is stopped.
+
+    Args:
+        sock: a TCP connection.
+        silence_s: LAUNCHER_SILENCE_S or ELASTIC_SILENCE_S.
     """
-    _probe(sock, LAUNCHER_SILENCE_S, _NUM_LAUNCHER_PROBES)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * LAUNCHER_SILENCE_S)
+    _probe(sock, silence_s, _NUM_CLOSE_PROBES[silence_s])
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * silence_s)
 
 
 def limit_silence(sock: socket.socket) -> None:

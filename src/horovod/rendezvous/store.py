@@ -15,7 +15,7 @@ from horovod.rendezvous.framing import GIB, Channel, FrameError
 from horovod.rendezvous.handshake import Hello
 from horovod.rendezvous.secret import check_secret
 from horovod.rendezvous.server import StoreServer
-from horovod.rendezvous.sockets import connect_tcp, watch_closely
+from horovod.rendezvous.sockets import SILENCES, connect_tcp, watch_closely
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,8 @@ class StoreClient:
         secret: of the job, 32 bytes.
         timeout_s: seconds for connecting, and for the transfer of each request and its answer.
         max_message_bytes: the largest answer that is accepted, and the largest request.
-        of_launcher: whether both ends shall notice soon that the network between them is cut.
+        purpose: "launcher" or "worker" if both ends shall notice soon that the network between them
+            is cut: see SILENCES.
 
     Raises:
         StartError: the store cannot be reached in time, or has another secret.
@@ -45,7 +46,7 @@ class StoreClient:
         timeout_s: float = 30.0,
         *,
         max_message_bytes: int = GIB,
-        of_launcher: bool = False,
+        purpose: str = "store",
     ) -> None:
         check_secret(secret)
         self._name = f"the job's store at {address} port {port}"
@@ -55,13 +56,13 @@ class StoreClient:
         sock, session = dial(
             retrying(partial(connect_tcp, address, port), ConnectionRefusedError),
             secret,
-            Hello("launcher" if of_launcher else "store"),
+            Hello(purpose),
             time.monotonic() + timeout_s,
             self._name,
         )
-        if of_launcher:
+        if purpose in SILENCES:
             with suppress(OSError):  # a connection that is broken already says so itself
-                watch_closely(sock)
+                watch_closely(sock, SILENCES[purpose])
         self.local_address: str = sock.getsockname()[0]
         self._channel: Channel | None = Channel(sock, session, max_message_bytes)
 

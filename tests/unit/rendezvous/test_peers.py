@@ -49,6 +49,7 @@ class Job:
     hosts: Sequence[str]
     timeout_s: float = 10.0
     num_streams: int = 1
+    elastic: bool = False
 
     def config(self, rank: int) -> Config:
         return Config(
@@ -57,6 +58,7 @@ class Job:
             hostname=self.hosts[rank],
             start_timeout_s=self.timeout_s,
             num_streams=self.num_streams,
+            elastic=self.elastic,
         )
 
     def join(
@@ -165,6 +167,23 @@ def test_ranks_of_different_hosts_open_a_control_and_several_data_connections(
                     num_probes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
                     assert silence_s + interval_s * num_probes == 15
                 assert not os.get_blocking(left)
+
+
+def test_ranks_of_elastic_jobs_give_up_a_silent_host_soon(
+    server: StoreServer, secret: bytes
+) -> None:
+    with joined(Job(server, secret, ["a", "b"], elastic=True)) as ranks:
+        for mine in ranks:
+            ((_, control, data),) = mine.remote_peers
+            with socket.socket(fileno=os.dup(control)) as sock:
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 4_000
+                silence_s = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                interval_s = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                num_probes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+                assert silence_s + interval_s * num_probes == 4
+            with socket.socket(fileno=os.dup(data[0])) as sock:
+                # A stopped process is no lost host.
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
 
 
 def test_ranks_must_agree_on_the_number_of_streams(server: StoreServer, secret: bytes) -> None:

@@ -110,7 +110,7 @@ class _Nodes:
         self.name = config.hostname
         self.where = StoreAddress(config.rendezvous_addr, config.rendezvous_port, secret_of(config))
         connect = partial(
-            StoreClient, self.where.address, self.where.port, self.where.secret, of_launcher=True
+            StoreClient, self.where.address, self.where.port, self.where.secret, purpose="launcher"
         )
         self._cleanup = ExitStack()
         self.store = self._cleanup.enter_context(connect())
