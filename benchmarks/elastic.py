@@ -93,6 +93,7 @@ COMMANDS = {
     ],
     "torchrun": [
         *("-m", "torch.distributed.run", "--standalone", "--max-restarts", "1000"),
+        *("--local-addr", "127.0.0.1"),
         f"--nproc-per-node={WORKERS}",
     ],
 }
@@ -150,7 +151,7 @@ def started(library: str) -> Iterator[Job]:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "train.py"
         program.write_text(PROGRAMS[library])
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         words = [sys.executable, *COMMANDS[library], str(program), folder]
         with (Path(folder) / "output").open("wb") as output:
             process = subprocess.Popen(words, env=env, stdout=output, stderr=output)

@@ -1,10 +1,15 @@
 """Chaos: an elastic job whose workers are killed, stopped and sent away all the time.
 
     python benchmarks/elastic_chaos.py --minutes 15
+    python benchmarks/elastic_chaos.py --minutes 15 --cuts
 
 A job of ``horovodrun`` has four workers on this machine, and gets a new one for each that is lost.
 On average every 5 s, by a plan that follows from ``--seed``, one of them is killed (SIGKILL), asked
 to leave (SIGTERM), or stopped (SIGSTOP), some of those for a moment only, others for ever.
+
+With ``--cuts`` two of the workers are on another host: a network namespace with a sshd, as in tests
+of ssh. Root, iproute2 and openssh are needed. Its network is cut now and then for 1 to 8 s. Nothing
+is lost in shorter cuts; longer ones cost the host its workers.
 
 At the end the job must have exit code 0, each sample of each epoch must have been trained exactly
 once, the loss must be that of an undisturbed training within its spread over orders of the samples,
@@ -25,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +42,7 @@ from horovod.train.elastic.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 WORKERS = 4
 MEAN_S = 5.0
@@ -44,6 +50,8 @@ WORKER_TIMEOUT_S = 3.0
 PATIENCE_S = 60.0
 # How often each kind of disturbance is chosen.
 KINDS = {"kill": 5, "term": 2, "stop for a moment": 2, "stop": 1}
+CUTS = {"cut": 3}
+CUT_S = (1.0, 8.0)
 MOMENT_S = 1.0
 SAMPLE_S = 1.0
 # Of a process that grows to its usual size in its first seconds.
@@ -143,6 +151,44 @@ def _thirds(numbers: Sequence[int]) -> tuple[float, float]:
     )
 
 
+class Network:
+    """Two hosts, of which the second one can be cut off.
+
+    Attributes:
+        hosts: of the job.
+        environment: for its launcher.
+    """
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "dist"))
+        import cluster
+        import ssh_hosts
+
+        if reason := ssh_hosts.why_not():
+            raise SystemExit(reason)
+        self._cluster = stack.enter_context(cluster.Cluster(2))
+        self._ssh = stack.enter_context(ssh_hosts.SshHosts(self._cluster, folder))
+        self._entered = cluster.entered
+        self.hosts = ",".join(f"{host.name}:{WORKERS // 2}" for host in self._cluster.hosts)
+        self.environment = self._ssh.environment
+
+    def entered(self) -> AbstractContextManager[None]:
+        """On the host of the launcher."""
+        return self._entered(self._cluster.hosts[0].namespace)
+
+    def cut(self) -> None:
+        """Takes the second host off the network."""
+        self._cluster.cut(1)
+
+    def mend(self) -> None:
+        """Brings it back."""
+        self._cluster.mend(1)
+
+    def near(self) -> set[int]:
+        """The processes on the host of the launcher."""
+        return {each.pid for each in self._ssh.processes(0)}
+
+
 class Job:
     """The job, whose output is read by a thread.
 
@@ -152,22 +198,26 @@ class Job:
         struck: those that were killed or told to leave, or stopped for ever.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, network: Network | None) -> None:
         self._folder = folder
+        self.network = network
         self.lines: list[str] = []
         self.places: dict[int, tuple[int, int, int, int]] = {}
         self.struck: set[int] = set()
         words = [
             *("-np", str(WORKERS), "--min-np", "1", "--max-np", str(WORKERS)),
-            *("-H", f"localhost:{WORKERS}", "--blacklist-cooldown-range", "1", "1"),
+            *("-H", network.hosts if network else f"localhost:{WORKERS}"),
+            *("--blacklist-cooldown-range", "1", "1"),
             *("--worker-timeout", f"{WORKER_TIMEOUT_S:g}", "--verbose"),
             *(sys.executable, str(WORKER), str(folder / "stop"), str(folder / "result")),
         ]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "horovod.runner.cli", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )  # fmt: skip
+        few = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        with network.entered() if network else nullcontext():
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "horovod.runner.cli", *words],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, **few, **(network.environment if network else {})},
+            )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -206,9 +256,9 @@ class Job:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Job]:
+def started(folder: Path, network: Network | None) -> Iterator[Job]:
     """A job that trains, of which nothing is left behind the block."""
-    job = Job(folder)
+    job = Job(folder, network)
     family: list[psutil.Process] = []
     try:
         yield job
@@ -249,21 +299,23 @@ def disturb(job: Job, seconds: float, dice: random.Random, report: Report) -> Sa
     launcher = [job.process.pid, *(each.pid for each in _agents(job.process.pid))]
     until_s = time.monotonic() + seconds
     next_s = time.monotonic() + dice.expovariate(1 / MEAN_S)
+    # The process that goes on then; 0 for the network.
     resume: list[tuple[float, int]] = []
     while time.monotonic() < until_s and job.process.poll() is None:
         sampler.look([*launcher, *job.standing()])
         now_s = time.monotonic()
         for at_s, pid in [each for each in resume if each[0] <= now_s]:
             resume.remove((at_s, pid))
-            _send(pid, signal.SIGCONT)
+            _resume(job, pid)
         stopped = {pid for _, pid in resume}
         standing = [pid for pid in job.standing() if pid not in stopped]
-        if now_s >= next_s and len(standing) > 1:
+        # Whoever knows what was trained must not be lost with all others.
+        if now_s >= next_s and 0 not in stopped and len(standing) > 1:
             next_s = now_s + dice.expovariate(1 / MEAN_S)
             _strike(job, dice, standing, resume, report)
         time.sleep(0.02)
     for _, pid in resume:
-        _send(pid, signal.SIGCONT)
+        _resume(job, pid)
     report.uses = {
         ("launcher", "guard", "agent")[index] if index < 3 else f"process {index}": sampler.uses[
             pid
@@ -288,8 +340,16 @@ def _strike(
     report: Report,
 ) -> None:
     victim = dice.choice(standing)
-    kind = dice.choices(list(KINDS), list(KINDS.values()))[0]
+    can_cut = job.network is not None and not job.network.near().isdisjoint(standing)
+    kinds = {**KINDS, **CUTS} if can_cut else KINDS
+    kind = dice.choices(list(kinds), list(kinds.values()))[0]
     report.disturbances[kind] = report.disturbances.get(kind, 0) + 1
+    if kind == "cut" and job.network is not None:
+        seconds = dice.uniform(*CUT_S)
+        job.lines.append(f"[chaos] cut for {seconds:.1f} s")
+        job.network.cut()
+        resume.append((time.monotonic() + seconds, 0))
+        return
     number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(kind, signal.SIGSTOP)
     if kind == "stop for a moment":
         resume.append((time.monotonic() + dice.uniform(0.1, 2 * MOMENT_S), victim))
@@ -297,6 +357,13 @@ def _strike(
         job.struck.add(victim)
     job.lines.append(f"[chaos] {kind}: {victim}, {job.places[victim]}")
     _send(victim, number)
+
+
+def _resume(job: Job, pid: int) -> None:
+    if pid:
+        _send(pid, signal.SIGCONT)
+    elif job.network is not None:
+        job.network.mend()
 
 
 def _send(pid: int, number: int) -> None:
@@ -321,14 +388,17 @@ def _loss(seed: int, size: int, epochs: int) -> float:
     return model.loss()
 
 
-def run(seconds: float, seed: int) -> Report:
+def run(seconds: float, seed: int, *, cuts: bool) -> Report:
     """Runs a job for a while, and disturbs it."""
     report = Report()
     began_s = time.monotonic()
     shared = set(os.listdir("/dev/shm"))
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        with started(folder) as job:
+        keys = folder / "ssh"
+        keys.mkdir()
+        network = Network(stack, keys) if cuts else None
+        with started(folder, network) as job:
             job.wait_full()
             sampler = disturb(job, seconds, random.Random(seed), report)
             report.exit_code = job.ends()
@@ -355,10 +425,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--cuts", action="store_true", help="two hosts, one of which is cut off")
     parser.add_argument("--json", type=Path, help="file for all that was seen")
     options = parser.parse_args()
     print(f"--seed {options.seed}", flush=True)
-    report = run(60 * options.minutes, options.seed)
+    report = run(60 * options.minutes, options.seed, cuts=options.cuts)
     faults = report.faults()
     if options.json:
         options.json.write_text(json.dumps({**asdict(report), "faults": faults}))

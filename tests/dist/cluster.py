@@ -147,6 +147,10 @@ class Cluster:
         """Takes a host off the network: its packets, and those for it, vanish without a word."""
         _command("ip", "-n", self._switch, "link", "set", self.hosts[host].port, "down")
 
+    def mend(self, host: int) -> None:
+        """Brings a host back that was cut off."""
+        _command("ip", "-n", self._switch, "link", "set", self.hosts[host].port, "up")
+
     def start(
         self,
         ranks_per_host: int,
