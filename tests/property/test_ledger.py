@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import profiles
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from horovod.train.elastic.ledger import Ledger
+from horovod.train.elastic.stream import stream_shares
 
 
 class Training(RuleBasedStateMachine):
@@ -90,3 +92,26 @@ class Training(RuleBasedStateMachine):
 
 TestTraining = Training.TestCase
 TestTraining.settings = profiles.examples()
+
+
+@profiles.examples()
+@given(
+    length=st.integers(0, 40),
+    consumed=st.integers(0, 40),
+    size=st.integers(1, 5),
+    batch_size=st.integers(1, 5),
+)
+def test_a_stream_is_divided_as_samples_with_places_are(
+    length: int, consumed: int, size: int, batch_size: int
+) -> None:
+    ledger = Ledger(length, shuffle=False)
+    ledger.consumed = min(consumed, length)
+    for rank in range(size):
+        by_place = list(ledger.shares(rank, size, batch_size))
+        read = list(stream_shares(range(length), ledger.consumed, rank, size, batch_size))
+        assert [mine for _, mine in read] == [list(share.indices) for share in by_place]
+        for (share, _), expected in zip(read, by_place, strict=True):
+            assert list(share.indices) == list(expected.indices)
+            assert share.samples == expected.samples
+            assert (share.consumed, share.total) == (expected.consumed, expected.total)
+            assert (share.is_full, share.is_last) == (expected.is_full, expected.is_last)

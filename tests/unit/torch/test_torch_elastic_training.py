@@ -29,7 +29,16 @@ class Counts(torch.nn.Module):
         self.times = torch.nn.Parameter(torch.zeros(LENGTH, dtype=F64))
 
 
-def count(happens: Callable[[int, int], None], **options: Any) -> tuple[list[float], list[int]]:
+class Places:
+    """Samples without places."""
+
+    def __iter__(self) -> Any:
+        return iter(range(LENGTH))
+
+
+def count(
+    happens: Callable[[int, int], None], data: Any = None, **options: Any
+) -> tuple[list[float], list[int]]:
     """Trains; returns how often each sample was used, and the sizes of all steps that count."""
     model = Counts()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -37,7 +46,8 @@ def count(happens: Callable[[int, int], None], **options: Any) -> tuple[list[flo
     training = hvd.elastic.Training(model=model, optimizer=optimizer, **options)
     values = training.track(sizes=[])
     for epoch in training.epochs(EPOCHS):
-        for step, indices in enumerate(training.batches(range(LENGTH), BATCH_SIZE)):
+        samples = range(LENGTH) if data is None else data
+        for step, indices in enumerate(training.batches(samples, BATCH_SIZE)):
             happens(epoch, step)
             optimizer.zero_grad()
             (-model.times[indices]).sum().mul(float(training.samples > 0)).backward()
@@ -58,17 +68,18 @@ def test_one_rank_sees_each_sample_once() -> None:
     assert sizes == [1] * (EPOCHS * 16)
 
 
+@pytest.mark.parametrize("data", [None, Places()], ids=["places", "stream"])
 @pytest.mark.parametrize("commit_every_s", [0.0, 3600.0])
-def test_a_newcomer_takes_its_part_of_the_rest(commit_every_s: float) -> None:
+def test_a_newcomer_takes_its_part_of_the_rest(commit_every_s: float, data: Any) -> None:
     def happens(epoch: int, step: int) -> None:
         if is_first_generation() and (epoch, step) == (1, 2):
             fleet.await_generation(1)
 
     with elastic_threads() as fleet:
-        workers = fleet.start(lambda: count(happens, commit_every_s=commit_every_s), 2)
+        workers = fleet.start(lambda: count(happens, data, commit_every_s=commit_every_s), 2)
         fleet.begin([0, 1])
         fleet.await_waiting(2)
-        workers += fleet.start(lambda: count(happens, commit_every_s=commit_every_s))
+        workers += fleet.start(lambda: count(happens, data, commit_every_s=commit_every_s))
         fleet.begin([0, 1, 2])
         results = [worker.result(PATIENCE_S) for worker in workers]
     for times, sizes in results:
@@ -79,15 +90,16 @@ def test_a_newcomer_takes_its_part_of_the_rest(commit_every_s: float) -> None:
 
 @pytest.mark.parametrize("at", [(0, 0), (0, 5), (1, 0), (1, 3)])
 @pytest.mark.parametrize("commit_every_s", [0.0, 3600.0])
+@pytest.mark.parametrize("data", [None, Places()], ids=["places", "stream"])
 def test_a_loss_repeats_the_steps_since_the_commit(
-    at: tuple[int, int], commit_every_s: float
+    at: tuple[int, int], commit_every_s: float, data: Any
 ) -> None:
     def happens(epoch: int, step: int) -> None:
         if is_first_generation() and (epoch, step) == at and hvd.rank() == 0:
             raise Died
 
     with elastic_threads() as fleet:
-        workers = fleet.start(lambda: count(happens, commit_every_s=commit_every_s), 3)
+        workers = fleet.start(lambda: count(happens, data, commit_every_s=commit_every_s), 3)
         fleet.begin([0, 1, 2])
         with pytest.raises(Died):
             workers[0].result(PATIENCE_S)
@@ -275,6 +287,29 @@ def test_data_sets_of_many_kinds(alone: None) -> None:
     assert list(training.batches([], 2)) == []
 
 
+def test_an_iterable_is_read_in_its_order(alone: None) -> None:
+    class Letters(IterableDataset[int]):
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Any:
+            return iter(range(10 * self.epoch, 10 * self.epoch + 5))
+
+    def joined(samples: list[int]) -> str:
+        return "+".join(map(str, samples))
+
+    training = hvd.elastic.Training()
+    for epoch in training.epochs(2):
+        seen = [batch.tolist() for batch in training.batches(Letters(), 2)]
+        assert seen == [[10 * epoch + i for i in each] for each in ([0, 1], [2, 3], [4])]
+        loader = DataLoader(Letters(), batch_size=3, collate_fn=joined)
+        first = [f"{10 * epoch + i}" for i in range(5)]
+        assert list(training.batches(loader)) == ["+".join(first[:3]), "+".join(first[3:])]
+        assert list(training.batches(set(), 2)) == []
+
+
 def test_a_loop_inside_of_another_one_is_an_error(alone: None) -> None:
     training = hvd.elastic.Training()
     outer = training.batches(range(4), 2)
@@ -295,9 +330,15 @@ def test_wrong_arguments_say_so(alone: None) -> None:
     with pytest.raises(UsageError, match="optimizer averages no gradients"):
         hvd.elastic.Training(optimizer=optimizer)
     training = hvd.elastic.Training()
-    for wrong in (Stream(), iter([1])):
-        with pytest.raises(UsageError, match="length and an index"):
+    for wrong, why in (
+        (iter([1]), "an iterator can be read once only"),
+        (object(), "a length and an index, or an iterator"),
+        (DataLoader(Stream(), num_workers=1), "each worker would read all samples"),
+    ):
+        with pytest.raises(UsageError, match=why):
             next(training.batches(wrong, 2))
+    with pytest.raises(UsageError, match="in the order that they have"):
+        next(training.batches(Stream(), 2, shuffle=True))
     with pytest.raises(UsageError, match="batch_size=None"):
         next(training.batches([1, 2]))
     with pytest.raises(UsageError, match="of \\[2, 1\\] samples"):

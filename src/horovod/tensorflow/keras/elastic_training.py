@@ -149,7 +149,7 @@ class Training(training.Training, TrainingCallback):
         assert self._data is not None
         self._epoch = epoch
         self._data.ledger.begin(epoch)
-        self._enter(_LOOP, self._data.ledger)
+        self._enter(_LOOP, self._data.ledger.length)
         self._plan()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -167,14 +167,13 @@ class Training(training.Training, TrainingCallback):
         assert self._end is not None
         if self._loss is None:
             data.check_nothing_is_ahead()
-        length = data.ledger.length
-        if self._loss is None and data.share.consumed == length:
+        if self._loss is None and data.share.is_last:
             # A change waits for the end of the epoch, which newcomers have no part in.
-            self._position.advance(_LOOP, length)
+            self._position.advance(_LOOP, data.share.consumed)
             self._position.end(_LOOP)
             self._save()
             self._took_last_step = True
-        elif not self._after_step(_LOOP, data.share.consumed, length):
+        elif not self._after_step(_LOOP, data.share):
             self._plan()
         if self._position.epoch != self._epoch or self._position.is_over(_LOOP):
             self._end.end_epoch()

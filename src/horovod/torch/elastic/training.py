@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.state import TorchState
@@ -16,7 +23,7 @@ from horovod.train.elastic import training
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from horovod.train.elastic.ledger import Ledger, Share
 
@@ -107,13 +114,31 @@ class Training(training.Training):
         return forgiving
 
     def _length_of(self, dataset: Any) -> int:
+        return len(_data_of(dataset))
+
+    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
         data = _data_of(dataset)
-        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__"):
+            return None
+        name = type(data).__name__
+        if not isinstance(data, Iterable):
             raise UsageError(
-                f"batches() of {type(data).__name__}: samples are counted by their place, so the "
-                "data set needs a length and an index"
+                f"batches() of {name}: data needs a length and an index, or an iterator"
             )
-        return len(data)
+        if isinstance(data, Iterator):
+            raise UsageError(
+                f"batches() of {name}: an iterator can be read once only, but after a change "
+                "ranks read from the beginning; give an object with __iter__"
+            )
+        if isinstance(dataset, DataLoader) and dataset.num_workers:
+            raise UsageError(
+                f"batches() of a DataLoader of {name} with num_workers={dataset.num_workers}: each "
+                "worker would read all samples; leave num_workers out"
+            )
+        if callable(set_epoch := getattr(data, "set_epoch", None)):
+            set_epoch(epoch)
+        collate = dataset.collate_fn if isinstance(dataset, DataLoader) else default_collate
+        return data, collate
 
     def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
         if batch_size is None and isinstance(dataset, DataLoader):

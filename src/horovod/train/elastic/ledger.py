@@ -30,6 +30,7 @@ class Share:
         consumed: how many samples of the epoch all ranks have done after this step.
         total: how many samples all ranks together have in this step.
         is_full: whether all ranks have equally many samples in this step.
+        is_last: whether it is the last one of the epoch.
     """
 
     indices: Sequence[int]
@@ -37,6 +38,7 @@ class Share:
     consumed: int
     total: int
     is_full: bool
+    is_last: bool
 
 
 def order_of(length: int, seed: int, *, shuffle: bool = True) -> array[int]:
@@ -134,7 +136,8 @@ class Ledger:
         if not indices:
             indices = self.order[first:after]
         total = after - first
-        return Share(indices, samples, after, total, total == size * batch_size)
+        is_full = total == size * batch_size
+        return Share(indices, samples, after, total, is_full, after == self.length)
 
     def shares(self, rank: int, size: int, batch_size: int) -> Iterator[Share]:
         """What a rank does in each step that is left if the size stays; counts nothing."""

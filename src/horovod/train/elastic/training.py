@@ -5,6 +5,7 @@ What may be repeated, and why nothing else must be: docs/decisions/0035.
 
 from __future__ import annotations
 
+import functools
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -17,13 +18,16 @@ from horovod.train.elastic.leaving import leave_politely
 from horovod.train.elastic.ledger import Ledger
 from horovod.train.elastic.position import Position, Values
 from horovod.train.elastic.run import Rounds, is_recoverable
+from horovod.train.elastic.stream import stream_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from horovod.train.elastic.ledger import Share
     from horovod.train.elastic.state import ObjectState
+
+    Stream = tuple[Iterable[Any], Callable[[list[Any]], Any]]
 
 
 class Training(ABC):
@@ -113,7 +117,8 @@ class Training(ABC):
         Args:
             dataset: the same on all ranks.
             batch_size: samples per rank.
-            shuffle: whether each epoch has an order of its own; True by default.
+            shuffle: whether each epoch has an order of its own; True by default, except for data
+                without places, which comes in the order that it has.
             seed: of the orders, the same on all ranks.
             name: of this loop in the epoch, the same on all ranks; None counts them.
 
@@ -126,11 +131,21 @@ class Training(ABC):
         loop = name or f"loop {self._loops}"
         self._loops += 1
         size = self._batch_size_of(dataset, batch_size)
+        stream = self._stream_of(dataset, self._epoch)
+        if stream is not None:
+            if shuffle:
+                raise UsageError(
+                    f"batches() of {type(dataset).__name__}: samples without places come in the "
+                    "order that they have, leave shuffle out"
+                )
+            yield from self._loop(loop, functools.partial(self._read_stream, stream), size)
+            return
         shuffled = self._is_shuffled(dataset) if shuffle is None else shuffle
         ledger = Ledger(self._length_of(dataset), shuffle=shuffled, seed=seed)
         ledger.begin(self._epoch)
-        if self._enter(loop, ledger):
-            yield from self._loop(loop, dataset, ledger, size)
+        yield from self._loop(
+            loop, functools.partial(self._read_places, dataset, ledger), size, ledger.length
+        )
 
     def track(self, **values: Any) -> Values:
         """Values of the program that go back to the last commit when training does.
@@ -190,8 +205,8 @@ class Training(ABC):
         self._state._write_commit()
         self._committed_at_s = time.monotonic()
 
-    def _enter(self, loop: str, ledger: Ledger) -> bool:
-        """Comes to a loop; returns whether something is left of it."""
+    def _enter(self, loop: str, length: int | None) -> bool:
+        """Comes to a loop of so many samples; returns whether something is left of it."""
         position = self._position
         if position.epoch != self._epoch:
             return False
@@ -200,38 +215,63 @@ class Training(ABC):
             self._state.restore()
             return not position.is_over(loop)
         position.begin(loop)
-        if not ledger.length:
+        if length == 0:
             position.end(loop)
         self._save()
         return not position.is_over(loop)
 
-    def _loop(self, loop: str, dataset: Any, ledger: Ledger, batch_size: int) -> Iterator[Any]:
+    def _loop(
+        self,
+        loop: str,
+        read: Callable[[int, int], Iterator[tuple[Share, Any]]],
+        batch_size: int,
+        length: int | None = None,
+    ) -> Iterator[Any]:
         position = self._position
+        if not self._enter(loop, length):
+            return
         running = self._running = object()
         try:
             while position.epoch == self._epoch and not position.is_over(loop):
-                ledger.consumed = position.consumed(loop)
-                ranks = context.rank(), context.size()
-                for share, batch in self._read(dataset, ledger, *ranks, batch_size):
+                is_empty = True
+                for share, batch in read(position.consumed(loop), batch_size):
+                    is_empty = False
                     self.samples = share.samples
                     self._before_step(share)
                     yield batch
                     if self._running is not running:
                         raise UsageError("batches() inside of a loop over other batches()")
-                    if not self._after_step(loop, share.consumed, ledger.length):
+                    if not self._after_step(loop, share):
                         break
+                if is_empty:  # which a stream does not tell before
+                    position.end(loop)
+                    self._save()
         except GeneratorExit:
             if self._running is running:
                 self._leave(loop)
             raise
 
-    def _after_step(self, loop: str, consumed: int, length: int) -> bool:
+    def _read_places(
+        self, dataset: Any, ledger: Ledger, consumed: int, batch_size: int
+    ) -> Iterator[tuple[Share, Any]]:
+        ledger.consumed = consumed
+        return self._read(dataset, ledger, context.rank(), context.size(), batch_size)
+
+    def _read_stream(
+        self, stream: Stream, consumed: int, batch_size: int
+    ) -> Iterator[tuple[Share, Any]]:
+        samples, collate = stream
+        ranks = context.rank(), context.size()
+        for share, mine in stream_shares(samples, consumed, *ranks, batch_size):
+            yield share, collate(mine)
+
+    def _after_step(self, loop: str, share: Share) -> bool:
         """Comes to the end of a step; returns whether the next one is as was planned."""
         try:
             if self._loss is not None:
                 raise self._loss
-            self._position.advance(loop, consumed)
-            is_last = consumed == length
+            self._position.advance(loop, share.consumed)
+            is_last = share.is_last
             is_old = time.monotonic() - self._committed_at_s >= self._commit_every_s
             change, commits = agree_at_boundary(commits=is_last or is_old)
             if is_last:
@@ -262,6 +302,14 @@ class Training(ABC):
     @abstractmethod
     def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
         """The number of samples per rank and step."""
+
+    def _stream_of(self, dataset: Any, epoch: int) -> Stream | None:
+        """Data without places: its samples, and what makes a batch of some; None for other data.
+
+        Raises:
+            UsageError: it cannot be read as often as is needed.
+        """
+        return None
 
     def _is_shuffled(self, dataset: Any) -> bool:
         """Whether each epoch has an order of its own if nothing was said."""
