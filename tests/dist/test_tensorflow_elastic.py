@@ -32,8 +32,8 @@ def work(environ: dict[str, str], mode: str, pipe: Any) -> None:
     import tensorflow_elastic_samples
     import tensorflow_elastic_worker
 
-    counts = mode.split()[0] in tensorflow_elastic_samples.STYLES
-    worker = tensorflow_elastic_samples if counts else tensorflow_elastic_worker
+    what, _, mode = mode.partition(": ")
+    worker = tensorflow_elastic_samples if what == "samples" else tensorflow_elastic_worker
     worker.main(environ, mode, pipe)
 
 
@@ -112,6 +112,7 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.mark.parametrize("mode", ["fit", "function", "session"])
 def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> None:
+    mode = f"training: {mode}"
     first, *survivors = fleet.start(3, mode)
     assert fleet.begin([first, *survivors])[0]["begins"] == (0, 0)
     for each in survivors:
@@ -134,6 +135,7 @@ def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> No
 
 @pytest.mark.parametrize("style", ["loops", "fit"])
 def test_each_sample_once_whoever_dies_and_comes(fleet: Fleet, style: str) -> None:
+    style = f"samples: {style}"
     workers = [*fleet.start(1, style), *fleet.start(1, f"{style} dies"), *fleet.start(1, style)]
     fleet.publish(workers)
     dead = workers.pop(1)
