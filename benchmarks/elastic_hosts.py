@@ -85,7 +85,7 @@ def wait_for(folder: Path, launcher: Launcher, size: int, since_s: float, count:
         if len(ends) >= count:
             return ends[0]
         time.sleep(0.02)
-    raise SystemExit(f"no {size} ranks train:\n{launcher.stdout}{launcher.stderr}")
+    raise SystemExit(f"no {size} ranks train:\n{launcher.lines}")
 
 
 def lose_host(how: str) -> float:
@@ -108,7 +108,7 @@ def lose_host(how: str) -> float:
             stood_s = wait_for(folder, launcher, 2, began_s, 10) - began_s
             (folder / "stop").touch()
             if launcher.wait():
-                raise SystemExit(f"the job failed:\n{launcher.stderr}")
+                raise SystemExit(f"the job failed:\n{launcher.lines}")
             ssh.assert_nothing_runs(15.0)
     return stood_s
 

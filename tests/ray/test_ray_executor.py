@@ -236,6 +236,7 @@ def test_ranks_of_a_node_see_its_gpus_and_its_loss_ends_the_job(
             executor.run(rank)
         assert "on 127.0.0.3, node" in caplog.text
         del hanging
+    wait_until(lambda: ray.cluster_resources()["CPU"] == 4)
 
 
 def test_without_room_nothing_stays_reserved() -> None:

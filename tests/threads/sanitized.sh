@@ -14,7 +14,7 @@ done
 ln -s "$PWD/$folder"/native/bindings/_native.*.so "$folder/python/horovod/"
 
 # Python keeps memory and threads until the process ends.
-export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=report_thread_leaks=0
+export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="report_thread_leaks=0 suppressions=$PWD/tests/threads/tsan.supp"
 export PYTHONPATH=$PWD/$folder/python PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1
 # The runtime looks up what throws exceptions when it starts, and Python brings no library of C++. What it finds goes to
 # the console, as it ends the process, with all that pytest holds back.

@@ -109,5 +109,10 @@ def place(wanted: Wanted, timeout_s: float) -> Placement:
 
 
 def _text(resources: Mapping[str, float]) -> str:
-    named = [f"{amount:g} {name}" for name, amount in sorted(resources.items()) if ":" not in name]
-    return ", ".join(each for each in named if "memory" not in each) or "nothing"
+    # The others are names of nodes, memory, and what belongs to placement groups.
+    named = [
+        f"{amount:g} {name}"
+        for name, amount in sorted(resources.items())
+        if not any(part in name for part in (":", "memory", "_group_"))
+    ]
+    return ", ".join(named) or "nothing"

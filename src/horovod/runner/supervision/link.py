@@ -52,6 +52,7 @@ class AgentLink:
         done: whether it said that no process of the job is left.
         agent_pid: as it said itself; 0 before.
         released: whether nobody waits for what it has to say, because its host is left.
+        closed: whether its pipes are.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class AgentLink:
         self.done = False
         self.agent_pid = 0
         self.released = False
+        self.closed = False
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._selector = selector
@@ -193,6 +195,7 @@ class AgentLink:
 
     def close(self, timeout_s: float) -> None:
         """Lets go of the process and its pipes, after its end if that comes in time."""
+        self.closed = True
         for pipe in (self._stdin, self._stdout, self._stderr):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(pipe)

@@ -321,6 +321,8 @@ class Supervisor:
         return any(link.open for link in self._links)
 
     def _serve(self, link: AgentLink, pipe: object) -> None:
+        if link.closed:
+            return  # after the selector had found both of its pipes ready
         try:
             for frame in link.on_ready(pipe):
                 self._on_frame(link, frame)

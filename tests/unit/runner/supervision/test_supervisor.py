@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import selectors
 import subprocess
 import time
+from typing import TYPE_CHECKING
 
 from horovod.runner.output.console import Console
 from horovod.runner.output.output import Output
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Kind, encode
+from horovod.runner.supervision.link import AgentLink
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    import pytest
 
 JOB = AgentJob(
     "somewhere", "/", {}, (WorkerJob(0, 0, {}, ("x",)), WorkerJob(1, 1, {}, ("x",))), b"s" * 32
@@ -110,3 +116,36 @@ def test_the_failure_of_a_rank_is_told_even_if_the_agent_dies_after_it() -> None
     assert outcome.failure is not None
     assert outcome.failure.rank == 1
     assert "boom" in outcome.report
+
+
+def test_an_agent_both_of_whose_pipes_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the first one closes the link, although the selector has found the second one."""
+    with selectors.DefaultSelector() as selector:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            ["sh", "-c", "echo bad >&2"], stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        link = AgentLink(JOB, process, selector)
+        process.wait()
+        ready = [key for key, _ in selector.select(10)]
+        while len(ready) < 2:
+            ready = [key for key, _ in selector.select(10)]
+        ended: list[AgentLink] = []
+        supervisor = Supervisor(
+            [], no_agent, Output(Console(io.StringIO(), io.StringIO())),
+            start_timeout_s=1, log=print, announce=print,
+        )  # fmt: skip
+
+        def end(link: AgentLink) -> None:
+            ended.append(link)
+            link.close(0.0)
+
+        monkeypatch.setattr(supervisor, "_on_end_of", end)
+        stdout_first = sorted(ready, key=lambda key: key.fileobj is not process.stdout)
+        for key in stdout_first:
+            supervisor._serve(link, key.fileobj)
+        assert ended == [link]
+
+
+def no_agent(job: AgentJob) -> subprocess.Popen[bytes]:
+    raise OSError("none is started")
