@@ -97,7 +97,7 @@ class Own:
 @pytest.mark.parametrize(
     "value",
     [Own(), {"a": [Own()]}, Own, print, lambda: 0, defaultdict(Own), np.array([Own()])],
-    ids=repr,
+    ids=["object", "in a list", "class", "built-in", "function", "defaultdict", "array"],
 )
 def test_what_is_no_data_is_refused(value: Any) -> None:
     with pytest.raises(NoDataError, match="no data"):
