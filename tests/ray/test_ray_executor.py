@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -316,6 +317,8 @@ def test_arguments_that_contradict_one_another() -> None:
         RayExecutor(settings(), min_workers=2)
     with pytest.raises(ImportError, match="elastic jobs on Ray are planned"):
         _ = horovod.ray.ElasticRayExecutor
+    with pytest.raises(ImportError, match="elastic training on Ray is planned"):
+        importlib.import_module("horovod.ray.elastic")
 
 
 def test_words_of_earlier_versions() -> None:
