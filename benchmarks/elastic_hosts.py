@@ -6,7 +6,7 @@
 The hosts are those of the tests (``tests/dist/cluster.py``, ``ssh_hosts.py``): network namespaces
 with a sshd each; root, iproute2 and openssh are needed. A job of two workers on each trains without
 a framework, steps of 10 ms, a commit every 5 steps. Then one host is lost: all its processes are
-killed at once (the agent first, then the workers), or no packet from or to it arrives any more.
+killed, one right after the other, or no packet from or to it arrives any more.
 
 What is measured: from the signal, or the cut, to the end of the next allreduce of the other host's
 workers. Each run is a job of its own.

@@ -276,6 +276,25 @@ def test_the_group_of_the_caller_is_used_and_stays() -> None:
     wait_until(lambda: not groups())
 
 
+def test_a_group_of_the_caller_without_room_is_no_endless_wait() -> None:
+    group = placement_group([{"CPU": 1}] * 2)
+    assert group.wait(PATIENCE_S)
+
+    @ray.remote(num_cpus=1)
+    def trial() -> str:
+        try:
+            RayExecutor(settings(timeout_s=5, placement_group_timeout_s=1), num_workers=3).start()
+        except TimeoutError as error:
+            return str(error)
+        return ""
+
+    where = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    text = ray.get(trial.options(scheduling_strategy=where).remote(), timeout=PATIENCE_S)
+    assert "1 of 3 workers did not start within 6 s in the caller's placement group" in text
+    ray.util.remove_placement_group(group)
+    wait_until(lambda: not groups())
+
+
 def test_ctrl_c_in_the_driver_leaves_nothing_behind(cluster: Any) -> None:
     program = f"""
 import os, sys, time

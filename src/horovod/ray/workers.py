@@ -52,7 +52,8 @@ class Workers:
         """Finds room, starts the actors, and gives them their places.
 
         Raises:
-            TimeoutError: see :func:`horovod.ray.strategy.create_placement_group`.
+            TimeoutError: see :func:`horovod.ray.strategy.create_placement_group`; or workers did
+                not start, for which the placement group of the caller may have no room.
             StartError: the store of the job cannot listen.
         """
         settings, wanted = self._settings, self._wanted
@@ -69,6 +70,7 @@ class Workers:
                 options["runtime_env"] = {"env_vars": self._env_vars}
             self._actors.append(actor_class.options(**options).remote(worker, wanted.size))
         self._names = [f"worker {index}" for index in range(wanted.size)]
+        self._await_start()
         found = [Found(*where) for where in self.call("where")]
         self._begin_job(found)
         self._share_gpus(found)
@@ -121,6 +123,20 @@ class Workers:
             self._placement.remove()
             self._placement = None
 
+    def _await_start(self) -> None:
+        settings, number = self._settings, len(self._actors)
+        timeout_s = settings.placement_group_timeout_s + settings.timeout_s
+        _, pending = ray.wait(self.begin("node_id"), num_returns=number, timeout=timeout_s)
+        if pending:
+            group = "its own" if self._placement and self._placement.is_own else "the caller's"
+            raise TimeoutError(
+                f"{len(pending)} of {number} workers did not start within {timeout_s:g} s in "
+                f"{group} placement group: does it have {number} x "
+                f"{self._wanted.cpus_per_worker:g} CPU and {self._wanted.gpus_per_worker:g} GPU "
+                "that nobody else uses? Reserve more, ask for less, or wait for longer "
+                "(placement_group_timeout_s)"
+            )
+
     def _begin_job(self, found: list[Found]) -> None:
         here = NodeAffinitySchedulingStrategy(found[0].node, soft=False)
         interface = min(self._settings.nics or {""})
@@ -128,12 +144,14 @@ class Workers:
         self._job = (
             ray.remote(JobActor).options(**options).remote(self._settings.timeout_s, interface)
         )
-        assignments = ray.get(self._job.assign.remote(found))
+        timeout_s = self._settings.timeout_s
+        assignments = ray.get(self._job.assign.remote(found), timeout=timeout_s)
         ray.get(
             [
                 actor.take_place.remote(each)
                 for actor, each in zip(self._actors, assignments, strict=True)
-            ]
+            ],
+            timeout=timeout_s,
         )
         order = sorted(range(len(found)), key=lambda index: assignments[index].place.rank)
         self._actors = [self._actors[index] for index in order]
@@ -155,7 +173,8 @@ class Workers:
             [
                 actor.update_env_vars.remote({"CUDA_VISIBLE_DEVICES": ",".join(of_node[each.node])})
                 for actor, each in zip(self._actors, found, strict=True)
-            ]
+            ],
+            timeout=self._settings.timeout_s,
         )
 
     def _cause(self, error: Exception, rank: int, pending: dict[Any, int]) -> tuple[Exception, int]:

@@ -27,7 +27,7 @@ from horovod.runner.supervision.elastic.events import (
 from horovod.runner.supervision.silence import Silence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from horovod.job.job import Job
     from horovod.job.records import Event as Word
@@ -64,6 +64,20 @@ def ask(discovery: Discovery, has_answered: bool) -> Event:
 
 
 @contextmanager
+def _beside(
+    work: Callable[[], None], name: str, end: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Works on a thread inside of the block; ``end`` lets the work end."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end()
+        thread.join(_PATIENCE_S)
+
+
+@contextmanager
 def asking(discovery: Discovery, news: News, interval_s: float = INTERVAL_S) -> Iterator[None]:
     """Asks again and again which hosts there are, on a thread, inside of the block.
 
@@ -84,16 +98,14 @@ def asking(discovery: Discovery, news: News, interval_s: float = INTERVAL_S) -> 
             news.put(event)
             over.wait(interval_s)
 
-    thread = threading.Thread(target=work, name="horovod-discovery", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
+    def end() -> None:
         over.set()
         close = getattr(discovery, "close", None)
         if callable(close):
             close()
-        thread.join(_PATIENCE_S)
+
+    with _beside(work, "horovod-discovery", end):
+        yield
 
 
 @contextmanager
@@ -115,12 +127,8 @@ def listening(job: Job, news: News) -> Iterator[None]:
             if event is not None:
                 news.put(event)
 
-    thread = threading.Thread(target=work, name="horovod-job-events", daemon=True)
-    thread.start()
-    try:
+    with _beside(work, "horovod-job-events"):
         yield
-    finally:
-        thread.join(_PATIENCE_S)
 
 
 @contextmanager
@@ -151,13 +159,8 @@ def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
             for identity, silent_s in silence.look(now_s, values).items():
                 news.put(WorkerSilent(now_s, identity, silent_s))
 
-    thread = threading.Thread(target=work, name="horovod-silence", daemon=True)
-    thread.start()
-    try:
+    with _beside(work, "horovod-silence", over.set):
         yield
-    finally:
-        over.set()
-        thread.join(_PATIENCE_S)
 
 
 def event_of(word: Word) -> Event | None:
