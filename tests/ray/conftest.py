@@ -20,13 +20,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    """Two nodes of two CPUs each on this machine, one of them with an address of its own."""
+    """Two nodes of two CPUs each on this machine, one of them with an address of its own.
+
+    The first one can be taken for two hosts by a discovery of a test.
+    """
     import ray
     from ray.cluster_utils import Cluster
 
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 2,
+            "include_dashboard": False,
+            "resources": {"node:host-1": 1, "node:host-2": 1},
+        },
     )
     cluster.add_node(num_cpus=2, node_ip_address="127.0.0.2")
     ray.init(address=cluster.address, log_to_driver=False)

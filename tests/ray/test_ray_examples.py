@@ -9,19 +9,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/ray"
 
 
-def test_digits_by_an_executor(cluster: Any) -> None:
+def run(cluster: Any, name: str, *words: object) -> str:
+    """What an example prints that has learned."""
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "digits_executor.py", "--epochs", "4"],
+        [sys.executable, EXAMPLES / f"digits_{name}.py", "--epochs", "4", *map(str, words)],
         env={**os.environ, "RAY_ADDRESS": cluster.address},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
-    assert [f"'epoch': {epoch}" in done.stdout for epoch in range(4)] == [True] * 4
     accuracy = re.search(r"test accuracy: ([\d.]+)% on 2 rank", done.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 80
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["executor", "elastic"])
+def test_digits(cluster: Any, name: str) -> None:
+    printed = run(cluster, name)
+    assert [f"'epoch': {epoch}" in printed for epoch in range(4)] == [True] * 4
+
+
+def test_digits_with_ray_train(cluster: Any, tmp_path: Path) -> None:
+    run(cluster, "trainer", "--storage", tmp_path)
+    assert len(list(tmp_path.glob("*/checkpoint_*/model.pt"))) == 4

@@ -10,7 +10,7 @@ Example:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import ray as _ray  # noqa: F401
@@ -19,16 +19,22 @@ except ModuleNotFoundError as error:
         "horovod.ray needs Ray, which is not installed: pip install ray"
     ) from error
 
+from horovod.ray.elastic import ElasticRayExecutor
 from horovod.ray.executor import RayExecutor
 from horovod.ray.worker import BaseHorovodWorker
 
-__all__ = ["BaseHorovodWorker", "RayExecutor"]
+if TYPE_CHECKING:
+    from horovod.ray.trainer import HorovodConfig, HorovodTrainer  # noqa: F401
+
+__all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
+
+# They need more packages than Ray itself.
+_OF_RAY_TRAIN = ("HorovodConfig", "HorovodTrainer")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ElasticRayExecutor":
-        raise ImportError(
-            "horovod.ray.ElasticRayExecutor: elastic jobs on Ray are planned and not in this "
-            "version: use RayExecutor with num_workers, or horovodrun --min-np"
-        )
+    if name in _OF_RAY_TRAIN:
+        from horovod.ray import trainer
+
+        return getattr(trainer, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

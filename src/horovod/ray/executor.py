@@ -5,15 +5,18 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from horovod.errors import UsageError
+from horovod.errors import UnsupportedError, UsageError
 from horovod.ray import ray_logger
+from horovod.ray.elastic_workers import ElasticWorkers
 from horovod.ray.settings import (
+    Limits,
     MiniSettings,
     Wanted,
     check_mode,
     create_settings,
     gpus_of,
     renamed,
+    rules_of,
 )
 from horovod.ray.workers import Workers
 
@@ -30,6 +33,9 @@ class RayExecutor:
     script does; the processes stay until :meth:`shutdown`, with all that functions leave in them.
     Ranks are grouped by node. If a rank fails, the others are ended.
 
+    With ``min_workers`` the job is elastic: ranks come and go while it trains, and each :meth:`run`
+    has workers of its own, on all nodes of the cluster.
+
     Args:
         settings: see :meth:`create_settings`; None for the defaults.
         num_workers: how many ranks, on as few nodes as there is room on.
@@ -38,14 +44,20 @@ class RayExecutor:
         use_gpu, gpus_per_worker: whether ranks need GPUs, and how many each. All ranks of a node
             see all its GPUs of the job, so that ``hvd.local_rank()`` chooses one.
         use_current_placement_group: whether to use that of the caller, as in a trial of Ray Tune.
-        min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout, override_discovery:
-            of elastic jobs, which this version cannot run on Ray.
+        min_workers: the fewest ranks of an elastic job; it begins when there are as many.
+        max_workers: the most; None for as many as the cluster has room for. The autoscaler is
+            asked for so many.
+        reset_limit: how often the ranks may change; None for any number.
+        cooldown_range: for how many seconds a node rests after its first failure (up to twice
+            that), and the longest rest, after many; None: it gets no worker again.
+        elastic_timeout: seconds to wait for room for ``min_workers``, and for workers there.
+        override_discovery: whether the nodes of the cluster count, and not
+            ``settings.discovery``, whose hosts exist as resources ``node:<host>``.
         num_slots, cpus_per_slot, gpus_per_slot: what ``num_workers_per_host``, ``cpus_per_worker``
             and ``gpus_per_worker`` were once called.
 
     Raises:
         ValueError: the arguments contradict one another.
-        UnsupportedError: ``min_workers`` is given.
 
     Example:
         >>> executor = RayExecutor(RayExecutor.create_settings(), num_workers=4)
@@ -80,21 +92,26 @@ class RayExecutor:
         gpus = renamed("gpus_per_slot", gpus_per_slot, "gpus_per_worker", gpus_per_worker)
         check_mode(num_workers, num_hosts, min_workers, max_workers)
         self.settings = settings or MiniSettings()
+        num_gpus = gpus_of(use_gpu, gpus)
+        self._limits: Limits | None = None
+        if min_workers is not None:
+            rules = rules_of(min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout)
+            self._limits = Limits(rules, cpus or 0, num_gpus, override_discovery)
         self._wanted = Wanted(
-            num_workers,
+            num_workers or min_workers,
             num_hosts,
             int(per_host or 1),
             cpus or 0,
-            gpus_of(use_gpu, gpus),
+            num_gpus,
             use_current_placement_group,
         )
-        self._workers: Workers | None = None
+        self._workers: Workers | ElasticWorkers | None = None
 
     create_settings = staticmethod(create_settings)
 
     @property
     def num_workers(self) -> int:
-        """The number of ranks."""
+        """The number of ranks; of an elastic job, the fewest."""
         return self._wanted.size
 
     def start(
@@ -104,7 +121,7 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, object] | None = None,
     ) -> None:
-        """Starts the workers, and waits until they are there.
+        """Starts the workers, and waits until they are there; those of elastic jobs come later.
 
         Args:
             executable_cls: a class of which each worker makes an object, for :meth:`execute`.
@@ -118,6 +135,12 @@ class RayExecutor:
         """
         if self._workers is not None:
             raise UsageError("the workers of this RayExecutor run already: call shutdown() first")
+        if self._limits is not None:
+            executable = executable_cls, executable_args, executable_kwargs
+            self._workers = ElasticWorkers(
+                self._limits, self.settings, extra_env_vars or {}, executable
+            )
+            return
         workers = Workers(self._wanted, self.settings, extra_env_vars or {})
         try:
             workers.start()
@@ -142,10 +165,12 @@ class RayExecutor:
             callbacks: hear what the function gives to ``ray_logger.log``.
 
         Returns:
-            The result of each rank.
+            The result of each rank. Of an elastic job, those of all workers whose function has
+            returned, in the order of the ranks that they had at first.
 
         Raises:
             UsageError: the workers were not started, or a rank has failed before.
+            RankFailedError: an elastic job failed; the cause is the exception of the function.
             Exception: what the function raised on the rank that failed first; the other ranks are
                 ended. Attributes and the log of ``horovod`` say which rank it was.
         """
@@ -157,29 +182,47 @@ class RayExecutor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """As :meth:`run`, but returns at once: references to the result of each rank."""
-        return self._running().begin("execute", _without_executable(fn, args, kwargs))
+        """As :meth:`run`, but returns at once: references to the result of each rank.
+
+        Raises:
+            UnsupportedError: the job is elastic, so its ranks come and go.
+        """
+        return self._fixed("run_remote").begin("execute", _without_executable(fn, args, kwargs))
 
     def execute(
         self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None
     ) -> list[Any]:
         """Calls ``fn(executable)`` on all ranks; see :meth:`run`."""
         workers = self._running()
+        if isinstance(workers, ElasticWorkers):
+            return workers.run(fn, callbacks)
         with ray_logger.hearing(callbacks) if callbacks else nullcontext() as queue:
             workers.call("set_queue", queue)
             return workers.call("execute", fn)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Calls ``fn(executable)`` on rank 0 only; returns its result."""
-        return self._running().call("execute", fn, ranks=[0])[0]
+        """Calls ``fn(executable)`` on rank 0 only; returns its result.
+
+        Raises:
+            UnsupportedError: the job is elastic, and has no ranks between two calls of :meth:`run`.
+        """
+        return self._fixed("execute_single").call("execute", fn, ranks=[0])[0]
 
     def shutdown(self) -> None:
         """Ends the workers, and gives their resources back. Idempotent."""
         workers, self._workers = self._workers, None
-        if workers is not None:
+        if isinstance(workers, Workers):
             workers.end()
 
-    def _running(self) -> Workers:
+    def _fixed(self, method: str) -> Workers:
+        workers = self._running()
+        if isinstance(workers, ElasticWorkers):
+            raise UnsupportedError(
+                f"{method}() is for jobs whose size stays: use run() or execute(), or num_workers"
+            )
+        return workers
+
+    def _running(self) -> Workers | ElasticWorkers:
         if self._workers is None:
             raise UsageError("the workers of this RayExecutor do not run: call start() first")
         return self._workers

@@ -53,9 +53,13 @@ def hearing(callbacks: Sequence[Callable[[dict[str, Any]], object]]) -> Iterator
     Raises:
         Exception: what a callback raised first, after the block; others still hear the rest.
     """
+    import ray
     from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    queue = Queue(actor_options={"num_cpus": 0})
+    # Other nodes may go while the job lasts.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
     errors: list[Exception] = []
 
     def work() -> None:

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from horovod.errors import UnsupportedError
+from horovod.config import inherited_environment
+from horovod.runner.starting.elastic_options import worker_timeout_s_of
+from horovod.runner.starting.launch import slow_worker_of
+from horovod.runner.supervision.elastic.rules import Rules, Words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_WORDS = Words(
+    np="min_workers",
+    min_np="min_workers",
+    max_np="max_workers",
+    elastic_timeout="elastic_timeout",
+    worker_timeout="HOROVOD_WORKER_TIMEOUT",
+    reset_limit="reset_limit",
+    slow_worker="HOROVOD_SLOW_WORKER",
+)
 
 
 @dataclass
@@ -18,12 +35,15 @@ class MiniSettings:
         nics: names of network interfaces, of which the first one that a name is given for is used
             between hosts; None for the one that leads to the node of rank 0.
         verbose: not needed; the log level of ``horovod`` says how much is told.
+        discovery: of an elastic job whose executor does not override it: an object with
+            ``find_available_hosts_and_slots()``.
     """
 
     timeout_s: float = 300.0
     placement_group_timeout_s: float = 100.0
     nics: set[str] | None = None
     verbose: int = 1
+    discovery: Any = None
 
 
 def create_settings(
@@ -74,6 +94,69 @@ class Wanted:
         return self.num_workers or (self.num_hosts or 0) * self.num_workers_per_host
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Which workers an elastic executor was asked for.
+
+    Attributes:
+        rules: how many, and how long to wait for them.
+        cpus_per_worker, gpus_per_worker: as Ray counts them.
+        override_discovery: whether the nodes of the cluster count, and not ``settings.discovery``.
+    """
+
+    rules: Rules
+    cpus_per_worker: float
+    gpus_per_worker: float
+    override_discovery: bool
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Of one worker."""
+        each = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+        return {name: amount for name, amount in each.items() if amount}
+
+    def rules_in(self, env_vars: Mapping[str, str]) -> Rules:
+        """The rules with what variables of the environment say.
+
+        Args:
+            env_vars: those for the workers, which are stronger than those of this process.
+
+        Raises:
+            StartError: a variable makes no sense.
+        """
+        environ = {**inherited_environment(), **env_vars}
+        timeout_s, mode = worker_timeout_s_of(environ), slow_worker_of(environ)
+        return replace(self.rules, worker_timeout_s=timeout_s, slow_worker=mode)
+
+
+def rules_of(
+    min_workers: int,
+    max_workers: int | None,
+    reset_limit: int | None,
+    cooldown_range: Sequence[float] | None,
+    elastic_timeout: float,
+) -> Rules:
+    """The rules of an elastic executor.
+
+    Raises:
+        ValueError: they contradict one another.
+    """
+    if not 0 < elastic_timeout < float("inf"):
+        raise ValueError(f"elastic_timeout={elastic_timeout} must be more than 0 seconds")
+    if cooldown_range is not None and len(cooldown_range) != 2:
+        raise ValueError(f"cooldown_range={cooldown_range} must be two numbers of seconds")
+    if reset_limit is not None and reset_limit < 0:
+        raise ValueError(f"reset_limit={reset_limit} must be at least 0")
+    return Rules(
+        min_workers,
+        max_np=max_workers,
+        elastic_timeout_s=elastic_timeout,
+        reset_limit=reset_limit,
+        cooldown_range=None if cooldown_range is None else (cooldown_range[0], cooldown_range[1]),
+        words=_WORDS,
+    )
+
+
 def check_mode(
     num_workers: int | None,
     num_hosts: int | None,
@@ -84,7 +167,6 @@ def check_mode(
 
     Raises:
         ValueError: it was none, or several.
-        UnsupportedError: an elastic job, which this version cannot run on Ray.
     """
     if max_workers is not None and not min_workers:
         raise ValueError(f"max_workers={max_workers} needs min_workers, at least 1")
@@ -94,12 +176,12 @@ def check_mode(
             "stays, min_workers for one whose size may change"
         )
     if min_workers is not None:
-        raise UnsupportedError(
-            f"min_workers={min_workers}: elastic jobs on Ray are planned and not in this version: "
-            "give num_workers, or use horovodrun --min-np"
-        )
+        return
     if not num_workers and not num_hosts:
-        raise ValueError("give num_workers, or num_hosts and num_workers_per_host")
+        raise ValueError(
+            "give num_workers, or num_hosts and num_workers_per_host, or min_workers for an "
+            "elastic job"
+        )
     if num_workers and num_hosts:
         raise ValueError(
             f"num_workers={num_workers} and num_hosts={num_hosts} are both given: give one of them"

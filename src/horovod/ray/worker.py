@@ -30,12 +30,13 @@ class BaseHorovodWorker:
 
     Attributes:
         executable: the object that lives as long as the worker; None if there is none.
+        assignment: the place that it took; None before.
     """
 
     executable: Any = None
+    assignment: Assignment | None = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
-        self._assignment: Assignment | None = None
         self.update_env_vars({"HOROVOD_RANK": world_rank, "HOROVOD_SIZE": world_size})
 
     def node_id(self) -> str:
@@ -68,7 +69,7 @@ class BaseHorovodWorker:
         The secret of the job stays in the memory of this process; all else is in the environment,
         too, because scripts look there.
         """
-        self._assignment = assignment
+        self.assignment = assignment
         store = assignment.store
         public = store and replace(store, secret=b"")
         variables = replace(assignment, store=public).variables()
@@ -94,7 +95,7 @@ class BaseHorovodWorker:
         ray_logger.configure(queue)
 
     def _in_job(self, func: Callable[[], Any]) -> Any:
-        if self._assignment is None:
+        if self.assignment is None:
             return func()
-        with assigned(self._assignment):
+        with assigned(self.assignment):
             return func()

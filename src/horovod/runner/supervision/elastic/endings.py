@@ -160,7 +160,10 @@ def _is_hopeless(turn: Turn, needed: int) -> bool:
 
 def _give_up(turn: Turn, what: str) -> None:
     facts = turn.facts
-    hint = f"{reports.listing(facts.hosts.values())}; see --min-np and --elastic-timeout"
+    words = turn.rules.words
+    hint = (
+        f"{reports.listing(facts.hosts.values())}; see {words.min_np} and {words.elastic_timeout}"
+    )
     why = f"; {reports.joined(facts.changes)}" if facts.changes else ""
     if facts.exits:
         turn.stop(reports.failed(facts, facts.exits, f"{what}; {hint}"))

@@ -143,7 +143,9 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     line = reports.change(generation, facts.size, members, joining, reports.joined(whys))
     if rules.reset_limit is not None and generation > rules.reset_limit:
         _, _, why = line.partition(": ")
-        limit = reports.RESET_LIMIT.format(limit=rules.reset_limit, why=why)
+        limit = reports.RESET_LIMIT.format(
+            limit=rules.reset_limit, word=rules.words.reset_limit, why=why
+        )
         turn.stop(reports.failed(facts, facts.exits, limit))
         return
     if endings.check_stillborn(turn):

@@ -28,7 +28,7 @@ def end_silent(turn: Turn, process: Process, silent_s: float) -> None:
     if not facts.is_member(process) or not process.takes_part or not others:
         return
     then = turn.blame(process.host, suspect=False)
-    why = f"it has been silent for {silent_s:.1f} s (--worker-timeout)"
+    why = f"it has been silent for {silent_s:.1f} s ({turn.rules.words.worker_timeout})"
     name = reports.named(facts, process)
     line = f"{name} on {process.host} is killed: {why} in generation {facts.generation}; {then}"
     turn.announce(line)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_PARTS = 6
 RESET_LIMIT = (
-    "the job has changed {limit} times, as often as --reset-limit {limit} allows, and would have "
+    "the job has changed {limit} times, as often as {word} {limit} allows, and would have "
     "to change again: {why}"
 )
 

@@ -10,6 +10,19 @@ from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 
 
 @dataclass(frozen=True)
+class Words:
+    """What the user calls the rules, for messages. Those of ``horovodrun`` by default."""
+
+    np: str = "-np"
+    min_np: str = "--min-np"
+    max_np: str = "--max-np"
+    elastic_timeout: str = "--elastic-timeout"
+    worker_timeout: str = "--worker-timeout"
+    reset_limit: str = "--reset-limit"
+    slow_worker: str = "--slow-worker"
+
+
+@dataclass(frozen=True)
 class Rules:
     """How an elastic job is to go. All times are in seconds.
 
@@ -32,6 +45,7 @@ class Rules:
             it, "replace" starts another one in its place, "remove" goes on without it.
         settle_s: how long after a loss to wait for further ones.
         seed: of the random part of rests.
+        words: what the user calls these.
 
     Raises:
         UsageError: these contradict one another.
@@ -51,16 +65,22 @@ class Rules:
     slow_worker: str = "report"
     settle_s: float = 0.1
     seed: int = 0
+    words: Words = Words()
 
     def __post_init__(self) -> None:
+        words = self.words
         if self.np < 1:
-            raise UsageError(f"an elastic job needs at least one rank, but -np is {self.np}")
+            raise UsageError(f"an elastic job needs at least one rank, but {words.np} is {self.np}")
         if not self.min_np:
             object.__setattr__(self, "min_np", self.np)
         if not 1 <= self.min_np <= self.np:
-            raise UsageError(f"--min-np {self.min_np} is not between 1 and -np {self.np}")
+            raise UsageError(
+                f"{words.min_np} {self.min_np} is not between 1 and {words.np} {self.np}"
+            )
         if self.max_np is not None and self.max_np < self.min_np:
-            raise UsageError(f"--max-np {self.max_np} is less than --min-np {self.min_np}")
+            raise UsageError(
+                f"{words.max_np} {self.max_np} is less than {words.min_np} {self.min_np}"
+            )
         if self.cooldown_range is not None:
             least, most = self.cooldown_range
             if not 1 <= least <= most <= 3600:

@@ -46,10 +46,10 @@ def _why_it_stays(turn: Turn, gain: float) -> str:
     facts, rules = turn.facts, turn.rules
     limit = rules.reset_limit
     if limit is not None and facts.generation >= limit:
-        return f"--reset-limit {limit} allows no further change"
+        return f"{rules.words.reset_limit} {limit} allows no further change"
     if rules.slow_worker == REMOVE:
         if facts.size <= rules.min_np:
-            return f"the job needs {rules.min_np} ranks (--min-np)"
+            return f"the job needs {rules.min_np} ranks ({rules.words.min_np})"
         if gain <= 1 / facts.size:
             return f"{facts.size - 1} ranks would do less than {facts.size} with it"
     return ""
@@ -58,7 +58,8 @@ def _why_it_stays(turn: Turn, gain: float) -> str:
 def _why_nobody_replaces_it(turn: Turn) -> str:
     if turn.rules.slow_worker == REMOVE or _has_spare(turn):
         return ""
-    return "there is no free slot for another worker (--slow-worker replace)"
+    words = turn.rules.words
+    return f"there is no free slot for another worker ({words.slow_worker} replace)"
 
 
 def _has_spare(turn: Turn) -> bool:

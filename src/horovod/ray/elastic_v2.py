@@ -1,0 +1,5 @@
+"""Where earlier versions had the discovery of elastic jobs."""
+
+from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+
+__all__ = ["RayHostDiscovery", "TestDiscovery"]

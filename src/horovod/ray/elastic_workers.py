@@ -1,0 +1,239 @@
+"""The workers of an elastic executor: what it was asked for, and how a job of them is run."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.util
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from horovod.errors import RankFailedError, UsageError
+from horovod.job.environment import Assignment
+from horovod.job.job import Job, open_job
+from horovod.ray import ray_logger
+from horovod.ray.discovery import RayHostDiscovery
+from horovod.ray.elastic_actor import Call, ElasticActor
+from horovod.ray.supervisor import RaySupervisor, results_of
+from horovod.runner.supervision.elastic.policy import ElasticJob
+from horovod.runner.supervision.news import News
+from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
+from horovod.runner.supervision.sources import asking, hearing, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from horovod.job.environment import StoreAddress
+    from horovod.ray.elastic_actor import Failed
+    from horovod.ray.settings import Limits, MiniSettings
+    from horovod.runner.supervision.elastic.events import StartOn
+    from horovod.runner.supervision.elastic.rules import Rules
+    from horovod.runner.supervision.outcome import Outcome
+    from horovod.runner.supervision.sources import Discovery
+
+_logger = logging.getLogger(__name__)
+
+# Ray gives each node one of what is called by its address; this much of it ties a worker to it.
+_PIN = 0.001
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an elastic job is made of.
+
+    Attributes:
+        limits: what the executor was asked for.
+        settings: see :class:`horovod.ray.settings.MiniSettings`.
+        env_vars: of the environment of all workers.
+        discovery: tells which nodes there are.
+    """
+
+    limits: Limits
+    settings: MiniSettings
+    env_vars: Mapping[str, str]
+    discovery: Discovery
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a job.
+
+    Attributes:
+        outcome: how it ended.
+        results: what functions have returned.
+        failed: what the one raised that failed first; None if none did.
+    """
+
+    outcome: Outcome
+    results: list[Any]
+    failed: Failed | None
+
+
+class ElasticWorkers:
+    """Runs jobs whose workers come and go; there are workers only while one runs.
+
+    Args:
+        limits: how many there may be, with what resources.
+        settings: see :class:`MiniSettings`.
+        env_vars: variables of the environment of their processes.
+        executable: the class of the object that each has, and the arguments of its constructor.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        settings: MiniSettings,
+        env_vars: Mapping[str, object],
+        executable: tuple[type | None, Sequence[Any] | None, Mapping[str, Any] | None] = (
+            None,
+            None,
+            None,
+        ),
+    ) -> None:
+        discovery = getattr(settings, "discovery", None)  # they may be of another class
+        if limits.override_discovery:
+            discovery = RayHostDiscovery(
+                limits.gpus_per_worker > 0, limits.cpus_per_worker, limits.gpus_per_worker
+            )
+        if discovery is None:
+            raise UsageError(
+                "override_discovery=False needs settings.discovery, an object with "
+                "find_available_hosts_and_slots()"
+            )
+        variables = {name: str(value) for name, value in env_vars.items()}
+        self._plan = Plan(limits, settings, variables, discovery)
+        self._executable = executable
+
+    def run(
+        self,
+        func: Callable[[Any], Any],
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] | None = None,
+    ) -> list[Any]:
+        """Runs a job to its end: each worker calls ``func(executable)`` once.
+
+        Returns:
+            What the functions have returned, in the order of the first ranks of their workers.
+
+        Raises:
+            RankFailedError: the job failed; its cause is what the function raised that failed
+                first, if one did.
+        """
+        with ray_logger.hearing(callbacks) if callbacks else nullcontext() as queue:
+            call = Call(func, *self._executable, queue)
+            if ray.util.client.ray.is_connected():
+                # A client has no way to the workers, so the job is led from inside the cluster.
+                lead = ray.remote(run_job).options(num_cpus=0, max_retries=0)
+                ending: Ending = ray.get(lead.remote(self._plan, call))
+            else:
+                ending = run_job(self._plan, call)
+        if ending.outcome.exit_code:
+            raise error_of(ending)
+        return ending.results
+
+
+def run_job(plan: Plan, call: Call) -> Ending:
+    """Runs an elastic job; no actor of it is left at its end.
+
+    Raises:
+        StartError: the store of the job cannot listen, or a setting makes no sense.
+    """
+    rules = plan.limits.rules_in(plan.env_vars)
+    with ExitStack() as stack:
+        news = News()
+        stack.callback(news.close)
+        job = open_job(str(ray.util.get_node_ip_address()))
+        # What reads the job's events ends with its store.
+        stack.enter_context(listening(Job(job.server, job.where), news))
+        stack.enter_context(job)
+        stack.enter_context(hearing(job, news, rules.worker_timeout_s))
+        slow = SlowMemberWatch(_logger.warning, lambda each: news.put(told_of(each)))
+        if rules.slow_worker != "off":
+            stack.enter_context(slow.using(job.server))
+        start_actor = _Starter(plan, call, job.where, rules)
+        supervisor = RaySupervisor(job, news, ElasticJob(rules), start_actor, slow.follow)
+        _ask_for_nodes(plan.limits, stack)
+        stack.enter_context(asking(plan.discovery, news))
+        outcome = supervisor.run()
+    failure = outcome.failure
+    failed = None if failure is None else supervisor.errors.get(failure.worker)
+    return Ending(outcome, results_of(supervisor.results), failed)
+
+
+def error_of(ending: Ending) -> RankFailedError:
+    """The error for a job that failed; its cause is that of the function, if there is one."""
+    outcome, failed = ending.outcome, ending.failed
+    failure = outcome.failure
+    error = RankFailedError(
+        outcome.report,
+        rank=-1 if failure is None else failure.rank,
+        host="" if failure is None else failure.hostname,
+        exit_code=outcome.exit_code,
+        traceback="" if failed is None else failed.traceback,
+    )
+    error.__cause__ = None if failed is None else failed.load()
+    return error
+
+
+def _ask_for_nodes(limits: Limits, stack: ExitStack) -> None:
+    """Lets the autoscaler of the cluster, if it has one, look for room for the most workers."""
+    most = limits.rules.max_np
+    if most is None:
+        return
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[limits.resources] * most)
+    stack.callback(request_resources, bundles=[])
+
+
+class _Starter:
+    """Starts workers where the policy wants them."""
+
+    def __init__(self, plan: Plan, call: Call, store: StoreAddress, rules: Rules) -> None:
+        self._plan = plan
+        self._call = ray.put(call)
+        self._store = store
+        self._rules = rules
+        self._class = ray.remote(ElasticActor)
+
+    def __call__(self, command: StartOn) -> tuple[Any, Any, Any]:
+        limits = self._plan.limits
+        node = getattr(self._plan.discovery, "node_of", lambda host: "")(command.host)
+        options: dict[str, Any] = {
+            "num_cpus": limits.cpus_per_worker,
+            "num_gpus": limits.gpus_per_worker,
+            "max_restarts": 0,
+        }
+        if node:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+        else:
+            options["resources"] = {f"node:{command.host}": _PIN}
+        if self._plan.env_vars:
+            options["runtime_env"] = {"env_vars": dict(self._plan.env_vars)}
+        actor = self._class.options(**options).remote(0, 1)
+        gpus = _gpus_of(node) if limits.gpus_per_worker else 0
+        where = actor.where.remote()
+        return actor, where, actor.take_part.remote(self._assignment(command), self._call, gpus)
+
+    def _assignment(self, command: StartOn) -> Assignment:
+        rules, settings = self._rules, self._plan.settings
+        return Assignment(
+            self._store,
+            identity=command.identity,
+            hostname=command.host,
+            start_timeout_s=settings.timeout_s,
+            network_interface=min(settings.nics or {""}),
+            slot=command.slot,
+            elastic=True,
+            min_size=rules.min_np,
+            max_size=rules.max_np,
+            elastic_timeout_s=rules.elastic_timeout_s,
+            worker_timeout_s=rules.worker_timeout_s,
+        )
+
+
+def _gpus_of(node: str) -> int:
+    resources = [each["Resources"] for each in ray.nodes() if each["NodeID"] == node]
+    return int(resources[0].get("GPU", 0)) if resources else 0
