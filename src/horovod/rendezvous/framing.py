@@ -8,7 +8,9 @@ so that it can be trusted before memory is reserved.
 from __future__ import annotations
 
 import hmac
+import socket
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
@@ -16,7 +18,6 @@ from horovod.rendezvous.handshake import MAC_BYTES, Session
 from horovod.rendezvous.sockets import receive_some, send_parts
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
 GIB = 1024**3
@@ -140,6 +141,11 @@ class Channel:
             body = self._reader.filled(receive_some(self._sock, self._reader.buffer(), deadline))
             if body is not None:
                 return body
+
+    def interrupt(self) -> None:
+        """Breaks the connection, from any thread; whoever waits for a message gets an OSError."""
+        with suppress(OSError):  # it is broken already
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Closes the socket. Idempotent."""

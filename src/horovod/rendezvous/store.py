@@ -174,6 +174,12 @@ class StoreClient:
         with self._lock:
             self._disconnect()
 
+    def interrupt(self) -> None:
+        """Breaks the connection, from any thread; a request that waits there gets a StartError."""
+        channel = self._channel
+        if channel is not None:
+            channel.interrupt()
+
     def abandon(self) -> None:
         """In the child of a fork: the connection is the parent's, whose end must show."""
         self._lock = threading.Lock()

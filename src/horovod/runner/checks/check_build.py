@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _LATER = "found, but not supported in this version"
 
+# As horovod.mxnet.requirement says it.
+_ONLY = {"mxnet": "1.9.1"}
+
 _NO_MPIRUN = "no mpirun on the path; horovodrun does without"
 
 
@@ -84,6 +87,9 @@ def _framework(name: str, module: str, version: str | None) -> Entry:
     if version is None:
         return Entry(name, False, f"no module {module} for this Python")
     titled = name if version == "?" else f"{name} {version}"
+    wanted = _ONLY.get(module, version)
+    if version != wanted:
+        return Entry(f"{titled} ({_LATER}; {wanted} is)", False, _path_of(module))
     if not has_module(f"horovod.{module}"):
         return Entry(f"{titled} ({_LATER})", False, _path_of(module))
     return Entry(titled, True, _path_of(module))

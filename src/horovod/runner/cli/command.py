@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -51,6 +52,7 @@ _ELASTIC_FLAGS = {
     "cooldown_range": "--blacklist-cooldown-range",
     "worker_timeout": "--worker-timeout",
     "host_discovery_script": "--host-discovery-script",
+    "join_file": "--join-file",
 }
 
 
@@ -100,6 +102,8 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if not words:
         print(SHORT_HELP, file=sys.stderr)
         return 2
+    if options.join is not None:
+        return _join(options, command, environ)
     if not command:
         raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
@@ -312,6 +316,29 @@ def _launch_elastic(
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         return _finish(launch_elastic(elastic, settings, launch_options), console)
+
+
+def _join(options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> int:
+    from horovod.runner.starting.joining import JoinOptions, join, read_invitation
+
+    if command:
+        raise UsageError("--join takes no command: this host runs that of the job")
+    given = [flag for name, flag in _ELASTIC_FLAGS.items() if getattr(options, name) is not None]
+    if given or options.num_proc is not None:
+        raise UsageError(
+            f"{(given or ['-np'])[0]} does not go together with --join: the job has its own, and "
+            "-H localhost:N says how many ranks this host may take"
+        )
+    hosts = _hosts(options, {})
+    if len(hosts) != 1 or hosts[0].slots is None:
+        raise UsageError("--join: say how many ranks this host may take: -H localhost:N")
+    name = hosts[0].name if hosts[0].name != "localhost" else socket.gethostname()
+    join_options = JoinOptions(options.join, name, hosts[0].slots, environ, _working_directory())
+    invitation = read_invitation(options.join, environ, sys.stdin)
+    with caught_signals() as interrupts:
+        reason = join(join_options, invitation, interrupts, lambda line: say(sys.stderr, line))
+    say(sys.stderr, reason)
+    return 0
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

@@ -184,6 +184,19 @@ def _add_elastic(options: _Options) -> None:
     )
     add(
         section,
+        "--join-file",
+        metavar="FILE",
+        help="write into FILE what lets other hosts join the job by themselves, with --join",
+    )
+    add(
+        section,
+        "--join",
+        metavar="FILE",
+        help="let this host join the job that wrote FILE, with -H localhost:N; also '-' for its "
+        "text on stdin, or ADDRESS:PORT, then with the secret on stdin",
+    )
+    add(
+        section,
         "--elastic-timeout",
         type=int,
         metavar="SECONDS",

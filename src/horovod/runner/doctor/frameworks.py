@@ -1,4 +1,4 @@
-"""What TensorFlow 2 and Keras 3 dropped, for the doctor: old scripts meet that first.
+"""What TensorFlow 2 and Keras 3 dropped, and GPUs of MXNet, for the doctor: old scripts have both.
 
 Which names are gone is data; ``tests/unit/runner/doctor/test_frameworks.py`` compares it with the
 TensorFlow that is installed.
@@ -69,7 +69,7 @@ OF_OPTIMIZERS = {
 }
 _WITHOUT_MEANING = "experimental_run_tf_function"
 
-_ROOTS = ("tensorflow", "keras", "horovod", "os")
+_ROOTS = ("tensorflow", "keras", "mxnet", "horovod", "os")
 _KERAS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras", "keras")
 _TENSORFLOW = ("tensorflow", "tensorflow.compat.v2")
 _MAKERS = tuple(
@@ -208,6 +208,9 @@ class _Reading(ast.NodeVisitor):
         return any(f"{each}.".startswith(f"{k}.") for each in meanings for k in self._keras)
 
     def _check_name(self, node: ast.AST, name: str) -> None:
+        if name in ("mxnet.gpu", "mxnet.context.gpu"):
+            text = "horovod.mxnet takes arrays on the CPU only: write mx.cpu() in place of mx.gpu()"
+            self._say(node, Level.FAILS, text)
         keras = self._below_keras(name)
         if keras:
             gone = next((each for each in KERAS_3 if f"{keras}.".startswith(f"{each}.")), "")

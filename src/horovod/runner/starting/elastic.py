@@ -15,9 +15,11 @@ from horovod.job.job import Job, open_job
 from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
+from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.invitation import Invitation
+from horovod.runner.starting.joined_hosts import JoinedHosts, join_file
 from horovod.runner.starting.launch import (
     LaunchOptions,
     check_interfaces,
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.elastic_options import ElasticOptions
     from horovod.runner.supervision.elastic.rules import Rules
+    from horovod.runner.supervision.link import AgentLink, AgentProcess
     from horovod.runner.supervision.outcome import Outcome
+    from horovod.runner.supervision.sources import Discovery
 
 _LOOPBACK = "127.0.0.1"
 
@@ -87,7 +91,8 @@ def launch_elastic(
     mode = slow_worker_of({**settings.environ, **settings.variables})
     rules = replace(elastic.rules, slow_worker=mode)
     names = [host.name for host in elastic.hosts]
-    crosses = elastic.discovery is not None or bool(this_machine.other_machines(names))
+    comes = elastic.discovery is not None or bool(elastic.join_file)
+    crosses = comes or bool(this_machine.other_machines(names))
     if not crosses:
         check_interfaces(settings.network_interfaces)
         check_fixed_hosts(elastic.hosts, elastic.rules)
@@ -96,6 +101,7 @@ def launch_elastic(
         if options.verbose:
             options.console.say(line)
 
+    joined = JoinedHosts(_others(elastic), log) if elastic.join_file else None
     with ExitStack() as stack:
         output = _output(elastic, settings, options)
         stack.callback(output.close)
@@ -114,24 +120,28 @@ def launch_elastic(
         slow = SlowMemberWatch(options.console.say, lambda each: news.put(told_of(each)))
         if rules.slow_worker != "off":
             stack.enter_context(slow.using(job.server))
-        plan = _Plan(elastic, settings, options, job.where, crosses=crosses)
+        plan = _Plan(elastic, settings, options, job.where, joined, crosses=crosses)
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
+        if joined is not None:
+            stack.enter_context(joined.using(job.server))
+            stack.enter_context(join_file(elastic.join_file, invitation))
         reached = invitation if crosses else None
         supervisor = ElasticSupervisor(
             Fleet(job, news, plan.job_of, plan.worker_of, reached, slow.follow),
-            start_agent=lambda each: start_agent(each, settings, options),
+            start_agent=plan.start_agent,
             output=output,
             start_timeout_s=elastic.rules.elastic_timeout_s,
             log=log,
             announce=options.console.say,
             interrupts=options.interrupts,
             wakeups=options.wakeups,
-            explain=explain,
+            explain=_explain,
             report_of=lambda worker: end_report(worker, job.server.try_get),
             policy=ElasticJob(rules),
         )
-        if elastic.discovery is not None:
-            stack.enter_context(asking(elastic.discovery, news))
+        discovery = joined or elastic.discovery
+        if discovery is not None:
+            stack.enter_context(asking(discovery, news))
         else:
             hosts = tuple((host.name, host.slots or 0) for host in elastic.hosts)
             news.put(HostsDiscovered(time.monotonic(), hosts))
@@ -148,6 +158,19 @@ def _output(elastic: ElasticOptions, settings: JobSettings, options: LaunchOptio
     most = elastic.rules.max_np or elastic.rules.np
     output.place({}, max(most, elastic.rules.np))
     return output
+
+
+def _others(elastic: ElasticOptions) -> Discovery:
+    """What tells the hosts that do not join by themselves."""
+    if elastic.discovery is not None:
+        return elastic.discovery
+    return FixedHosts({host.name: host.slots or 0 for host in elastic.hosts})
+
+
+def _explain(link: AgentLink) -> str:
+    if link.pid:
+        return explain(link)
+    return "it had joined by itself, and its connection has ended"
 
 
 def _addresses(settings: JobSettings) -> list[str]:
@@ -167,20 +190,37 @@ class _Plan:
         settings: JobSettings,
         options: LaunchOptions,
         store: StoreAddress,
+        joined: JoinedHosts | None,
         *,
         crosses: bool,
     ) -> None:
         self._rules = elastic.rules
         self._users = {host.name: host.user for host in elastic.hosts}
         self._settings = settings
+        self._options = options
         self._store = store
+        self._joined = joined
         self._crosses = crosses
         self._start_timeout_s = options.start_timeout_s
+
+    def start_agent(self, job: AgentJob) -> AgentProcess:
+        """Starts the agent of a host, or has the host start it.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        if self._has_joined(job.hostname):
+            assert self._joined is not None
+            return self._joined.start_agent(job.hostname)
+        return start_agent(job, self._settings, self._options)
+
+    def _has_joined(self, host: str) -> bool:
+        return self._joined is not None and self._joined.has(host)
 
     def job_of(self, host: str, slots: int) -> AgentJob:
         """What the agent of a host is told."""
         settings = self._settings
-        is_remote = not this_machine.is_local(host)
+        is_remote = self._has_joined(host) or not this_machine.is_local(host)
         if is_remote:
             settings = replace(settings, environ=without_own(settings.environ))
         env = common_environment(settings, self._store)

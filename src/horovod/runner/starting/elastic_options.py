@@ -33,11 +33,13 @@ class ElasticOptions:
         rules: how many ranks, and for how long to wait.
         discovery: tells which hosts there are; None if they are fixed.
         hosts: the fixed ones, each with its slots.
+        join_file: where to write with what further hosts can join; empty if none may.
     """
 
     rules: Rules
     discovery: Discovery | None = None
     hosts: tuple[Host, ...] = ()
+    join_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Asked:
 
     Attributes:
         min_num_proc, max_num_proc, slots, elastic_timeout, reset_limit, cooldown_range,
-            worker_timeout, host_discovery_script: as the flags of about the same names.
+            worker_timeout, host_discovery_script, join_file: as the flags of about the same names.
         host_discovery: an object in place of the script.
     """
 
@@ -59,12 +61,13 @@ class Asked:
     worker_timeout: float | None = None
     host_discovery_script: str | None = None
     host_discovery: Discovery | None = None
+    join_file: str | None = None
 
     @property
     def is_elastic(self) -> bool:
         """Whether the job is one whose hosts and workers come and go."""
         discovers = bool(self.host_discovery_script) or self.host_discovery is not None
-        return self.min_num_proc is not None or discovers
+        return self.min_num_proc is not None or discovers or bool(self.join_file)
 
     def check_unused(self, words: Mapping[str, str]) -> None:
         """For a job that is not elastic.
@@ -105,7 +108,6 @@ def elastic_options(
     """
     _check(asked, num_proc, hosts)
     range_s = asked.cooldown_range
-    default_s = SettingsReader(environ).value(_STALL_PATIENCE) or Rules.worker_timeout_s
     rules = Rules(
         num_proc,
         asked.min_num_proc or 0,
@@ -114,15 +116,27 @@ def elastic_options(
         reset_limit=asked.reset_limit,
         cooldown_range=None if range_s is None else (range_s[0], range_s[1]),
         grace_s=grace_s,
-        worker_timeout_s=asked.worker_timeout or _seconds(environ, _WORKER_TIMEOUT, default_s),
-        fixed_hosts=bool(hosts),
+        worker_timeout_s=asked.worker_timeout or worker_timeout_s_of(environ),
+        fixed_hosts=bool(hosts) and not asked.join_file,
     )
     discovery = asked.host_discovery
     if asked.host_discovery_script:
         discovery = HostDiscoveryScript(asked.host_discovery_script, asked.slots)
     if discovery is not None:
-        return ElasticOptions(rules, discovery)
-    return ElasticOptions(rules, hosts=_with_slots(hosts, asked, rules))
+        return ElasticOptions(rules, discovery, join_file=asked.join_file or "")
+    return ElasticOptions(
+        rules, hosts=_with_slots(hosts, asked, rules), join_file=asked.join_file or ""
+    )
+
+
+def worker_timeout_s_of(environ: Mapping[str, str]) -> float:
+    """For how many seconds a worker may be silent, as an environment says.
+
+    Raises:
+        StartError: a variable makes no sense.
+    """
+    default_s = SettingsReader(environ).value(_STALL_PATIENCE) or Rules.worker_timeout_s
+    return _seconds(environ, _WORKER_TIMEOUT, default_s)
 
 
 def _check(asked: Asked, num_proc: int, hosts: Sequence[Host]) -> None:

@@ -44,6 +44,7 @@ class RankExit:
         start_error: why its command could not be started; empty if it ran.
         worker: the identity of the process, whatever its rank; -1 if nobody asks.
         report: what the rank itself said why it ends; None if it said nothing.
+        ending: how it ended, in words, where nobody knows an exit code; empty if that is known.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class RankExit:
     start_error: str = ""
     worker: int = -1
     report: EndReport | None = None
+    ending: str = ""
 
     @property
     def signal_name(self) -> str | None:
@@ -118,6 +120,8 @@ def headline(failure: RankExit) -> str:
     where = f"rank {failure.rank} on {failure.hostname}"
     if failure.start_error:
         return f"{where} could not be started: {failure.start_error}"
+    if failure.ending:
+        return f"{where} {failure.ending}"
     if failure.signal_name is None:
         return f"{where} exited with code {failure.exit_code}"
     hint = (

@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from horovod.runner.output.lines import Tail
 from horovod.runner.protocol.frames import (
@@ -36,6 +36,32 @@ _MAX_PREAMBLE_BYTES = 64 * 1024
 _ACKNOWLEDGED_BYTES = WINDOW_BYTES // 4
 
 
+class AgentProcess(Protocol):
+    """What leads to an agent: its process, that of ssh, or an object that stands for one."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Takes frames; unbuffered."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Brings frames."""
+
+    @property
+    def stderr(self) -> IO[bytes] | None:
+        """Brings complaints."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process on this machine; 0 for none."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; raises ``subprocess.TimeoutExpired`` if it goes on for longer."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+
 class AgentLink:
     """Sends frames to an agent and reads what it reports. Belongs to one thread.
 
@@ -58,7 +84,7 @@ class AgentLink:
     def __init__(
         self,
         job: AgentJob,
-        process: subprocess.Popen[bytes],
+        process: AgentProcess,
         selector: selectors.BaseSelector,
     ) -> None:
         assert process.stdin is not None

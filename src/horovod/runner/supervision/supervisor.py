@@ -26,7 +26,6 @@ from horovod.runner.supervision.news import News
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Sequence
 
     from horovod.end_report import EndReport
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from horovod.runner.protocol.invitation import Endpoint, Invitation
     from horovod.runner.supervision.connect_back import ConnectBack
     from horovod.runner.supervision.events import Command, Event
+    from horovod.runner.supervision.link import AgentProcess
 
 CLOSE_S = 1.0
 # What came so few lines ago can still be seen, and is not printed once more.
@@ -96,7 +96,7 @@ class Supervisor:
     def __init__(
         self,
         jobs: Sequence[AgentJob],
-        start_agent: Callable[[AgentJob], subprocess.Popen[bytes]],
+        start_agent: Callable[[AgentJob], AgentProcess],
         output: Output,
         *,
         start_timeout_s: float,
@@ -256,7 +256,8 @@ class Supervisor:
         """
         link = AgentLink(job, self._start_agent(job), self._selector)
         self._links.append(link)
-        self._log(f"the agent of {job.hostname} is process {link.pid}")
+        where = f"is process {link.pid}" if link.pid else "runs there"
+        self._log(f"the agent of {job.hostname} {where}")
         self._brief(link)
         return link
 

@@ -52,6 +52,10 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
         ),
         ("from tensorflow import Session", "1: fails: TensorFlow 2 has no tf.Session: write"),
         (
+            "import mxnet as mx\ncontext = mx.gpu(0)",
+            "2: fails: horovod.mxnet takes arrays on",
+        ),
+        (
             "import tensorflow as tf\ntf.contrib.layers.flatten(x)",
             "2: fails: TensorFlow has no tf.contrib any more: its parts",
         ),

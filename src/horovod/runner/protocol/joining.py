@@ -1,0 +1,220 @@
+"""How a host joins an elastic job by itself: what it and the launcher leave in the job's store.
+
+No ssh leads to such a host. The host starts its agent itself, and the frames between launcher and
+agent are values in the store. What is stored cannot be forged, but can be read on the network. So
+neither the secret nor the environment of the launcher is among it: the host has both of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from horovod.errors import StartError
+from horovod.rendezvous.messages import MAX_TIMEOUT_S
+from horovod.rendezvous.secret import SECRET_BYTES
+from horovod.runner.protocol.agent_job import AgentJob
+from horovod.runner.protocol.frames import Frame, Kind
+from horovod.runner.protocol.invitation import Invitation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+JOIN, LEAVE, GONE = "join", "leave", "gone"
+
+WORDS = "joining/words/"
+"""The list of what all hosts say, in order."""
+
+_NO_SECRET = bytes(SECRET_BYTES)
+# What a job says about itself, and no more of the launcher's environment, is sent to a host.
+_OF_THE_JOB = ("HOROVOD_", "NCCL_")
+_SECRETS = "HOROVOD_SECRET_"
+
+
+class Store(Protocol):
+    """What both ends need of a store: the server has it, and its clients."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Stores a value."""
+
+    def wait_all(
+        self, keys: Sequence[str], timeout_s: float, stop_key: str = ""
+    ) -> Mapping[str, bytes]:
+        """Waits for values."""
+
+    def delete_prefix(self, prefix: str) -> object:
+        """Deletes values."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a host says.
+
+    Attributes:
+        kind: JOIN, LEAVE (its user wants it back) or GONE (the store says so when its connection
+            ends).
+        visit: a random text, unique for this host and this time.
+        host: its name in the job.
+        slots: how many workers it may have.
+        version: of its Horovod.
+    """
+
+    kind: str
+    visit: str
+    host: str
+    slots: int
+    version: str
+
+    def to_json(self) -> bytes:
+        """As it stands in the store."""
+        return json.dumps(asdict(self)).encode("ascii")
+
+    @staticmethod
+    def from_json(text: bytes) -> Word:
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            StartError: it is something else.
+        """
+        try:
+            word = Word(**json.loads(text))
+            texts = (word.kind, word.visit, word.host, word.version)
+            if {*map(type, texts)} != {str} or type(word.slots) is not int:
+                raise ValueError("a field is of a wrong type")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise StartError(f"no host says this: {type(error).__name__}") from None
+        return word
+
+
+def new_visit() -> str:
+    """A name for one stay of a host in a job."""
+    return secrets.token_hex(8)
+
+
+def visit_prefix(visit: str) -> str:
+    """Of all that belongs to one stay."""
+    return f"joining/{visit}/"
+
+
+def answer_key(visit: str) -> str:
+    """Where a host finds whether it may join: an empty value, or why not."""
+    return f"{visit_prefix(visit)}answer"
+
+
+def over_key(visit: str) -> str:
+    """Where a host finds that its stay is over, and why."""
+    return f"{visit_prefix(visit)}over"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One agent of a host that joined; a host may have several, one after another.
+
+    Attributes:
+        visit: of the host.
+        number: from 0.
+    """
+
+    visit: str
+    number: int
+
+    @property
+    def wanted_key(self) -> str:
+        """Appears when the host is to start the agent."""
+        return f"{visit_prefix(self.visit)}{self.number}/wanted"
+
+    @property
+    def broken_key(self) -> str:
+        """Appears when one end no longer listens."""
+        return f"{visit_prefix(self.visit)}{self.number}/broken"
+
+    @property
+    def to_agent(self) -> str:
+        """Prefix of the frames for the agent."""
+        return f"{visit_prefix(self.visit)}{self.number}/to-agent"
+
+    @property
+    def to_launcher(self) -> str:
+        """Prefix of the frames for the launcher."""
+        return f"{visit_prefix(self.visit)}{self.number}/to-launcher"
+
+
+class Sender:
+    """Puts bytes into a store, one value after another."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._number = 0
+
+    def send(self, data: bytes) -> None:
+        """Sends some bytes; none are the end.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        self._store.set(f"{self._prefix}/{self._number}/", data)
+        self._number += 1
+
+
+class Receiver:
+    """Takes out of a store what a :class:`Sender` put there."""
+
+    def __init__(self, store: Store, session: Session, prefix: str) -> None:
+        self._store = store
+        self._session = session
+        self._prefix = prefix
+        self._number = 0
+
+    def receive(self) -> bytes:
+        """Waits for the next bytes; none are the end, and none come once the session is broken.
+
+        Raises:
+            StartError: the store was lost.
+        """
+        key = f"{self._prefix}/{self._number}/"
+        found = self._store.wait_all([key], MAX_TIMEOUT_S, self._session.broken_key)
+        data = found.get(key, b"")
+        if data:
+            self._store.delete_prefix(key)
+            self._number += 1
+        return data
+
+
+def for_host(frame: Frame) -> Frame:
+    """A frame for an agent without secrets, and without the environment of the launcher. Pure."""
+    if frame.kind is Kind.INVITATION:
+        invitation = replace(Invitation.from_json(frame.payload), secret=_NO_SECRET)
+        return replace(frame, payload=invitation.to_json())
+    if frame.kind is Kind.JOB:
+        job = AgentJob.from_json(frame.payload)
+        env = {
+            name: value
+            for name, value in job.env.items()
+            if name.startswith(_OF_THE_JOB) and not name.startswith(_SECRETS)
+        }
+        cleared = replace(job, env=env, secret=_NO_SECRET, launcher_pid=0)
+        return replace(frame, payload=cleared.to_json())
+    return frame
+
+
+def at_host(frame: Frame, secret: bytes, environ: Mapping[str, str], cwd: str) -> Frame:
+    """The same frame with what the host has itself. Pure.
+
+    Args:
+        frame: made by :func:`for_host`.
+        secret: of the job.
+        environ: what the workers inherit; the variables of the job come before it.
+        cwd: where they run.
+    """
+    if frame.kind is Kind.INVITATION:
+        invitation = replace(Invitation.from_json(frame.payload), secret=secret)
+        return replace(frame, payload=invitation.to_json())
+    if frame.kind is Kind.JOB:
+        job = AgentJob.from_json(frame.payload)
+        env = {**environ, "PYTHONUNBUFFERED": "1", **job.env}
+        own = replace(job, env=env, secret=secret, cwd=cwd)
+        return replace(frame, payload=own.to_json())
+    return frame

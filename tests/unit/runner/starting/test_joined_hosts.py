@@ -1,0 +1,174 @@
+"""Which hosts may join a job by themselves, and how they find it."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+import horovod
+from horovod.errors import StartError, UsageError
+from horovod.rendezvous import StoreClient, StoreServer, make_secret
+from horovod.runner.placing.discovery import FixedHosts
+from horovod.runner.protocol import joining
+from horovod.runner.protocol.invitation import Invitation
+from horovod.runner.protocol.joining import Word
+from horovod.runner.starting.joined_hosts import JoinedHosts, join_file
+from horovod.runner.starting.joining import JoinOptions, join, read_invitation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECRET = make_secret()
+
+
+class Job:
+    """A store that lets hosts in, beside one fixed host."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.lines: list[str] = []
+        self.server = stack.enter_context(StoreServer(SECRET))
+        self.hosts = JoinedHosts(FixedHosts({"first": 2}), self.lines.append)
+        self.hosts.find_available_hosts_and_slots()
+        stack.enter_context(self.hosts.using(self.server))
+        self.invitation = Invitation(self.server.endpoints, SECRET)
+
+    def client(self) -> StoreClient:
+        return StoreClient(self.server.address, self.server.port, SECRET, purpose="launcher")
+
+    def says(self, client: StoreClient, kind: str, visit: str = "v", **more: object) -> str:
+        """Says something for a host, and returns the answer to the first word of a visit."""
+        said = {"host": "second", "slots": 3, "version": horovod.__version__, **more}
+        client.append(joining.WORDS, Word(kind, visit, **said).to_json())  # type: ignore[arg-type]
+        return client.get(joining.answer_key(visit), 10.0).decode()
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    with ExitStack() as stack:
+        yield Job(stack)
+
+
+def test_a_host_that_joins_is_listed_until_it_leaves(job: Job) -> None:
+    with job.client() as client:
+        assert job.says(client, joining.JOIN) == ""
+        assert job.hosts.find_available_hosts_and_slots() == {"first": 2, "second": 3}
+        job.says(client, joining.LEAVE)
+        # It has no agent that would have to end first.
+        assert client.get(joining.over_key("v"), 10.0) == b"it has left the job"
+        assert job.hosts.find_available_hosts_and_slots() == {"first": 2}
+
+
+def test_a_host_whose_connection_ends_is_gone_and_may_come_back(job: Job) -> None:
+    gone = Word(joining.GONE, "v", "second", 3, horovod.__version__)
+    with job.client() as client:
+        client.leave_will(joining.WORDS, gone.to_json(), append=True)
+        job.says(client, joining.JOIN)
+    with job.client() as client:
+        client.get(f"{joining.WORDS}1", 10.0)
+        assert job.says(client, joining.JOIN, visit="w") == ""
+        # What remains of an earlier visit says nothing about this one.
+        client.append(joining.WORDS, gone.to_json())
+        job.says(client, joining.JOIN, visit="x", host="third")
+        assert job.hosts.has("second")
+    assert any("has ended" in line for line in job.lines)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"version": "0.28.1"}, "it has Horovod 0.28.1"),
+        ({"slots": 0}, "it offers 0 slots"),
+        ({"host": "first"}, "has a host first already"),
+    ],
+)
+def test_who_does_not_fit_is_told_why(job: Job, more: dict[str, object], reason: str) -> None:
+    with job.client() as client:
+        assert reason in job.says(client, joining.JOIN, **more)
+        assert job.hosts.find_available_hosts_and_slots() == {"first": 2}
+
+
+def test_words_that_make_no_sense_harm_nobody(job: Job) -> None:
+    with job.client() as client:
+        client.append(joining.WORDS, b"what?")
+        assert job.says(client, joining.JOIN) == ""
+    assert "a host tries to join, but no host says this" in job.lines[0]
+
+
+def test_at_the_end_of_a_job_its_hosts_are_told(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    lines: list[str] = []
+    reasons: list[str] = []
+    with ExitStack() as stack:
+        job = Job(stack)
+        options = JoinOptions("", "second", 1, dict(os.environ), str(tmp_path))
+
+        def stay() -> None:
+            reasons.append(join(options, job.invitation, read_end, lines.append))
+
+        thread = threading.Thread(target=stay)
+        thread.start()
+        with job.client() as client:
+            client.get(f"{joining.WORDS}0", 10.0)
+    thread.join(10.0)
+    os.close(read_end)
+    os.close(write_end)
+    assert reasons == ["the job has ended"]
+    assert lines == ["this host, second, has joined the job with 1 slot(s)"]
+
+
+def test_a_job_that_lets_nobody_in_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horovod.runner.starting.joining._ANSWER_S", 0.1)
+    with StoreServer(SECRET) as server:
+        options = JoinOptions("", "second", 1, {}, str(tmp_path))
+        with pytest.raises(StartError, match="was it started with --join-file"):
+            join(options, Invitation(server.endpoints, SECRET), 0, print)
+
+
+def test_a_file_leads_to_the_job_and_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "job.join"
+    invitation = Invitation((("10.0.0.1", 4711), ("fd00::2", 4711)), SECRET)
+    with join_file(str(path), invitation):
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert read_invitation(str(path), {}, io.StringIO()) == invitation
+        assert read_invitation("-", {}, io.StringIO(path.read_text())) == invitation
+        with (
+            pytest.raises(UsageError, match="does another job use it"),
+            join_file(str(path), invitation),
+        ):
+            raise AssertionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_needs_the_secret() -> None:
+    found = Invitation((("10.0.0.1", 4711),), SECRET)
+    key = {"HOROVOD_SECRET_KEY": SECRET.hex()}
+    assert read_invitation("10.0.0.1:4711", key, io.StringIO()) == found
+    assert read_invitation("10.0.0.1:4711", {}, io.StringIO(f"{SECRET.hex()}\n")) == found
+    assert read_invitation("[fd00::2]:1", key, io.StringIO()).endpoints == (("fd00::2", 1),)
+    for text in ("", "hush", "ab"):
+        with pytest.raises(StartError, match="secret"):
+            read_invitation("10.0.0.1:4711", {}, io.StringIO(text))
+
+
+@pytest.mark.parametrize("where", ["no-such-file", "host:", "host:0", ":80", "host:port", ""])
+def test_what_is_neither_file_nor_address_is_refused(where: str) -> None:
+    with pytest.raises(UsageError, match="there is no such file"):
+        read_invitation(where, {}, io.StringIO())
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("hush")
+    with pytest.raises(StartError, match="not an invitation") as caught:
+        read_invitation(str(path), {}, io.StringIO())
+    assert "hush" not in str(caught.value)
+    with pytest.raises(UsageError, match="Is a directory"):
+        read_invitation(str(tmp_path), {}, io.StringIO())
