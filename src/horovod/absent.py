@@ -10,16 +10,8 @@ _SPARK = (
     f"the integration with Spark {_LATER}: run the training function with horovod.run(), or the "
     "script with horovodrun"
 )
-_RAY = (
-    f"elastic training on Ray {_LATER}: use horovod.ray.RayExecutor with num_workers, or "
-    "horovodrun --min-np"
-)
-_MXNET = f"MXNet {_LATER}: use horovod.torch, horovod.tensorflow or horovod.keras"
 
 TO_COME = {
-    "horovod.mxnet": _MXNET,
-    "horovod.ray.elastic": _RAY,
-    "horovod.ray.elastic_v2": _RAY,
     "horovod.spark": _SPARK,
 }
 """By module, which includes all below it: what the next versions bring."""
@@ -51,7 +43,7 @@ GONE = {
     "horovod.runner.task_fn": "the agents of horovodrun take the place of its services",
     **{
         f"{framework}.{library}": _NOTHING_TO_LOAD.format(framework)
-        for framework in ("horovod.torch", "horovod.tensorflow")
+        for framework in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
         for library in ("mpi_lib", "mpi_lib_impl", "mpi_lib_v2")
     },
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collectives import FLOATS, data, expect, expect_error
+from collectives import FLOATS, data, expect, expect_error, known
 from process_sets import even_and_odd
 
 from horovod.errors import HorovodInternalError, UsageError
@@ -23,7 +23,7 @@ _COUNTS = (16, 5000)
 
 def weights_count_as_often_as_they_say(api: Api, rank: int, size: int) -> None:
     weights = [1.0 + 0.5 * r for r in range(size)]
-    for dtype in FLOATS:
+    for dtype in known(api, FLOATS):
         for count in _COUNTS:
             every = [data(r, (count,), dtype, 1, 9) for r in range(size)]
             expected = np.average(every, axis=0, weights=weights)
@@ -68,7 +68,7 @@ def weights_that_make_no_sense_are_refused(api: Api, rank: int, size: int) -> No
 
 
 def adasum_adds_what_is_orthogonal(api: Api, rank: int, size: int) -> None:
-    for dtype in FLOATS:
+    for dtype in known(api, FLOATS):
         for length in (1, 700):
             every = np.zeros((size, size, length))
             for r in range(size):
@@ -80,7 +80,7 @@ def adasum_adds_what_is_orthogonal(api: Api, rank: int, size: int) -> None:
 
 
 def adasum_averages_what_is_parallel(api: Api, rank: int, size: int) -> None:
-    for dtype in FLOATS:
+    for dtype in known(api, FLOATS):
         for count in (1, 33, 5000):
             values = data(3, (count,), dtype, 1, 9)
             tensor = api.tensor(values, dtype)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import tensorflow as tf
 
 from horovod import _native, context
-from horovod.errors import UsageError
 from horovod.group import ReduceOp
 from horovod.tensorflow.call_sites import call_site
 from horovod.tensorflow.native_ops import ops
-from horovod.train.process_set import ProcessSet, global_process_set
+from horovod.train.process_set import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from horovod.train.process_set import ProcessSet
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -88,23 +89,6 @@ def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool =
         _native.check_name(name)
     number = number_of(process_set)
     return Call(number, name, ignore_name_scope, call_site(), context.current().number)
-
-
-def number_of(process_set: ProcessSet) -> int:
-    """The public number of a process set.
-
-    Raises:
-        UsageError: it is no process set, or is not registered.
-    """
-    if process_set is global_process_set:
-        return 0
-    if not isinstance(process_set, ProcessSet):
-        raise UsageError(f"process_set={process_set!r} is not a hvd.ProcessSet")
-    number = process_set.process_set_id
-    if number is None:
-        process_set.group()  # says what is missing
-        raise UsageError(f"{process_set} is not registered")
-    return number
 
 
 def _interruptible(function: Function) -> Function:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
-from horovod import _native, context
-from horovod.train import process_set_table
+from horovod import context
+from horovod.train.kernel_jobs import follow_jobs
 
 if TYPE_CHECKING:
     from horovod.config import Config
@@ -39,8 +38,6 @@ COLLECTIVES = (
     "HorovodReducescatter",
     "HorovodGroupedReducescatter",
 )
-# The number that the attribute ``job`` of an operation has by default.
-DEFAULT_JOB = 0
 _NUMBERS = (
     "HorovodRank",
     "HorovodLocalRank",
@@ -76,33 +73,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
             f"horovod.tensorflow does not work with TensorFlow {tf.__version__}: {problem}. "
             "Install a newer TensorFlow 2; this was tried with 2.13 to 2.21"
         )
-    _declare(library)
-    mismatch = library.horovod_kernels_mismatch(_native.c_interface())
-    if mismatch:
-        raise ImportError(f"horovod.tensorflow cannot use {_LIBRARY}: {mismatch.decode()}")
     return ops, library
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    """The signatures of the functions in ``native/bindings/kernels/exports.cc``."""
-    library.horovod_kernels_mismatch.argtypes = (ctypes.c_void_p,)
-    library.horovod_kernels_mismatch.restype = ctypes.c_char_p
-    library.horovod_kernels_begin_job.argtypes = (
-        ctypes.c_int64,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        *(ctypes.c_int,) * 3,
-    )
-    library.horovod_kernels_end_job.argtypes = (ctypes.c_int64,)
-    library.horovod_kernels_set_process_set.argtypes = (
-        ctypes.c_int64,
-        ctypes.c_int64,
-        ctypes.c_uint32,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.c_int,
-        ctypes.c_int,
-    )
-    library.horovod_kernels_forget_process_set.argtypes = (ctypes.c_int64, ctypes.c_int64)
 
 
 def _run_in_any_order() -> None:
@@ -142,89 +113,19 @@ def tell_of_gpus() -> None:
         )
 
 
-class _Jobs:
-    """Tells the library of the jobs of this process, by the numbers of their contexts.
-
-    The number 0 is that of the default context. If that one has no job, but just one other context
-    does, 0 means that job too, as all of Horovod's interface does then: a graph that was built
-    before belongs to it. While several others have jobs, operations of number 0 fail as before
-    ``hvd.init()``: any other answer would be that of another rank.
-    """
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self._jobs: dict[Group, tuple[int, Config]] = {}
-        self._default: Group | None = None
-        os.register_at_fork(after_in_child=self._forget)
+class _TellOfGpus:
+    """Looks for GPUs when a job begins."""
 
     def begun(self, config: Config, group: Group, number: int) -> None:
-        self._jobs[group] = number, config
         if config.rank == 0 and config.size > 1:
             tell_of_gpus()
-        if number != DEFAULT_JOB:
-            self._begin(number, group)
-        self._follow()
 
     def ended(self, group: Group) -> None:
-        number, _ = self._jobs.pop(group, (DEFAULT_JOB, None))
-        if number != DEFAULT_JOB:
-            self._library.horovod_kernels_end_job(number)
-        self._follow()
-
-    def added(self, world: Group, number: int, group: Group) -> None:
-        for job in self._numbers_of(world):
-            self._set(job, number, group)
-
-    def removed(self, world: Group, number: int) -> None:
-        for job in self._numbers_of(world):
-            self._library.horovod_kernels_forget_process_set(job, number)
-
-    def _forget(self) -> None:
-        """In the child of a fork: the jobs are the parent's."""
-        self._default = None
-        self._jobs.clear()
-
-    def _follow(self) -> None:
-        """Lets 0 mean the job that it has to mean now."""
-        own = [group for group, (number, _) in self._jobs.items() if number == DEFAULT_JOB]
-        meant = own or (list(self._jobs) if len(self._jobs) == 1 else [])
-        default = meant[0] if meant else None
-        if default is self._default:
-            return
-        self._default = default
-        if default is None:
-            self._library.horovod_kernels_end_job(DEFAULT_JOB)
-        else:
-            self._begin(DEFAULT_JOB, default)
-
-    def _begin(self, job: int, world: Group) -> None:
-        _, config = self._jobs[world]
-        self._library.horovod_kernels_begin_job(
-            job,
-            _native.c_interface(),
-            world.engine.c_reference(),
-            config.rank,
-            config.local_rank,
-            config.local_size,
-        )
-        self._set(job, 0, world)
-        process_set_table.table_of(world).tell(self, world)
-
-    def _set(self, job: int, number: int, group: Group) -> None:
-        ranks = (ctypes.c_int * group.size)(*group.ranks)
-        set_rank = group.rank if group.is_member else -1
-        self._library.horovod_kernels_set_process_set(
-            job, number, group.process_set_id, ranks, group.size, set_rank
-        )
-
-    def _numbers_of(self, world: Group) -> set[int]:
-        """The numbers under which the library knows a job."""
-        numbers = {self._jobs[world][0]} - {DEFAULT_JOB} if world in self._jobs else set()
-        return numbers | ({DEFAULT_JOB} if world is self._default else set())
+        """Nothing is to be done."""
 
 
 ops, _library = _load()
 _run_in_any_order()
-_jobs = _Jobs(_library)
-process_set_table.listen(_jobs)
-context.listen(_jobs)
+if mismatch := follow_jobs(_library):
+    raise ImportError(f"horovod.tensorflow cannot use {_LIBRARY}: {mismatch}")
+context.listen(_TellOfGpus())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from horovod import context
-from horovod.tensorflow.calls import number_of
 from horovod.tensorflow.native_ops import ops
+from horovod.train.process_set import number_of
 
 if TYPE_CHECKING:
     from horovod.train.process_set import ProcessSet

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from horovod.train import capabilities
 
-_ADAPTERS = ("torch", "tensorflow")
+_ADAPTERS = ("torch", "tensorflow", "mxnet")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

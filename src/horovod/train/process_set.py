@@ -257,6 +257,21 @@ def group_of(process_set: ProcessSet) -> Group:
     return _checked(process_set).group()
 
 
+def number_of(process_set: ProcessSet) -> int:
+    """The public number of a process set.
+
+    Raises:
+        UsageError: it is no process set, or is not registered.
+    """
+    if process_set is global_process_set:
+        return 0
+    number = _checked(process_set).process_set_id
+    if number is None:
+        process_set.group()  # says what is missing
+        raise UsageError(f"{process_set} is not registered")
+    return number
+
+
 def check_usable(process_set: ProcessSet) -> None:
     """Fails as :func:`group_of` does, without holding up a newcomer that has no real place yet.
 

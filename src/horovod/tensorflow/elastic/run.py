@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import tensorflow as tf
 
 from horovod import context
-from horovod.errors import HorovodInternalError
-from horovod.train.elastic.run import is_recoverable, run_fn
+from horovod.train.elastic.run import error_of_engine, is_recoverable, run_fn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,8 +26,6 @@ _OF_OPERATIONS = (
     tf.errors.AbortedError,
     tf.errors.InternalError,
 )
-# What the engine calls a rank that ended by itself, for example with an error of the program.
-_A_RANK_LEFT = " has shut Horovod down ("
 
 
 def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[StateT, P], T]:
@@ -60,31 +57,10 @@ def engine_errors() -> Iterator[None]:
     try:
         yield
     except _OF_OPERATIONS as error:
-        cause = _error_of_engine(_A_RANK_LEFT in str(error))
+        cause = error_of_engine(str(error))
         if cause is None or not is_recoverable(cause):
             raise
         raise cause from error
-
-
-def _error_of_engine(a_rank_left: bool) -> HorovodInternalError | None:
-    """What the engine of this process has failed with; None if it still works.
-
-    Args:
-        a_rank_left: whether a rank is said to have left in good order. The engine has not failed
-            then, but refuses at once what needs that rank; otherwise asking it would wait.
-    """
-    if not context.is_initialized():
-        return None
-    group = context.global_group()
-    text = group.engine.error()
-    if not (text or a_rank_left):
-        return None
-    try:
-        # Refused at once: by the engine if it has failed, or by the rank that answers.
-        group.barrier().wait()
-    except HorovodInternalError as error:
-        return type(error)(text or str(error))
-    return None
 
 
 def _reset() -> None:

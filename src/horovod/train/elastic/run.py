@@ -35,6 +35,9 @@ StateT = TypeVar("StateT", bound="State")
 
 _logger = logging.getLogger(__name__)
 
+# What the engine calls a rank that ended by itself, for example with an error of the program.
+_A_RANK_LEFT = " has shut Horovod down ("
+
 # How many states there are before the next one, whose files have names of their own.
 _states = context.PerContext(itertools.count)
 
@@ -93,6 +96,28 @@ def is_recoverable(error: BaseException) -> bool:
     """Whether an error says that the job has lost a member, and not that the program is wrong."""
     lost = isinstance(error, (PeerLostError, ShutDownError))
     return lost or type(error) is HorovodInternalError
+
+
+def error_of_engine(message: str) -> HorovodInternalError | None:
+    """What the engine of this process has failed with; None if it still works.
+
+    Args:
+        message: of a framework's error. It may say that a rank has left in good order: the engine
+            has not failed then, but refuses at once what needs that rank; otherwise asking it would
+            wait.
+    """
+    if not context.is_initialized():
+        return None
+    group = context.global_group()
+    text = group.engine.error()
+    if not (text or _A_RANK_LEFT in message):
+        return None
+    try:
+        # Refused at once: by the engine if it has failed, or by the rank that answers.
+        group.barrier().wait()
+    except HorovodInternalError as error:
+        return type(error)(text or str(error))
+    return None
 
 
 @contextmanager

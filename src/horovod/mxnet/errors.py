@@ -1,0 +1,11 @@
+"""What failed operations raise in programs for MXNet."""
+
+from __future__ import annotations
+
+import mxnet as mx
+
+from horovod.errors import HorovodInternalError
+
+
+class FailedOperationError(HorovodInternalError, mx.base.MXNetError):  # type: ignore[misc]
+    """A collective failed, or what was to be computed from its result is read."""

@@ -1,0 +1,102 @@
+"""Gradients of one step, reduced in place: one by one, or in groups."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from horovod.errors import UsageError
+from horovod.mxnet.compression import Compression
+from horovod.mxnet.ops import allreduce_, grouped_allreduce_
+from horovod.mxnet.tensors import dtype_name
+from horovod.train.gradients import split_list
+from horovod.train.numbering import JobNumber, NameNumbers
+from horovod.train.optimizer_options import checked_reduction, reduces
+from horovod.train.process_set import ProcessSet, group_of
+from horovod.train.reduce_op import Average
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import mxnet as mx
+
+_numbers = NameNumbers()
+
+
+class Gradient(NamedTuple):
+    """A gradient, and what the ranks call it."""
+
+    name: str
+    array: mx.nd.NDArray
+
+
+class GradientReducer:
+    """Averages gradients over the ranks of a process set; all of it is left to MXNet's engine.
+
+    Args:
+        process_set: the ranks that take part; gradients of others stay as they are.
+        predivide_factor: gradients are divided by it before the sum, and by the rest after it.
+        num_groups: in how many operations they are reduced; 0 for one each.
+        prefix: of their names; reducers with the same one are numbered, from the second on.
+        compression: how gradients travel.
+
+    Raises:
+        UsageError: the factor is 0, or the number of groups is negative.
+    """
+
+    def __init__(
+        self,
+        process_set: ProcessSet,
+        predivide_factor: float,
+        num_groups: int,
+        prefix: str,
+        compression: Any = Compression.none,
+    ) -> None:
+        checked_reduction(Average, predivide_factor)
+        if num_groups < 0:
+            raise UsageError(f"num_groups={num_groups} is negative")
+        self._process_set = process_set
+        self._factors: dict[str, Any] = {
+            "prescale_factor": 1.0 / predivide_factor,
+            "postscale_factor": predivide_factor,
+            "process_set": process_set,
+        }
+        self._num_groups = num_groups
+        self._prefix = prefix
+        self._number = JobNumber(_numbers, (prefix,))
+        self._compression = compression
+
+    def reduce(self, gradients: Sequence[Gradient]) -> None:
+        """Reduces gradients in place; the first has the highest priority."""
+        group = group_of(self._process_set)
+        if not gradients or not reduces(group):
+            return
+        number = self._number.within(group)
+        prefix = self._prefix if number == 1 else f"{self._prefix}{number}."
+        sent = [self._compression.compress(each.array) for each in gradients]
+        named = [
+            Gradient(prefix + each.name, array)
+            for each, (array, _) in zip(gradients, sent, strict=True)
+        ]
+        if self._num_groups:
+            self._reduce_in_groups(named)
+        else:
+            for place, (name, array) in enumerate(named):
+                allreduce_(array, name=name, priority=-place, **self._factors)
+        for each, (array, kept) in zip(gradients, sent, strict=True):
+            if array is not each.array:
+                each.array[:] = self._compression.decompress(array, kept)
+
+    def _reduce_in_groups(self, gradients: Sequence[Gradient]) -> None:
+        """In consecutive parts, each of one dtype."""
+        parts = split_list(gradients, min(self._num_groups, len(gradients)))
+        for place, part in enumerate(parts):
+            by_dtype = sorted(part, key=lambda each: dtype_name(each.array))
+            for _, alike in groupby(by_dtype, key=lambda each: dtype_name(each.array)):
+                members = list(alike)
+                grouped_allreduce_(
+                    [each.array for each in members],
+                    name=f"{members[0].name}:{members[-1].name}",
+                    priority=-place,
+                    **self._factors,
+                )

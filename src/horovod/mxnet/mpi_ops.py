@@ -1,0 +1,13 @@
+"""Where libraries look for the operations; scripts find them in ``horovod.mxnet``."""
+
+from horovod.mxnet import ops
+from horovod.mxnet.ops import *  # noqa: F403
+from horovod.train import interface, library_interface
+from horovod.train.interface import *  # noqa: F403
+from horovod.train.library_interface import *  # noqa: F403
+
+# Type checkers follow lists of names one step only, so each is added here.
+__all__ = []
+__all__ += ops.__all__
+__all__ += interface.__all__
+__all__ += library_interface.__all__
