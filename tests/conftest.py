@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
+from pathlib import Path
+
+# For what tests start from here on; `launcher.environment` puts it in front as well.
+QUICK_IMPORTS = str(Path(__file__).with_name("quick_imports"))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [QUICK_IMPORTS, *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 # A shell lets the jobs that it starts in the background ignore Ctrl-C, and nohup the end of the
 # terminal; their children inherit that, and Horovod respects it. Tests of these signals are to run

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent))
+# Libraries import what they import on their users' machines.
+_OTHERS = [
+    path for path in os.environ["PYTHONPATH"].split(os.pathsep) if "quick_imports" not in path
+]
+os.environ["PYTHONPATH"] = os.pathsep.join(_OTHERS)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
