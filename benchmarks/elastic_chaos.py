@@ -116,11 +116,10 @@ class Report:
             first, last = _thirds(use.resident_bytes)
             if last - first > MOST_GROWTH_BYTES:
                 found.append(f"{name} has grown by {last - first:g} bytes")
-            # Their number goes up and down with the workers.
-            third = max(1, len(use.descriptors) // 3)
-            most = max(use.descriptors[:-third] or use.descriptors)
-            if max(use.descriptors[-third:]) > most + MOST_GROWTH_DESCRIPTORS:
-                found.append(f"{name} has more descriptors than ever: {use.descriptors}")
+            # Their number goes up and down with the workers, and is higher while one is started.
+            first, last = _thirds(use.descriptors)
+            if last - first > MOST_GROWTH_DESCRIPTORS:
+                found.append(f"{name} has more and more descriptors: {use.descriptors}")
         return found
 
     def text(self) -> str:

@@ -24,6 +24,7 @@ KERAS_EXAMPLES = ROOT / "examples" / "keras"
 TENSORFLOW_EXAMPLES = ROOT / "examples" / "tensorflow"
 BENCHMARKS = ROOT / "benchmarks"
 SOURCE = str(Path(horovod.__file__).resolve().parent.parent)
+QUICK_IMPORTS = str(ROOT / "tests" / "quick_imports")
 # A step of ResNet-101 takes TensorFlow a minute to trace, on two cores for two ranks.
 DEADLINE_S = 300.0
 
@@ -42,7 +43,7 @@ def run(*words: object, **environment: str) -> str:
     """Returns what a Python command prints on stdout; fails if it fails."""
     ended = subprocess.run(
         [sys.executable, *map(str, words)],
-        env={**os.environ, "PYTHONPATH": SOURCE, **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([QUICK_IMPORTS, SOURCE]), **environment},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,

@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "horovod"
 EXEMPT = {
     "tensorflow": {"tensorflow", "keras", "_keras"},
     "torch": {"torch"},
+    "mxnet": {"mxnet"},
     "files-and-tables": {"runner", "__main__"},
 }
 # Contracts of layers about a few modules of a package.

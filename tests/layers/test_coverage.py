@@ -27,6 +27,7 @@ SECTIONS = [
     *[f"2.{i}" for i in range(1, 13)],
     *[f"3.{i}" for i in range(1, 14)],
     *[f"4.{i}" for i in range(1, 7)],
+    "5",
     *[f"6.{i}" for i in range(1, 17)],
     *[f"7.{i}" for i in range(1, 12)],
     *[f"L1.{i}" for i in (*range(1, 13), 14, 15, 16)],
@@ -53,9 +54,9 @@ def functions_in(path: Path) -> frozenset[str]:
 
 @functools.cache
 def checks_in(path: Path) -> frozenset[str]:
-    """The functions that a file of the contract lists in CHECKS."""
+    """The functions that a file of the contract lists in CHECKS, or one of MXNet's in CASES."""
     text = path.read_text() if path.exists() else ""
-    listed = re.search(r"^CHECKS[^\n]*= \((.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    listed = re.search(r"^(?:CHECKS|CASES)[^\n]*= \((.*?)^\)", text, re.MULTILINE | re.DOTALL)
     return frozenset(re.findall(r"\w+", listed[1])) if listed else frozenset()
 
 
@@ -76,7 +77,7 @@ def exists(reference: re.Match[str]) -> bool:
     if reference["row"]:
         return reference["row"] in anchors()
     path, name = ROOT / reference["path"], reference["name"]
-    if path.parent.name == "contract" and not name.startswith("test_"):
+    if path.parent.name in ("contract", "mxnet") and not name.startswith("test_"):
         return name in functions_in(path) and name in checks_in(path)
     return path.name.startswith("test_") and name.startswith("test_") and name in functions_in(path)
 

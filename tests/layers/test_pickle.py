@@ -12,6 +12,7 @@ SOURCE = Path(horovod.__file__).parent
 # File, and why the bytes come from a rank or the launcher of the same job. Add a line only with a
 # reason that names the check.
 TRUSTED = {
+    "ray/elastic_actor.py": "an error of an actor of the job, which only Ray can have brought",
     "runner/function/run.py": "results from the launcher's store, which serves proven ranks only",
     "runner/function/task.py": "the function, from the job's store: both ends are proven",
     "testing/processes.py": "outcomes of ranks, from a folder that only this user can write to",
@@ -22,6 +23,8 @@ PICKLERS = ("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pi
 LOADERS = ("load", "loads", "Unpickler")
 # Loads a pickle if it is not told otherwise.
 FRAMEWORK_LOADERS = ("torch.load", "numpy.load", "np.load")
+# Of MXNet's updaters and trainers: they load pickles in any case.
+METHODS_THAT_LOAD = ("set_states", "load_states")
 
 
 def names_of(call: ast.Call) -> str:
@@ -34,7 +37,11 @@ def uses_of(path: Path) -> list[str]:
     for node in ast.walk(ast.parse(path.read_text(), path.name)):
         if isinstance(node, ast.Call):
             module, _, function = names_of(node).rpartition(".")
-            if (module in PICKLERS and function in LOADERS) or names_of(node) in FRAMEWORK_LOADERS:
+            if (
+                (module in PICKLERS and function in LOADERS)
+                or names_of(node) in FRAMEWORK_LOADERS
+                or (module and function in METHODS_THAT_LOAD)
+            ):
                 found.append(names_of(node))
         elif isinstance(node, ast.ImportFrom) and node.module in PICKLERS:
             # Nobody may hide a loader behind another name.
@@ -73,11 +80,12 @@ def test_the_search_sees_what_it_should(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import pickle\nimport cloudpickle as c\nfrom marshal import loads\npickle.loads(b'')\n"
-        "pickle.dumps(1)\ntorch.load('x')\njson.loads('1')\n"
+        "pickle.dumps(1)\ntorch.load('x')\njson.loads('1')\ntrainer.load_states('x')\n"
     )
     assert sorted(uses_of(program)) == [
         "from marshal import loads",
         "import cloudpickle as c",
         "pickle.loads",
         "torch.load",
+        "trainer.load_states",
     ]

@@ -43,7 +43,7 @@ def test_variables_are_set_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_questions_about_the_build_take_verbose() -> None:
     assert util.extension_available("torch", verbose=True)
     assert util.extension_available("tensorflow")
-    assert not util.extension_available("mxnet")
+    assert not util.extension_available("mxnet")  # which has an environment of its own
     assert util.gloo_built(verbose=True)
     assert not util.ddl_built(verbose=True)
     assert not util.ccl_built(verbose=True)

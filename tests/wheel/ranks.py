@@ -24,10 +24,10 @@ def submit_for_ever(name: str) -> None:
         going.release()
 
 
-FRAMEWORKS = ("torch", "tensorflow", "keras", "numpy")
+FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "numpy")
 for module in pkgutil.walk_packages(horovod.__path__, "horovod.", onerror=lambda _: None):
     try:
-        if not module.name.endswith(("__main__", "libhorovod_tensorflow")):
+        if not module.name.endswith(("__main__", "libhorovod_tensorflow", "libhorovod_mxnet")):
             importlib.import_module(module.name)
     except ImportError as error:
         if error.name not in FRAMEWORKS:
