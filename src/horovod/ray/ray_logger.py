@@ -43,6 +43,16 @@ def log(info_dict: Mapping[str, Any]) -> None:
         )
 
 
+def queue_here() -> Any:
+    """A queue on this node, since others may go while a job lasts."""
+    import ray
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+
+
 @contextmanager
 def hearing(callbacks: Sequence[Callable[[dict[str, Any]], object]]) -> Iterator[Any]:
     """A queue of which each item is given to callbacks, on a thread and in the order of arrival.
@@ -53,13 +63,7 @@ def hearing(callbacks: Sequence[Callable[[dict[str, Any]], object]]) -> Iterator
     Raises:
         Exception: what a callback raised first, after the block; others still hear the rest.
     """
-    import ray
-    from ray.util.queue import Queue
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    # Other nodes may go while the job lasts.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+    queue = queue_here()
     errors: list[Exception] = []
 
     def work() -> None:

@@ -1,0 +1,96 @@
+"""Trials of Ray Tune whose workers are ranks, on a real cluster of two nodes."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import ray
+from ray import tune
+from tests.ray.ray_waits import wait_until
+
+import horovod.torch as hvd
+from horovod.errors import UsageError
+from horovod.ray.tune import DistributedTrainableCreator, get_checkpoint, report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.usefixtures("nothing_is_left"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),  # of Ray about itself
+]
+
+
+@pytest.fixture
+def nothing_is_left(cluster: Any) -> Iterator[None]:
+    """All that trials had is given back."""
+    yield
+    wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
+
+
+def counts(config: dict[str, Any], marker: str) -> None:
+    """Three steps, each with a checkpoint; rank 1 of one trial fails once, in the third step."""
+    import torch
+
+    hvd.init()
+    begun, restored = 0, get_checkpoint()
+    if restored is not None:
+        with restored.as_directory() as folder:
+            begun = int((Path(folder) / "deep" / "step").read_text())
+    for step in range(begun, 3):
+        fails = config["value"] == 20 and hvd.rank() == 1 and step == 2 and begun == 0
+        if fails and not Path(marker).exists():
+            Path(marker).touch()
+            raise ValueError("the second rank of trial 20 has had enough")
+        total = hvd.allreduce(torch.tensor(config["value"] + hvd.rank()), op=hvd.Sum)
+        folder = Path.cwd() / f"step-{step}-of-{os.getpid()}"
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "step").write_text(str(step + 1))
+        report(
+            {"total": int(total), "step": step, "size": hvd.size()},
+            checkpoint=tune.Checkpoint.from_directory(folder),
+        )
+    refused = ""
+    try:
+        report({"tensor": torch.ones(1)})
+    except ValueError as error:
+        refused = str(error)
+    report({"step": 3, "refused": refused, "begun": begun, "nodes": hvd.cross_size()})
+
+
+def test_trials_train_on_ranks_and_go_on_from_a_checkpoint(cluster: Any, tmp_path: Path) -> None:
+    func = partial(counts, marker=str(tmp_path / "marker"))
+    tuner = tune.Tuner(
+        DistributedTrainableCreator(func, num_hosts=2),
+        param_space={"value": tune.grid_search([10, 20])},
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path), failure_config=tune.FailureConfig(max_failures=1), verbose=0
+        ),
+    )
+    results = tuner.fit()
+    assert results.num_errors == 0
+    undisturbed, repeated = sorted(results, key=lambda each: each.config["value"])
+    assert (undisturbed.metrics["begun"], repeated.metrics["begun"]) == (0, 2)
+    for each in (undisturbed, repeated):
+        steps = each.metrics_dataframe.dropna(subset=["total"])
+        assert list(steps["total"]) == [2 * each.config["value"] + 1] * 3
+        assert list(steps["step"]) == [0, 1, 2]
+        assert set(steps["size"]) == {2}
+        assert each.metrics["nodes"] == 2
+        assert "Torch tensors as metrics" in each.metrics["refused"]  # as Tune says it
+        with each.checkpoint.as_directory() as folder:
+            assert (Path(folder) / "deep" / "step").read_text() == "3"
+
+
+def test_wrong_use_is_explained() -> None:
+    with pytest.raises(UsageError, match="num_hosts=0"):
+        DistributedTrainableCreator(counts, num_hosts=0)
+    with pytest.warns(DeprecationWarning, match="num_slots is called num_workers"):
+        DistributedTrainableCreator(counts, num_slots=2)
+    for function in (get_checkpoint, lambda: report({})):
+        with pytest.raises(UsageError, match="not a rank of a trial"):
+            function()
