@@ -1,11 +1,13 @@
 """Spares the processes that tests start what frameworks import but tests never use.
 
-Python imports this module at its start if its folder is on the path (`tests/conftest.py`). Two
+Python imports this module at its start if its folder is on the path (`tests/conftest.py`). These
 imports go:
 
 - torch._dynamo, which the first optimizer imports to exempt itself from compilation (3.4 s).
   Without it, nothing is compiled, so there is nothing to be exempt from; a program that compiles
   has imported it.
+- what `import tensorflow` loads for its lite models, and the copies of its interface that each of
+  its compatible interfaces holds once more (1 to 2 s).
 - scikit-learn, which Keras imports if it is installed, for wrappers of its own (1.6 s).
 
 Libraries and the commands of documents run without this module, as users run them.
@@ -14,6 +16,7 @@ Libraries and the commands of documents run without this module, as users run th
 from __future__ import annotations
 
 import functools
+import importlib.abc
 import importlib.machinery
 import sys
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
+# They are imported, and nothing is asked of them.
+_EMPTY = {
+    "tensorflow._api.v2.compat.v1.compat",
+    "tensorflow._api.v2.compat.v1.lite",
+    "tensorflow._api.v2.compat.v2",
+    "tensorflow._api.v2.lite",
+}
 _KERAS_WRAPPERS = "keras.src.wrappers.sklearn_wrapper"
 
 
@@ -74,6 +84,13 @@ def _either(compiling: Callable[..., Any], plain: Callable[..., Any]) -> Callabl
     return either
 
 
+class _Nothing(importlib.abc.Loader):
+    """Loads a module that stays empty."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
 class _Finder:
     """Comes before all other finders of modules."""
 
@@ -85,6 +102,11 @@ class _Finder:
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
             if spec is not None and spec.origin is not None:
                 spec.loader = _Loader(name, spec.origin)
+            return spec
+        if name in _EMPTY:
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = _Nothing()  # modules in a package can still be imported
             return spec
         if name == "sklearn" and _is_being_imported(_KERAS_WRAPPERS):
             raise ModuleNotFoundError("Keras does without scikit-learn in tests", name=name)

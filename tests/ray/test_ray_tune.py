@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,13 +47,13 @@ def counts(config: dict[str, Any], marker: str) -> None:
             Path(marker).touch()
             raise ValueError("the second rank of trial 20 has had enough")
         total = hvd.allreduce(torch.tensor(config["value"] + hvd.rank()), op=hvd.Sum)
-        folder = Path.cwd() / f"step-{step}-of-{os.getpid()}"
-        (folder / "deep").mkdir(parents=True)
-        (folder / "deep" / "step").write_text(str(step + 1))
-        report(
-            {"total": int(total), "step": step, "size": hvd.size()},
-            checkpoint=tune.Checkpoint.from_directory(folder),
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "deep").mkdir()
+            (Path(folder) / "deep" / "step").write_text(str(step + 1))
+            report(
+                {"total": int(total), "step": step, "size": hvd.size()},
+                checkpoint=tune.Checkpoint.from_directory(folder),
+            )
     refused = ""
     try:
         report({"tensor": torch.ones(1)})
