@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,10 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         from horovod.runner.doctor.command import examine
 
         return examine(words[1:], environ, sys.stdout)
+    if words and words[0] == "experiment":
+        from horovod.runner.experiment.command import manage
+
+        return manage(words[1:], lambda more: _run(more, environ), sys.stdout)
     options, command = parse(words)
     if options.version:
         print(horovod.__version__)
@@ -104,6 +109,8 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return 2
     if options.join is not None:
         return _join(options, command, environ)
+    if options.job_file is not None:
+        return _train(options, command, environ)
     if not command:
         raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
@@ -339,6 +346,43 @@ def _join(options: argparse.Namespace, command: Sequence[str], environ: Mapping[
         reason = join(join_options, invitation, interrupts, lambda line: say(sys.stderr, line))
     say(sys.stderr, reason)
     return 0
+
+
+def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> int:
+    from horovod.runner.experiment.job_file import read_job_file
+    from horovod.runner.experiment.plan import check_gpus, plan_text
+    from horovod.runner.experiment.training import Training
+
+    _refuse_to_multiply(environ)
+    for is_given, what in (
+        (bool(command), "a command"),
+        (options.num_proc is not None, "-np"),
+        (options.node_rank is not None or bool(options.rendezvous), "--node-rank"),
+        (options.output_filename is not None, "--output-filename"),
+        (options.stdin_rank is not None, "--stdin-rank"),
+        (_asked(options).is_elastic, "an elastic job"),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{what} does not go together with -f: the file says what to run, and on how many "
+                "ranks"
+            )
+    experiment = read_job_file(options.job_file)
+    for line in experiment.warnings:
+        say(sys.stderr, line)
+    hosts = _hosts(options, environ)
+    check_gpus(experiment, hosts)
+    slots = assign(hosts, experiment.size)
+    settings, launcher = _settings(options, ("bash",), environ)
+    if launcher is not Launcher.AGENTS:
+        raise UsageError("-f goes together with neither --mpi nor --jsrun")
+    if options.dry_run:
+        print(plan_text(experiment, slots))
+        return 0
+    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+        launch_options = _launch_options(options, console, interrupts)
+        finish = partial(_finish, console=console)
+        return Training(experiment, slots, settings, launch_options, finish).run()
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

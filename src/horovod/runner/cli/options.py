@@ -22,7 +22,8 @@ SHELLS = ("bash", "zsh", "fish")
 SHORT_HELP = f"""\
 usage: {_USAGE}
 for example: {EXAMPLE}
-'horovodrun --help' lists the options; 'horovodrun doctor --help' is for old scripts"""
+'horovodrun --help' lists the options; 'horovodrun experiment --help' is for job files,
+'horovodrun doctor --help' for old scripts"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,7 +41,8 @@ class _Options:
             prog="horovodrun",
             usage=_USAGE,
             description="Starts COMMAND once per rank and monitors the ranks. For example:\n"
-            f"  {EXAMPLE}\n'horovodrun doctor' examines old scripts.",
+            f"  {EXAMPLE}\n'horovodrun experiment' is for job files, 'horovodrun doctor' for old "
+            "scripts.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -91,7 +93,20 @@ def _add_job(options: _Options) -> None:
         help="examine the hosts of -H and exit; exit code 1 if something is wrong",
     )
     add(section, "--dry-run", action="store_true", help="print what would run and exit")
+    add(
+        section,
+        "-f",
+        "--job-file",
+        metavar="FILE",
+        help="a job file, which says what to run on how many ranks; see 'experiment --help'",
+    )
     add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
+    _add_hosts(options, section)
+    _add_start(options, section)
+
+
+def _add_hosts(options: _Options, section: str) -> None:
+    add = options.add
     add(
         section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of ranks"
     )
@@ -111,6 +126,10 @@ def _add_job(options: _Options) -> None:
         metavar="NAME,...",
         help="interfaces for the traffic of the ranks; default: one that all hosts reach",
     )
+
+
+def _add_start(options: _Options, section: str) -> None:
+    add = options.add
     add(
         section,
         "--start-timeout",

@@ -1,0 +1,1 @@
+"""Job files: what RiseML's ``riseml.yml`` asks for, by the launcher's own means."""

@@ -1,0 +1,108 @@
+"""``horovodrun experiment``: what can be done with a job file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horovod.errors import UsageError
+from horovod.runner.experiment.job_file import read_job_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TextIO
+
+DEFAULT_FILE = "riseml.yml"
+USAGE = """\
+usage: horovodrun experiment VERB [-f FILE] [options of horovodrun]
+
+  init      write a job file to start with
+  validate  say everything that is wrong with a job file, or print it in canonical spelling
+  plan      print what would run where, and start nothing
+  train     run it; the same as horovodrun -f FILE
+  schema    print the JSON Schema of job files, for editors
+
+FILE is riseml.yml if it is not given. horovodrun --help lists the options, such as -H."""
+_FIRST_FILE = """\
+project: {project}
+train:
+  framework: tensorflow
+  tensorflow:
+    horovod:
+      workers: 2
+  resources:
+    gpus: 0
+    cpus: 1
+    mem: 1Gi
+  run:
+  - python train.py
+"""
+
+
+def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: TextIO) -> int:
+    """Does what the words behind ``horovodrun experiment`` say.
+
+    Args:
+        words: a verb and its options.
+        run: ``horovodrun`` itself, for the verbs that need hosts.
+        stdout: where texts go.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: the verb is not known, or something is wrong with the file.
+    """
+    verb, *rest = words or ("--help",)
+    if verb in ("-h", "--help"):
+        print(USAGE, file=stdout)
+        return 0
+    if verb == "schema":
+        from horovod.runner.experiment.schema import json_schema
+
+        print(json.dumps(json_schema(), indent=2), file=stdout)
+        return 0
+    path, options = _file_of(rest)
+    if verb == "train":
+        return run(["-f", path, *options])
+    if verb == "plan":
+        return run(["-f", path, "--dry-run", *options])
+    if verb not in ("init", "validate"):
+        raise UsageError(f"horovodrun experiment {verb}: no such verb\n{USAGE}")
+    if options:
+        raise UsageError(f"horovodrun experiment {verb} knows -f FILE only, not {options[0]!r}")
+    if verb == "init":
+        return _init(path, stdout)
+    experiment = read_job_file(path)
+    for line in experiment.warnings:
+        print(f"# {line}", file=stdout)
+    print(experiment.canonical, end="", file=stdout)
+    return 0
+
+
+def _file_of(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The file of ``-f``, and the other words."""
+    rest = list(words)
+    for flag in ("-f", "--job-file"):
+        if flag in rest:
+            index = rest.index(flag)
+            if index + 1 == len(rest):
+                raise UsageError(f"{flag}: expected a file")
+            path = rest[index + 1]
+            return path, rest[:index] + rest[index + 2 :]
+    return DEFAULT_FILE, rest
+
+
+def _init(path: str, stdout: TextIO) -> int:
+    name = "".join(each if each.isalnum() or each in "._-" else "-" for each in Path.cwd().name)
+    project = name if name[:1].isascii() and name[:1].isalnum() else "example"
+    try:
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write(_FIRST_FILE.format(project=project if project.isascii() else "example"))
+    except FileExistsError:
+        raise UsageError(f"{path} is there already, and is left as it is") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    print(f"wrote {path}: 'horovodrun -f {path}' runs it", file=stdout)
+    return 0

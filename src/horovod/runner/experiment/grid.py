@@ -1,0 +1,85 @@
+"""The runs of a job file: each combination of its parameters, as RiseML counts them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.experiment.schema import Range
+
+MOST_RUNS = 10_000
+_PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One combination.
+
+    Attributes:
+        parameters: their values, as they are written.
+        lines: what each process runs, one after the other.
+    """
+
+    parameters: Mapping[str, str]
+    lines: tuple[str, ...]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The parameters as the environment has them: ``lr-decay`` is LR_DECAY."""
+        return {variable_of(name): value for name, value in self.parameters.items()}
+
+
+def variable_of(name: str) -> str:
+    """The name of the variable that holds a parameter."""
+    return name.upper().replace("-", "_")
+
+
+def range_values(given: Range) -> list[str]:
+    """The values from the least to the greatest, which belongs to them if a step leads there.
+
+    Raises:
+        ValueError: a bound is no number, or the step leads nowhere, or there are too many values.
+    """
+    try:
+        low, high, step = (Decimal(each) for each in (given.min, given.max, given.step))
+    except InvalidOperation:
+        raise ValueError(
+            f"min, max and step must be numbers, not {given.min}, {given.max} and {given.step}"
+        ) from None
+    if not all(each.is_finite() for each in (low, high, step)) or step <= 0 or high < low:
+        raise ValueError(f"nothing leads from {given.min} to {given.max} in steps of {given.step}")
+    if (high - low) / step >= MOST_RUNS:
+        raise ValueError(f"there would be more than {MOST_RUNS} values")
+    return [f"{low + step * index:f}" for index in range(int((high - low) / step) + 1)]
+
+
+def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[str]) -> list[Run]:
+    """All combinations: names in the order of the alphabet, the last one varies fastest.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    names = sorted(values)
+    if prod(len(values[name]) for name in names) > MOST_RUNS:
+        raise ValueError(f"there would be more than {MOST_RUNS} runs")
+    found = []
+    for combination in itertools.product(*(values[name] for name in names)):
+        parameters = dict(zip(names, combination, strict=True))
+        found.append(Run(parameters, tuple(_filled(line, parameters) for line in lines)))
+    return found
+
+
+def placeholders(line: str) -> list[str]:
+    """The names between double braces in a line."""
+    return _PLACEHOLDER.findall(line)
+
+
+def _filled(line: str, parameters: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda found: parameters.get(found[1], found[0]), line)

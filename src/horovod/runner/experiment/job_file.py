@@ -1,0 +1,282 @@
+"""Reads a job file, and says everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from horovod.errors import UsageError
+from horovod.runner.experiment.grid import Run, placeholders, range_values, runs_of, variable_of
+from horovod.runner.experiment.schema import LEAST_MEBIBYTES, Horovod, JobFile, RangeOf, Workers
+from horovod.runner.experiment.spelling import canonical, is_raw
+from horovod.runner.experiment.yaml_tree import Document, Path, Problem, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# The versions of RiseML's table, of which none runs on a Python of today.
+_HISTORICAL = ("1.4", "1.5")
+_INSTALLER = re.compile(r"\b(?:pip3?|conda|apt|apt-get|yum|npm)\s+install\b")
+_LOST = re.compile(r"^(?:cd|export|source|\.)\s+[^;&|]+$")
+_OWN_VARIABLES = ("OUTPUT_DIR", "EXPERIMENT_ID")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a job file asks for.
+
+    Attributes:
+        path: of the file, for messages.
+        file: its contents, in the canonical spelling.
+        workers: how many workers.
+        processes: how many processes each has: one per GPU, or one.
+        runs: what to run, one after the other; one if the file has no parameters.
+        warnings: what is doubtful, with its line.
+    """
+
+    path: str
+    file: JobFile
+    workers: int
+    processes: int
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks."""
+        return self.workers * self.processes
+
+    @property
+    def canonical(self) -> str:
+        """The file as it would be written today."""
+        return canonical_text(self.data)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The same as data, of which the caller may change what it likes."""
+        return self.file.model_dump(exclude_unset=True, exclude_none=True)
+
+
+def canonical_text(data: Mapping[str, Any]) -> str:
+    """Data as YAML, whose long lines stay in one piece. Pure."""
+    return str(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=10_000))
+
+
+def read_job_file(path: str) -> Experiment:
+    """Reads a job file.
+
+    Raises:
+        UsageError: it cannot be read, or something is wrong with it; each line names file, line,
+            column and key.
+    """
+    try:
+        text = FilePath(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the job file {path}: {error}") from None
+    return parse_job_file(text, path)
+
+
+def parse_job_file(text: str, path: str) -> Experiment:
+    """Checks the text of a job file; see :func:`read_job_file`."""
+    document = load(text, is_raw)
+    problems = document.problems
+    if document.data is None and not problems:
+        problems = [Problem(1, 1, "", "the file is empty: 'horovodrun experiment init' writes one")]
+    if problems and document.data is None:
+        raise _error(problems, path)
+    problems = problems + canonical(document)
+    try:
+        file = JobFile.model_validate(document.data)
+    except ValidationError as error:
+        raise _error([*problems, *_complaints(error, document)], path) from None
+    found = _Meaning(document, file)
+    if problems or found.problems:
+        raise _error([*problems, *found.problems], path)
+    warnings = tuple(_line(each, path) for each in sorted(found.warnings))
+    return Experiment(path, file, *found.shape, tuple(found.runs), warnings)
+
+
+def _error(problems: Sequence[Problem], path: str) -> UsageError:
+    return UsageError("\n".join(_line(each, path) for each in sorted(set(problems))))
+
+
+def _line(problem: Problem, path: str) -> str:
+    where = f"{path}:{problem.line}:{problem.column}"
+    return (
+        f"{where}: {problem.path}: {problem.text}" if problem.path else f"{where}: {problem.text}"
+    )
+
+
+# -- what the schema finds
+
+
+def _complaints(error: ValidationError, document: Document) -> Iterator[Problem]:
+    found = {
+        _path_of(each["loc"], document, is_missing=each["type"] == "missing"): each
+        for each in error.errors()
+    }
+    misspelled = {
+        (*path[:-1], *_meant(path))
+        for path, each in found.items()
+        if each["type"] == "extra_forbidden"
+    }
+    for path, each in found.items():
+        if each["type"] != "missing" or path not in misspelled:
+            yield document.problem(path, _text_of(each, path))
+
+
+def _path_of(loc: Path, document: Document, *, is_missing: bool) -> Path:
+    """Where something stands; pydantic names the kind of a value in between."""
+    path: Path = ()
+    for index, part in enumerate(loc):
+        is_last_of_missing = is_missing and index == len(loc) - 1
+        if (*path, part) in document.positions or is_last_of_missing:
+            path = (*path, part)
+    return path
+
+
+def _text_of(error: Any, path: Path) -> str:
+    kind, given = error["type"], error.get("input")
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        near, names = _meant(path), _names_at(path[:-1])
+        hint = f'did you mean "{near[0]}"?' if near else f"here may be {', '.join(names)}"
+        return f"unknown key; {hint}"
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    text = str(error["msg"]).replace("Input should", "must").replace("should", "must")
+    if kind == "too_short":
+        text = "must not be empty"
+    elif kind == "model_type" or kind == "dict_type":
+        text = "must have keys of its own"
+    return text if isinstance(given, dict | list) else f"{text}, not {given!r}"
+
+
+def _meant(path: Path) -> list[str]:
+    """The key of the schema that is nearest to an unknown one, if any is near."""
+    return difflib.get_close_matches(str(path[-1]), _names_at(path[:-1]), 1)
+
+
+def _names_at(path: Path) -> list[str]:
+    """The keys that the schema has at a path."""
+    model: type[BaseModel] | None = JobFile
+    for part in path:
+        if model is not None and part in model.model_fields:
+            model = next(_models_in(model.model_fields[str(part)].annotation), None)
+    return sorted(model.model_fields) if model is not None else []
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in typing.get_args(annotation):
+        yield from _models_in(each)
+
+
+# -- what no schema can say
+
+
+class _Meaning:
+    """What a file means that has the right form.
+
+    Attributes:
+        problems, warnings: what is wrong, and what is doubtful.
+        shape: how many workers, and processes of each.
+        runs: all combinations of the parameters.
+    """
+
+    def __init__(self, document: Document, file: JobFile) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self.runs: list[Run] = []
+        self._document = document
+        self._train = file.train
+        self.shape = self._shape()
+        self._check_memory()
+        self._check_version()
+        self._check_lines()
+        self._combine()
+
+    def _shape(self) -> tuple[int, int]:
+        tensorflow = self._train.tensorflow
+        horovod = self._train.horovod or (tensorflow.horovod if tensorflow else None)
+        workers = (horovod or Horovod(workers=Workers(count=1, processes=None))).workers
+        # Without a GPU one process, never none.
+        return workers.count, workers.processes or max(1, self._train.resources.gpus)
+
+    def _check_memory(self) -> None:
+        memory = self._train.resources.mem
+        if isinstance(memory, int):
+            unit = "G" if memory < LEAST_MEBIBYTES else "Mi"
+            text = (
+                f"{memory} is taken as {memory}{unit}: RiseML's documents mean either; write a unit"
+            )
+            self._warn(("train", "resources", "mem"), text)
+
+    def _check_version(self) -> None:
+        tensorflow = self._train.tensorflow
+        if tensorflow is not None and tensorflow.version is not None:
+            old = tensorflow.version.startswith(_HISTORICAL)
+            what = "no Python of today has it" if old else "nothing is installed for it"
+            text = f"TensorFlow {tensorflow.version}: {what}; the installed TensorFlow runs instead"
+            self._warn(("train", "tensorflow", "version"), text)
+        if tensorflow is not None and tensorflow.tensorboard:
+            text = "TensorBoard is not started: run 'tensorboard --logdir output'"
+            self._warn(("train", "tensorflow", "tensorboard"), text)
+        for key in ("image", "install"):
+            if getattr(self._train, key):
+                text = "is not used: the command runs in the environment of horovodrun"
+                self._warn(("train", key), text)
+        if self._train.concurrency > 1:
+            self._warn(("train", "concurrency"), "runs are executed one after the other")
+
+    def _check_lines(self) -> None:
+        known, used = set(self._train.parameters), set()
+        for index, line in enumerate(self._train.run):
+            path: Path = ("train", "run", index)
+            names = set(placeholders(line))
+            used |= names
+            for name in sorted(names - known):
+                has = f"parameters has {', '.join(sorted(known))}" if known else "there are none"
+                self._complain(path, f"run uses {{{{{name}}}}}, but {has}")
+            if _LOST.match(line):
+                text = f"{line!r} has no effect on the lines after it: each has a shell of its own"
+                self._warn(path, text)
+            if _INSTALLER.search(line) and self.shape[0] * self.shape[1] > 1:
+                self._warn(path, "every process runs this, also several on one host at once")
+            used |= {name for name in known if variable_of(name) in line}
+        for name in sorted(known - used):
+            text = f"no line uses it; programs find it as the variable {variable_of(name)}"
+            self._warn(("train", "parameters", name), text)
+
+    def _combine(self) -> None:
+        values: dict[str, list[str]] = {}
+        variables: dict[str, str] = dict.fromkeys(_OWN_VARIABLES, "horovodrun")
+        for name, given in self._train.parameters.items():
+            path: Path = ("train", "parameters", name)
+            other = variables.setdefault(variable_of(name), name)
+            if other != name:
+                self._complain(path, f"its variable {variable_of(name)} is that of {other}")
+            try:
+                values[name] = range_values(given.range) if isinstance(given, RangeOf) else given
+            except ValueError as error:
+                self._complain((*path, "range"), str(error))
+        if not self.problems:
+            try:
+                self.runs = runs_of(values, self._train.run)
+            except ValueError as error:
+                self._complain(("train", "parameters"), str(error))
+
+    def _complain(self, path: Path, text: str) -> None:
+        self.problems.append(self._document.problem(path, text))
+
+    def _warn(self, path: Path, text: str) -> None:
+        self.warnings.append(self._document.problem(path, text))

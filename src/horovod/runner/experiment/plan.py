@@ -1,0 +1,76 @@
+"""What ``horovodrun experiment plan`` prints: what would run where."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from horovod.runner.experiment.grid import Run
+    from horovod.runner.experiment.job_file import Experiment
+    from horovod.runner.placing.hosts import Host, Slot
+
+
+def plan_text(experiment: Experiment, slots: Sequence[Slot]) -> str:
+    """The file in its canonical spelling, the ranks of each host, the lines of each run."""
+    shape = f"{_count(experiment.workers, 'worker')} x {_count(experiment.processes, 'process')}"
+    return "\n".join(
+        [
+            f"# {experiment.path}, in canonical spelling",
+            experiment.canonical,
+            f"{shape} = {_count(experiment.size, 'rank')}",
+            *_hosts(slots),
+            "",
+            *_runs(experiment.runs),
+        ]
+    )
+
+
+def check_gpus(experiment: Experiment, hosts: Sequence[Host]) -> None:
+    """Refuses to start all workers of a large experiment on a machine that nobody named.
+
+    Raises:
+        UsageError: they need more GPUs than this machine has, and no host was named.
+    """
+    need = experiment.workers * experiment.file.train.resources.gpus
+    if need == 0 or len(hosts) > 1 or hosts[0].slots is not None:
+        return
+    have = sum(device.name[6:].isdecimal() for device in Path("/dev").glob("nvidia*"))
+    if have < need:
+        raise UsageError(
+            f"{experiment.path} asks for {_count(experiment.workers, 'worker')} with "
+            f"{_count(experiment.file.train.resources.gpus, 'GPU')} each, but this machine has "
+            f"{have or 'none'}: name hosts, such as -H host1:4,host2:4, or write gpus: 0"
+        )
+
+
+def _count(number: int, word: str) -> str:
+    plural = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"
+
+
+def _hosts(slots: Sequence[Slot]) -> Iterator[str]:
+    for name, group in groupby(slots, key=lambda slot: slot.hostname):
+        ranks = [slot.rank for slot in group]
+        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        yield f"  {which} on {name}"
+
+
+def _runs(runs: Sequence[Run]) -> Iterator[str]:
+    if len(runs) > 1:
+        yield f"{len(runs)} runs, one after the other"
+    for number, run in enumerate(runs, 1):
+        if run.parameters:
+            yield f"run {number}: {described(run)}"
+        for index, line in enumerate(run.lines, 1):
+            yield f"  line {index}: {line}"
+
+
+def described(run: Run) -> str:
+    """The parameters of a run, in one line."""
+    return ", ".join(f"{name}={value}" for name, value in run.parameters.items())

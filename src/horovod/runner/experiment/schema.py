@@ -1,0 +1,156 @@
+"""What may stand in a job file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+Parameter = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
+
+_MEMORY = re.compile(r"(\d+)([GM]i?)B?")
+_UNITS = {"Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6}
+# As RiseML's documents use the number: 4 is GB, 4096 MiB.
+LEAST_MEBIBYTES = 256
+
+
+class _Strict(BaseModel):
+    """Nothing is guessed, nothing is ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Workers(_Strict):
+    """How many workers there are, and how many processes each of them has."""
+
+    count: int = Field(ge=1, le=1_000_000)
+    processes: int | None = Field(None, ge=1, le=10_000)
+
+
+class Horovod(_Strict):
+    """Horovod trains on several workers."""
+
+    workers: Workers
+
+
+class TensorFlow(_Strict):
+    """RiseML's section for TensorFlow."""
+
+    version: str | None = None
+    tensorboard: bool = False
+    horovod: Horovod | None = None
+
+
+def _checked_memory(value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("must be an amount of memory: write 4Gi or 4096Mi")
+    memory_bytes(value)
+    return value
+
+
+Memory = Annotated[
+    int | str,
+    BeforeValidator(_checked_memory),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["4Gi", "4096Mi"]}),
+]
+
+
+class Resources(_Strict):
+    """What each worker needs."""
+
+    gpus: int = Field(0, ge=0, le=10_000)
+    cpus: float | None = Field(None, gt=0, strict=False)
+    mem: Memory | None = None
+
+
+class Image(_Strict):
+    """A container image, and what is installed into it."""
+
+    name: str
+    install: list[str] = []
+
+
+class Range(_Strict):
+    """Values from a least to a greatest one."""
+
+    min: str
+    max: str
+    step: str
+
+
+class RangeOf(_Strict):
+    """A parameter whose values are a range."""
+
+    range: Range
+
+
+def _is_mapping(value: Any) -> str:
+    return "mapping" if isinstance(value, dict | BaseModel) else "plain"
+
+
+Values = Annotated[
+    Annotated[list[str], Field(min_length=1), Tag("plain")] | Annotated[RangeOf, Tag("mapping")],
+    Discriminator(_is_mapping),
+]
+AnyImage = Annotated[
+    Annotated[str, Tag("plain")] | Annotated[Image, Tag("mapping")], Discriminator(_is_mapping)
+]
+
+
+class Train(_Strict):
+    """What to run, and on what."""
+
+    framework: Literal["tensorflow"] | None = None
+    tensorflow: TensorFlow | None = None
+    horovod: Horovod | None = None
+    image: AnyImage | None = None
+    install: list[str] = []
+    resources: Resources = Resources.model_validate({})
+    run: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    parameters: dict[Parameter, Values] = {}
+    concurrency: int = Field(1, ge=1)
+
+    @model_validator(mode="after")
+    def _one_section(self) -> Train:
+        if self.horovod and self.tensorflow and self.tensorflow.horovod:
+            raise ValueError("horovod stands here and under tensorflow: keep one of them")
+        return self
+
+
+class JobFile(_Strict):
+    """A whole file."""
+
+    version: Literal["1"] = "1"
+    project: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
+    train: Train
+
+
+def memory_bytes(value: int | str) -> int:
+    """What ``mem`` asks for. Pure.
+
+    Raises:
+        ValueError: it is no amount of memory.
+    """
+    if isinstance(value, int):
+        if value < 1:
+            raise ValueError("must be above 0")
+        return value * (_UNITS["G"] if value < LEAST_MEBIBYTES else _UNITS["Mi"])
+    found = _MEMORY.fullmatch(value)
+    if found is None:
+        raise ValueError(f"{value!r} is no amount of memory: write 4Gi or 4096Mi")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of job files, in their canonical spelling, for editors."""
+    return JobFile.model_json_schema()

@@ -1,0 +1,137 @@
+"""YAML as plain data, with the place of everything in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Path = tuple[str | int, ...]
+MOST_LEVELS = 30
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """Something in a file that is wrong, or doubtful.
+
+    Attributes:
+        line, column: where, from 1.
+        path: of the key, such as ``train.resources.gpus``.
+        text: what is wrong, and what to do.
+    """
+
+    line: int
+    column: int
+    path: str
+    text: str
+
+
+@dataclass
+class Document:
+    """The contents of a file.
+
+    Attributes:
+        data: dictionaries, lists and scalars; None for an empty file.
+        positions: line and column of each value, and of each key at the path that ends with it.
+        problems: what is wrong with the YAML itself.
+    """
+
+    data: Any = None
+    positions: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def problem(self, path: Path, text: str) -> Problem:
+        """One that concerns what stands at a path, or the nearest thing around it."""
+        known = path
+        while known and known not in self.positions:
+            known = known[:-1]
+        line, column = self.positions.get(known, (1, 1))
+        return Problem(line, column, dotted(path), text)
+
+
+def dotted(path: Path) -> str:
+    """``("train", "run", 0)`` as ``train.run[0]``. Pure."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def load(text: str, is_raw: Callable[[Path], bool]) -> Document:
+    """Reads YAML. Pure.
+
+    Args:
+        text: of the file.
+        is_raw: whether a scalar at a path is taken as it is written, so that 1.10 stays 1.10.
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        what = ", ".join(filter(None, [error.context, error.problem]))
+        return Document(problems=[Problem(line, column, "", f"this is not YAML: {what}")])
+    except yaml.YAMLError as error:  # a character that no YAML has
+        return Document(problems=[Problem(1, 1, "", f"this is not YAML: {error}")])
+    document = Document()
+    if node is not None:
+        document.data = _Reader(document, is_raw).value_of(node, ())
+    return document
+
+
+class _Reader:
+    """Turns nodes into data, and notes where they stand."""
+
+    def __init__(self, document: Document, is_raw: Callable[[Path], bool]) -> None:
+        self._document = document
+        self._is_raw = is_raw
+        self._scalars = yaml.SafeLoader("")
+
+    def value_of(self, node: yaml.Node, path: Path) -> Any:
+        """The value of a node; what cannot be read is a problem, and None."""
+        mark = node.start_mark
+        self._document.positions.setdefault(path, (mark.line + 1, mark.column + 1))
+        if len(path) > MOST_LEVELS:
+            self._complain(path, f"there are more than {MOST_LEVELS} levels")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value_of(each, (*path, index)) for index, each in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            mark = key_node.start_mark
+            if not isinstance(key_node, yaml.ScalarNode):
+                place = mark.line + 1, mark.column + 1, dotted(path)
+                self._document.problems.append(Problem(*place, "a key must be a word"))
+                continue
+            key = (*path, key_node.value)
+            if key_node.value in found:
+                first = self._document.positions[key][0]
+                place = mark.line + 1, mark.column + 1, dotted(key)
+                text = f"this key stands here for the second time; the first is in line {first}"
+                self._document.problems.append(Problem(*place, text))
+                continue
+            self._document.positions[key] = mark.line + 1, mark.column + 1
+            found[key_node.value] = self.value_of(value_node, key)
+        return found
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        if self._is_raw(path) and node.tag != "tag:yaml.org,2002:null":
+            return node.value
+        try:
+            return self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError) as error:
+            reason = getattr(error, "problem", None) or str(error)
+            self._complain(path, f"{node.value!r} cannot be read: {reason}")
+            return None
+
+    def _complain(self, path: Path, text: str) -> None:
+        self._document.problems.append(self._document.problem(path, text))

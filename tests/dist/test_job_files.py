@@ -1,0 +1,171 @@
+"""`horovodrun -f`: each process runs each line, and all wait for each other before the next."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cluster import Cluster
+from launcher import assert_all_gone, horovodrun, launched
+from ssh_hosts import SshHosts, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+WHY_NO_HOSTS = why_not()
+PYTHON = shlex.quote(sys.executable)
+SUM = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('summing_rank.py')))}"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def job_file(*lines: str, workers: str = "2", **train: Any) -> str:
+    """Writes a job file; JSON is YAML."""
+    data = {"horovod": {"workers": json.loads(workers)}, "run": list(lines), **train}
+    Path("job.yml").write_text(json.dumps({"project": "p", "train": data}))
+    return "job.yml"
+
+
+def events(run: str = "1") -> list[dict[str, Any]]:
+    lines = Path(f"output/p/{run}/events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def log(line: int, rank: int, run: str = "1", stream: str = "stdout") -> str:
+    return Path(f"output/p/{run}/logs/line-{line:02}/rank.{rank}/{stream}").read_text()
+
+
+def test_all_wait_for_each_other_and_lines_that_train_follow_one_another() -> None:
+    stamp = "date +%s.%N; sleep 0.$HOROVOD_RANK; date +%s.%N"
+    where = 'echo "$HOROVOD_RANK $HOROVOD_SIZE $EXPERIMENT_ID ${OUTPUT_DIR##*/output/} $LR_DECAY"'
+    path = job_file(
+        stamp,
+        stamp,
+        f"{where}; {SUM}",
+        SUM,
+        workers='{"count": 2, "processes": 2}',
+        parameters={"lr-decay": [0.5]},
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    times = [[log(line, rank).split() for rank in range(4)] for line in (1, 2)]
+    assert max(float(end) for _, end in times[0]) <= min(float(begin) for begin, _ in times[1])
+    for rank in range(4):
+        assert log(3, rank).splitlines() == [f"{rank} 4 1 p/1 0.5", "sum 10.0"]
+        assert log(4, rank) == "sum 10.0\n"
+    assert [each["event"] for each in events()] == [
+        "run-started",
+        *["line-started", "line-ended"] * 4,
+        "run-ended",
+    ]
+    assert events()[-1]["state"] == "finished"
+
+
+def test_the_first_failure_stops_everything() -> None:
+    line = "test $HOROVOD_RANK = 2 || exec sleep 100; echo enough >&2; exit 7"
+    with launched("-f", job_file("true", line, "touch third", workers="3")) as job:
+        assert job.wait(30) == 7
+        assert job.elapsed_s < 12
+    assert "horovodrun: rank 2 on localhost exited with code 7" in job.lines["stderr"]
+    assert f"horovodrun: run 1: line 2 of 3 failed: {line}" in job.lines["stderr"]
+    assert not Path("third").exists()
+    ended = events()[-2]
+    assert (ended["line"], ended["exit_code"], ended["rank"]) == (2, 7, 2)
+    assert log(2, 2, stream="stderr") == "enough\n"
+
+
+def test_ctrl_c_ends_the_line_and_starts_none_of_the_others() -> None:
+    path = job_file("echo asleep; exec sleep 100", "touch second", parameters={"n": [1, 2]})
+    with launched("-f", path) as job:
+        job.wait_lines("stdout", "asleep", 2)
+        family = job.descendants()
+        job.process.send_signal(signal.SIGINT)
+        assert job.wait(30) == 128 + signal.SIGINT
+        assert_all_gone(family, 10)
+    assert events("1/1")[-1]["state"] == "killed"
+    assert not Path("output/p/1/2").exists()
+    assert not Path("second").exists()
+
+
+def test_a_run_that_fails_does_not_stop_the_others() -> None:
+    path = job_file(
+        "test {{n}} != 1", "echo $N", parameters={"n": {"range": dict(min=0, max=2, step=1)}}
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 1
+    said = "\n".join(job.lines["stderr"])
+    assert re.findall(r"(\d)  +(finished|failed) .*n=(\d)", said) == [
+        ("1", "finished", "0"),
+        ("2", "failed", "1"),
+        ("3", "finished", "2"),
+    ]
+    assert [log(2, 0, f"1/{run}") for run in (1, 3)] == ["0\n", "2\n"]
+    again = horovodrun("-f", job_file("true"))
+    assert again.process.returncode == 0
+    assert events("2")[-1]["state"] == "finished"
+
+
+def test_what_is_wrong_is_said_before_anything_starts() -> None:
+    path = job_file("touch started", resources={"gpu": 1})
+    for words in (["-f", path], ["experiment", "validate", "-f", path]):
+        job = horovodrun(*words)
+        assert job.process.returncode == 2
+        assert 'train.resources.gpu: unknown key; did you mean "gpus"?' in job.stderr
+    job = horovodrun("-f", job_file("true"), "-np", "2")
+    assert "-np does not go together with -f" in job.stderr
+    job = horovodrun("-f", job_file("true", resources={"gpus": 1000}))
+    assert "asks for 2 workers with 1000 GPUs each, but this machine has" in job.stderr
+    job = horovodrun("-f", job_file("true"), "-H", "localhost:1")
+    assert job.process.returncode == 2
+    Path("output").write_text("")
+    job = horovodrun("-f", job_file("touch started"))
+    assert "cannot write the output of the experiment" in job.stderr
+    assert not Path("started").exists()
+
+
+def test_a_file_that_was_written_is_right_and_its_plan_is_told() -> None:
+    assert horovodrun("experiment", "init").process.returncode == 0
+    assert horovodrun("experiment", "init").process.returncode == 2
+    job = horovodrun("experiment", "validate")
+    assert job.process.returncode == 0, job.stderr
+    assert (
+        job.lines["stdout"]
+        == Path("riseml.yml")
+        .read_text()
+        .replace("workers: 2", "workers:\n        count: 2")
+        .replace("cpus: 1", "cpus: 1.0")
+        .splitlines()
+    )
+    job = horovodrun("experiment", "plan", "-H", "a:1,b:1")
+    told = "\n".join(job.lines["stdout"])
+    assert "2 workers x 1 process = 2 ranks\n  rank 0 on a\n  rank 1 on b\n" in told
+    assert "line 1: python train.py" in told
+    assert not Path("output").exists()
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    with Cluster(2) as cluster, SshHosts(cluster, tmp_path_factory.mktemp("ssh")) as ssh_hosts:
+        yield ssh_hosts
+
+
+@pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
+def test_the_example_trains_on_two_hosts(hosts: SshHosts) -> None:
+    Path("examples").symlink_to(ROOT / "examples")
+    # Whoever logs in there finds no environment.
+    text = Path("examples/jobs/digits.yml").read_text().replace("python ", f"{PYTHON} ")
+    Path("digits.yml").write_text(text)
+    job = hosts.horovodrun("-f", "digits.yml", "-H", "host0:1,host1:1", HOROVOD_START_TIMEOUT="90")
+    assert job.process.returncode == 0, job.stderr
+    assert any("on 2 rank(s)" in line for line in job.lines["stdout"])
+    assert Path("output/digits/1/digits.pt").exists()

@@ -1,0 +1,55 @@
+"""The combinations of parameters, in the order of RiseML's documents."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod.runner.experiment.grid import placeholders, range_values, runs_of, variable_of
+from horovod.runner.experiment.schema import Range
+
+
+def values(low: str, high: str, step: str) -> list[str]:
+    return range_values(Range(min=low, max=high, step=step))
+
+
+def test_names_are_sorted_and_the_last_varies_fastest() -> None:
+    runs = runs_of({"lr": ["0.1", "0.2"], "epochs": ["5", "9"]}, ["x {{ lr }} {{epochs}}"])
+    assert [run.lines[0] for run in runs] == ["x 0.1 5", "x 0.2 5", "x 0.1 9", "x 0.2 9"]
+
+
+def test_a_file_without_parameters_is_one_run() -> None:
+    (run,) = runs_of({}, ["a", "b {{c}}"])
+    assert run.lines == ("a", "b {{c}}")
+
+
+def test_ranges_have_their_greatest_value_and_no_rounding() -> None:
+    assert values("0", "0.3", "0.1") == ["0.0", "0.1", "0.2", "0.3"]
+    assert values("1", "6", "2") == ["1", "3", "5"]
+    assert values("1e-3", "3e-3", "1e-3") == ["0.001", "0.002", "0.003"]
+    assert values("2", "2", "1") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (("a", "2", "1"), "must be numbers"),
+        (("0", "inf", "1"), "nothing leads"),
+        (("0", "1", "0"), "nothing leads"),
+        (("0", "1", "-1"), "nothing leads"),
+        (("0", "1", "1e-9"), "more than 10000 values"),
+    ],
+)
+def test_ranges_that_make_no_sense(given: tuple[str, str, str], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        values(*given)
+
+
+def test_too_many_runs() -> None:
+    many = [str(each) for each in range(101)]
+    with pytest.raises(ValueError, match="more than 10000 runs"):
+        runs_of({"a": many, "b": many}, ["x"])
+
+
+def test_placeholders_and_variables() -> None:
+    assert placeholders("a {{x}} {{ y-z }} {{}} {w}") == ["x", "y-z"]
+    assert variable_of("lr-decay") == "LR_DECAY"

@@ -1,0 +1,244 @@
+"""Job files: all spellings that RiseML's documents had, and everything that can be wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from horovod.errors import UsageError
+from horovod.runner.experiment.job_file import Experiment, parse_job_file, read_job_file
+from horovod.runner.experiment.schema import json_schema, memory_bytes
+from horovod.runner.experiment.training import Ended, table
+
+# The file of RiseML's documents, as it stands there.
+RISEML = """\
+project: example
+train:
+  framework: tensorflow
+  tensorflow:
+    version: 1.5.0
+    horovod:
+      workers: 32
+  resources:
+    gpus: 4
+    cpus: 12
+    mem: 4096
+  run:
+  - python train.py
+"""
+
+
+def parsed(text: str) -> Experiment:
+    return parse_job_file(text, "riseml.yml")
+
+
+def train(*lines: str) -> str:
+    """A file with some more lines below train."""
+    return "\n".join(["project: p", "train:", "  run: [python train.py]", *lines])
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        parsed(text)
+    return str(caught.value).splitlines()
+
+
+def test_the_file_of_riseml_runs_as_it_stands() -> None:
+    experiment = parsed(RISEML)
+    assert (experiment.workers, experiment.processes, experiment.size) == (32, 4, 128)
+    assert [run.lines for run in experiment.runs] == [("python train.py",)]
+    assert [each.split(": ")[0] for each in experiment.warnings] == [
+        "riseml.yml:5:5",
+        "riseml.yml:11:5",
+    ]
+    assert "TensorFlow 1.5.0" in experiment.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "shape"),
+    [
+        ("  tensorflow: {horovod: {workers: 32}}", (32, 1)),
+        ("  tensorflow: {horovod: {workers: {count: 32}}}", (32, 1)),
+        ("  tensorflow: {horovod: {workers: {count: 32, processes: 2}}}", (32, 2)),
+        ("  horovod: {workers: 32}", (32, 1)),
+        ("  distributed: {type: horovod, worker: 32}", (32, 1)),
+        ("  distributed: {type: horovod, workers: 32}", (32, 1)),
+        ("  distributed: {horovod: {workers: 32}}", (32, 1)),
+        ("  tensorflow: {distributed: {horovod: {workers: 32}}}", (32, 1)),
+        ("  tensorflow: {distributed: false}", (1, 1)),
+        ("  horovod: {workers: 2}\n  resources: {gpus: 4}", (2, 4)),
+        ("  horovod: {workers: {count: 2, processes: 1}}\n  resources: {gpus: 4}", (2, 1)),
+        ("  resources: {gpus: 0, cpus: 0.5, mem: 2}", (1, 1)),
+    ],
+)
+def test_every_spelling_of_workers(section: str, shape: tuple[int, int]) -> None:
+    experiment = parsed(train(section))
+    assert (experiment.workers, experiment.processes) == shape
+    again = parsed(experiment.canonical)
+    assert again.file == experiment.file
+    assert again.canonical == experiment.canonical
+
+
+def test_what_is_written_counts_and_not_what_yaml_makes_of_it() -> None:
+    experiment = parsed(
+        train("  tensorflow: {version: 1.10}", "  parameters: {lr: [1e-6, 0.10, on]}")
+    )
+    assert experiment.file.train.tensorflow is not None
+    assert experiment.file.train.tensorflow.version == "1.10"
+    assert [run.parameters["lr"] for run in experiment.runs] == ["1e-6", "0.10", "on"]
+
+
+def test_lines_may_be_folded_or_one_word() -> None:
+    text = "project: p\ntrain:\n  run: >-\n    python\n    train.py\n"
+    assert parsed(text).runs[0].lines == ("python train.py",)
+
+
+def test_keys_of_others_are_left_alone() -> None:
+    assert parsed("x-team: vision\n" + train("  x-note: {any: thing}")).size == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (4, 4 * 10**9),
+        (255, 255 * 10**9),
+        (256, 256 * 2**20),
+        (4096, 4096 * 2**20),
+        ("4Gi", 4 * 2**30),
+        ("512M", 512 * 10**6),
+    ],
+)
+def test_memory(value: int | str, number: int) -> None:
+    assert memory_bytes(value) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("", "1:1", "the file is empty"),
+        ("project: [p", "1:", "this is not YAML"),
+        ("- a", "1:1", "must have keys of its own"),
+        ("train: {run: [a]}", "1:1: project", "is missing"),
+        ("project: p", "1:1: train", "is missing"),
+        ("project: p\ntrain: {}", "2:1: train.run", "is missing"),
+        ("project: p\ntrain: {run: []}", "2:9: train.run", "must not be empty"),
+        ("project: 5\ntrain: {run: [a]}", "1:1: project", "not 5"),
+        ("project: a b\ntrain: {run: [a]}", "1:1: project", "pattern"),
+        ("version: 2\n" + train(), "1:1: version", "must be '1', not '2'"),
+        ("prroject: p\n" + train(), "1:1: prroject", 'did you mean "project"?'),
+        ("deploy: {}\n" + train(), "1:1: deploy", "alpha version"),
+        (train("  horvod: {workers: 2}"), "4:3: train.horvod", 'did you mean "horovod"?'),
+        (train("  horovod: {workers: 0}"), "4:13: train.horovod.workers", "greater than or equal"),
+        (train("  horovod: {workers: two}"), "4:13: train.horovod.workers", "keys of its own"),
+        (train("  horovod: {wwrkers: 2}"), "4:13: train.horovod.wwrkers", 'mean "workers"?'),
+        (
+            train("  horovod:", "    workers:", "      count: 2", "      processes: 0"),
+            "7:7: train.horovod.workers.processes",
+            "greater than or equal to 1",
+        ),
+        (
+            train("  horovod: {workers: 2}", "  tensorflow: {horovod: {workers: 2}}"),
+            "2:1: train",
+            "keep one of them",
+        ),
+        (
+            train("  tensorflow: {distributed: {ps: 1, worker: 2}}"),
+            "4:30: train.tensorflow.distributed.ps",
+            "parameter servers",
+        ),
+        (
+            train("  distributed: {type: mpi, workers: 2}"),
+            "4:17: train.distributed.type",
+            "use horovod",
+        ),
+        (train("  framework: pytorch"), "4:3: train.framework", "must be 'tensorflow'"),
+        (train("  tensorflow: {tensorboard: maybe}"), "4:16: train.tensorflow.tensorboard", "bool"),
+        (train("  resources: {gpus: -1}"), "4:15: train.resources.gpus", "not -1"),
+        (train("  resources: {gpus: 1.5}"), "4:15: train.resources.gpus", "integer"),
+        (train("  resources: {cpus: 0}"), "4:15: train.resources.cpus", "greater than 0"),
+        (train("  resources: {mem: 4 gigs}"), "4:15: train.resources.mem", "write 4Gi"),
+        (
+            train("  resources: {disk: 4}"),
+            "4:15: train.resources.disk",
+            "here may be cpus, gpus, mem",
+        ),
+        (train("  resources: {}", "  resources: {}"), "5:3: train.resources", "is in line 4"),
+        (train("  parameters: {lr: 0.1}"), "4:16: train.parameters.lr", "list"),
+        (train("  parameters: {lr: []}"), "4:16: train.parameters.lr", "must not be empty"),
+        (
+            train("  parameters: {n: {range: {min: 1, max: 3}}}"),
+            "4:20: train.parameters.n.range.step",
+            "is missing",
+        ),
+        (
+            train("  parameters: {n: {range: {min: 3, max: 1, step: 1}}}"),
+            "4:20: train.parameters.n.range",
+            "nothing leads from 3 to 1",
+        ),
+        (
+            train("  parameters: {a-b: [1], A_b: [1]}"),
+            "4:26: train.parameters.A_b",
+            "its variable A_B is that of a-b",
+        ),
+        (
+            "project: p\ntrain:\n  run:\n  - a\n  - b {{learning-rate}}\n  parameters: {lr: [1]}",
+            "5:5: train.run[1]",
+            "run uses {{learning-rate}}, but parameters has lr",
+        ),
+        (train("  concurrency: 0"), "4:3: train.concurrency", "greater than or equal to 1"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(text: str, where: str, what: str) -> None:
+    (problem,) = problems(text)
+    assert problem.startswith(f"riseml.yml:{where}")
+    assert what in problem
+
+
+def test_all_mistakes_are_named_at_once_in_the_order_of_the_file() -> None:
+    found = problems(
+        "project: 1\ntrain:\n  frmework: tensorflow\n  run: [a]\n  run: [b]\n"
+        "  resources:\n    gpus: many\n    mem: lots\ndeploy: {}\n"
+    )
+    assert [each.split(":")[1] for each in found] == ["1", "3", "5", "7", "8", "9"]
+
+
+def test_what_is_doubtful_is_said() -> None:
+    experiment = parsed(
+        "project: p\ntrain:\n  run:\n  - cd data\n  - pip install x\n  - python {{lr}} $DECAY\n"
+        "  horovod: {workers: 2}\n  parameters: {lr: [1], decay: [1], unused: [1]}\n"
+        "  image: some/image\n  concurrency: 2\n"
+    )
+    said = {each.split(":")[1]: each for each in experiment.warnings}
+    assert sorted(said) == ["10", "4", "5", "8", "9"]
+    assert "a shell of its own" in said["4"]
+    assert "every process runs this" in said["5"]
+    assert "UNUSED" in said["8"]
+    assert len(experiment.warnings) == 5
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"cannot read the job file /no/such\.yml"):
+        read_job_file("/no/such.yml")
+
+
+def test_deep_nesting_ends() -> None:
+    assert any("levels" in each for each in problems("a: " * 1 + "[" * 60 + "]" * 60))
+
+
+def test_the_schema_for_editors_takes_what_is_canonical() -> None:
+    schema = json_schema()
+    Draft202012Validator.check_schema(schema)
+    data = json.loads(json.dumps(parsed(RISEML).data))
+    Draft202012Validator(schema).validate(data)
+
+
+def test_the_table_of_runs() -> None:
+    runs = parsed(train("  parameters: {lr: [1, 2, 3]}")).runs
+    assert table(runs, [Ended("finished", 0, 12.34), Ended("failed", 1, 2.0)]) == [
+        "run  state     seconds  parameters",
+        "1    finished  12.3     lr=1",
+        "2    failed    2.0      lr=2",
+        "3    pending            lr=3",
+    ]
