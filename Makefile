@@ -31,7 +31,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet \
+.PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
         test-libraries test-ray test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
@@ -104,6 +104,13 @@ $(VENV)/mxnet.stamp: requirements/mxnet.txt $(VENV)/python.stamp
 	@$(VENV)/mxnet/bin/python -c 'import mxnet, sklearn.datasets' 2>/dev/null || true
 	@touch $@
 
+# JAX, with the NumPy that it wants.
+$(VENV)/jax.stamp: requirements/jax.txt $(VENV)/python.stamp
+	python -m venv --clear $(VENV)/jax
+	$(VENV)/jax/bin/$(PIP) --no-compile -r requirements/jax.txt
+	@$(VENV)/jax/bin/python -c 'import jax, optax, sklearn.datasets' 2>/dev/null || true
+	@touch $@
+
 # Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
 $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/bench.stamp
 	python -m venv --clear $(VENV)/libraries
@@ -126,7 +133,7 @@ $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
 # In the folder of the native tests, which then need not compile the libraries again.
-INTO_NATIVE = build-dir=build/native cmake.define.HVD_BUILD_TESTS=ON 'build.targets=_native;horovod_tensorflow;horovod_mxnet'
+INTO_NATIVE = build-dir=build/native cmake.define.HVD_BUILD_TESTS=ON 'build.targets=_native;horovod_tensorflow;horovod_mxnet;horovod_jax'
 $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
 	$(PIP) --no-build-isolation --no-deps --force-reinstall $(INTO_NATIVE:%=--config-settings %) .
 	@touch $@
@@ -138,7 +145,7 @@ test: ## the core of the tests: a quarter of an hour on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
-test-all: test-sanitizers test-jobs test-oldest test-mxnet test-libraries test-ray test ## all tests that need neither a GPU nor minutes of fuzzing
+test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-libraries test-ray test ## all tests that need neither a GPU nor minutes of fuzzing
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. Side by side they take hardly less time, and such tests fail. A few of these tests belong to the core.
@@ -147,7 +154,7 @@ CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/t
             tests/examples/test_latency.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
-BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/libraries tests/mxnet tests/ray tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/jax tests/libraries tests/mxnet tests/ray tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 # Whoever names some tests waits for PyTorch and pytest only; tests of what is not installed are left out, and pytest says so.
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
@@ -166,6 +173,9 @@ test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## t
 
 test-mxnet: $(VENV)/mxnet.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, training and examples on MXNet 1.9.1
 	python -m pytest tests/mxnet $(PYTEST)
+
+test-jax: $(VENV)/jax.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, derivatives and training on JAX
+	python -m pytest tests/jax $(PYTEST)
 
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
@@ -209,7 +219,7 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) libraries ray installed) build/fakes/libfake_nccl.so  # every environment
+setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) jax libraries ray installed) build/fakes/libfake_nccl.so  # every environment
 
 # Files are compiled in bundles, which takes half the time.
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON

@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "horovod"
 EXEMPT = {
     "tensorflow": {"tensorflow", "keras", "_keras"},
     "torch": {"torch"},
+    "jax": {"jax"},
     "mxnet": {"mxnet"},
     "files-and-tables": {"runner", "__main__"},
 }

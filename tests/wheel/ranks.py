@@ -24,10 +24,10 @@ def submit_for_ever(name: str) -> None:
         going.release()
 
 
-FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "numpy")
+FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "jax", "numpy")
 for module in pkgutil.walk_packages(horovod.__path__, "horovod.", onerror=lambda _: None):
     try:
-        if not module.name.endswith(("__main__", "libhorovod_tensorflow", "libhorovod_mxnet")):
+        if not module.name.split(".")[-1].startswith(("__main__", "libhorovod_")):
             importlib.import_module(module.name)
     except ImportError as error:
         if error.name not in FRAMEWORKS:

@@ -84,6 +84,8 @@ class Run : public std::enable_shared_from_this<Run> {
 
   [[nodiscard]] const Call& call() const { return call_; }
   [[nodiscard]] const HvdInterface& interface() const { return *interface_; }
+  // Known when the inputs are to be held.
+  [[nodiscard]] const Members& members() const { return members_; }
   // For messages.
   [[nodiscard]] std::string who() const;
 

@@ -1,0 +1,57 @@
+"""Horovod for JAX, on CPUs: collectives outside and inside of jit, and optimizers of optax.
+
+Example:
+    >>> import horovod.jax as hvd
+    >>> hvd.init()
+    >>> params = hvd.broadcast_parameters(params)
+    >>> tx = hvd.DistributedOptimizer(optax.sgd(0.1))
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from horovod import __version__
+from horovod.absent import no_attribute
+from horovod.errors import HorovodInternalError, ReplicasDivergedError
+from horovod.jax import requirement
+
+requirement.checked_jax()
+
+# Whatever imports JAX comes behind that.
+from horovod.jax import derivatives, ops  # noqa: E402, F401
+from horovod.jax.compression import Compression  # noqa: E402
+from horovod.jax.gradients import grad, reduce_gradients, value_and_grad  # noqa: E402
+from horovod.jax.objects import allgather_object, broadcast_object  # noqa: E402
+from horovod.jax.ops import *  # noqa: E402, F403
+from horovod.jax.optimizer import DistributedOptimizer, DistributedState  # noqa: E402
+from horovod.jax.state import broadcast_optimizer_state, broadcast_parameters  # noqa: E402
+from horovod.jax.sync_check import check_in_sync  # noqa: E402
+from horovod.train import interface  # noqa: E402
+from horovod.train.interface import *  # noqa: E402, F403
+from horovod.train.library_interface import Max, Min, Product  # noqa: E402
+
+__all__ = [
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedState",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "Product",
+    "ReplicasDivergedError",
+    "__version__",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "check_in_sync",
+    "grad",
+    "reduce_gradients",
+    "value_and_grad",
+]
+__all__ += interface.__all__
+__all__ += ops.__all__
+
+if not TYPE_CHECKING:  # which would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name)

@@ -1,0 +1,201 @@
+"""Gradients that are averaged over the ranks: alone, and by functions that compute them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from horovod.errors import UsageError
+from horovod.group import ReduceOp
+from horovod.jax.compression import Compression
+from horovod.jax.ops import allreduce
+from horovod.train.gradients import split_list
+from horovod.train.numbering import NameNumbers
+from horovod.train.optimizer_options import checked_reduction, reduces
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import Average
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_numbers = NameNumbers()
+
+
+def reduce_gradients(
+    grads: Any,
+    *,
+    op: int = Average,
+    compression: Any = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    groups: Any = None,
+    weight: Any = None,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+) -> Any:
+    """Reduces a tree of gradients over the ranks, inside or outside of jit.
+
+    Leaves that are no floating-point arrays are not sent. With one rank, and on ranks outside of
+    the process set, the gradients come back as they are, without communication.
+
+    Args:
+        grads: the same tree, shapes and dtypes on all ranks.
+        op: Average, Sum or Adasum.
+        compression: of what is sent.
+        gradient_predivide_factor: an average divides by it before the sum, and by the rest after.
+        groups: None for one operation; a number of operations; or a tree of labels, a prefix of
+            ``grads``: equal labels go together. Several run from the last leaf to the first.
+        weight: of this rank in the average, for example its number of samples.
+        process_set: the ranks that take part.
+        name: what the ranks agree on; None for file and line of the caller.
+
+    Raises:
+        UsageError: the arguments are wrong.
+        HorovodInternalError, or JaxRuntimeError in a jitted program: the job failed.
+    """
+    reduction = checked_reduction(op, gradient_predivide_factor)
+    leaves, structure = jax.tree.flatten(grads)
+    parts = _parts(leaves, structure, groups)
+    if not reduces(group_of(process_set)):
+        return grads
+    for number, part in enumerate(parts):
+        own = name if name is None or len(parts) == 1 else f"{name}.{number}"
+        sent = [compression.compress(leaves[i]) for i in part]
+        got = allreduce(
+            [array for array, _ in sent], op=reduction, name=own, weight=weight,
+            prescale_factor=1.0 / gradient_predivide_factor,
+            postscale_factor=gradient_predivide_factor, process_set=process_set,
+        )  # fmt: skip
+        for i, array, (_, ctx) in zip(part, got, sent, strict=True):
+            leaves[i] = compression.decompress(array, ctx)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: Any = 0,
+    has_aux: bool = False,
+    *,
+    reduce_value: bool = False,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """As :func:`jax.value_and_grad`, with gradients of all ranks.
+
+    Args:
+        fun: of this rank's part of the batch; gives a scalar, and with ``has_aux`` more.
+        argnums, has_aux: as in :func:`jax.value_and_grad`.
+        reduce_value: whether the value becomes the average of the ranks, in the same operation.
+        process_set: the ranks that take part.
+        name: what the ranks agree on; None numbers the functions in the order in which they are
+            made.
+        options: of :func:`reduce_gradients`; and ``weight`` may be a function of the arguments.
+
+    Raises:
+        NotInitializedError: ``hvd.init()`` was not called.
+
+    Example:
+        >>> step = jax.jit(hvd.value_and_grad(loss, reduce_value=True))
+        >>> value, grads = step(params, batch)
+    """
+    own = name or own_name("value_and_grad", process_set)
+    op = checked_reduction(options.get("op", Average), options.get("gradient_predivide_factor", 1))
+    if reduce_value and op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise UsageError("reduce_value needs op=Average or Sum")
+    local = jax.value_and_grad(fun, argnums, has_aux)
+
+    @functools.wraps(fun)
+    def of_all_ranks(*args: Any, **kwargs: Any) -> Any:
+        value, grads = local(*args, **kwargs)
+        chosen = dict(options)
+        if callable(chosen.get("weight")):
+            chosen["weight"] = chosen["weight"](*args, **kwargs)
+        if not reduce_value:
+            return value, reduce_gradients(grads, process_set=process_set, name=own, **chosen)
+        scalar = value[0] if has_aux else value
+        group = group_of(process_set)
+        share = scalar / group.size if op is ReduceOp.SUM and reduces(group) else scalar
+        scalar, grads = _reduce_both(share, grads, chosen, process_set, own)
+        return ((scalar, value[1]) if has_aux else scalar), grads
+
+    return of_all_ranks
+
+
+def grad(
+    fun: Callable[..., Any], argnums: Any = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """As :func:`jax.grad`, with gradients of all ranks; options as in :func:`value_and_grad`."""
+    both = value_and_grad(fun, argnums, has_aux, **options)
+
+    @functools.wraps(fun)
+    def of_all_ranks(*args: Any, **kwargs: Any) -> Any:
+        value, grads = both(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return of_all_ranks
+
+
+def own_name(kind: str, process_set: ProcessSet) -> str:
+    """A name for what a script makes without one; the ranks make them in the same order."""
+    return f"{kind}.{_numbers.number_for([kind], group_of(process_set))}"
+
+
+class _OfGradients:
+    """A compression that leaves the value alone, which is the one scalar that is marked."""
+
+    def __init__(self, compression: Any, value: Any) -> None:
+        self._compression = compression
+        self._value = value
+
+    def compress(self, tensor: Any) -> tuple[Any, Any]:
+        if tensor is self._value:
+            return tensor, self
+        return self._compression.compress(tensor)  # type: ignore[no-any-return]
+
+    def decompress(self, tensor: Any, ctx: Any) -> Any:
+        return tensor if ctx is self else self._compression.decompress(tensor, ctx)
+
+
+def _reduce_both(
+    value: Any, grads: Any, options: dict[str, Any], process_set: ProcessSet, name: str
+) -> tuple[Any, Any]:
+    compression = _OfGradients(options.get("compression", Compression.none), value)
+    groups = options.get("groups")
+    if groups is not None and not isinstance(groups, int):
+        groups = ("the value", groups)
+    chosen = {**options, "compression": compression, "groups": groups}
+    result: tuple[Any, Any] = reduce_gradients(
+        (value, grads), process_set=process_set, name=name, **chosen
+    )
+    return result
+
+
+def _parts(leaves: list[Any], structure: Any, groups: Any) -> list[list[int]]:
+    """The places of the leaves of each operation, which run in this order."""
+    moved = [
+        i
+        for i, leaf in enumerate(leaves)
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    if groups is None:
+        return [moved] if moved else []
+    if isinstance(groups, int):
+        if groups < 1:
+            raise UsageError(f"groups={groups} must be at least 1, None, or a tree of labels")
+        return [part for part in split_list(moved[::-1], groups) if part]
+    places = jax.tree.unflatten(structure, range(len(leaves)))
+    labels: dict[int, Any] = {}
+    try:
+        jax.tree.map(
+            lambda label, below: labels.update(dict.fromkeys(jax.tree.leaves(below), label)),
+            groups, places,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UsageError(f"groups is no prefix of the tree of gradients: {error}") from error
+    by_label: dict[Any, list[int]] = {}
+    for i in moved[::-1]:
+        by_label.setdefault(labels[i], []).append(i)
+    return list(by_label.values())

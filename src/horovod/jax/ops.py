@@ -1,0 +1,363 @@
+"""The collectives of JAX's arrays, outside and inside of jit.
+
+Common arguments:
+    tree: an array or any tree of arrays and numbers, which is one operation: its leaves become
+        ready, and fail, together. None in a tree stays. bool, integers of 8 to 64 bits, float16,
+        bfloat16, float32 or float64; the same dtypes on all ranks.
+    name: what the ranks agree on; without one, the file and line of the caller.
+    process_set: the ranks that take part.
+    ordered: whether it runs between its neighbors of the same program, as it stands there.
+
+Common errors:
+    UsageError (a ValueError): the arguments are wrong; only this rank sees it.
+    HorovodInternalError: the ranks disagree, a rank was lost, or Horovod was shut down. In a jitted
+        program, and for whoever waits for a result later, it is a jax.errors.JaxRuntimeError with
+        the same text; :func:`synchronize` turns it back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from horovod.errors import UnsupportedError, UsageError
+from horovod.group import ReduceOp
+from horovod.jax.calls import (
+    collective_of,
+    exchange,
+    is_traced,
+    leaves_of,
+    refuse_within_jit,
+    run,
+)
+from horovod.jax.compression import Compression
+from horovod.jax.errors import in_our_words
+from horovod.train.call_site import call_site
+from horovod.train.process_set import ProcessSet, global_process_set, group_of
+from horovod.train.reduce_op import Average, resolve_reduce_op
+from horovod.train.weights import check_weight, check_weighting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "reducescatter",
+    "synchronize",
+]
+
+
+def allreduce(
+    tree: Any,
+    *,
+    op: int = Average,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    weight: Any = None,
+    process_set: ProcessSet = global_process_set,
+    ordered: bool = True,
+) -> Any:
+    """Reduces each array over all ranks.
+
+    Args:
+        tree: any shapes, the same on all ranks.
+        op: Average, Sum, Min, Max, Product or Adasum. Sum and Average have derivatives.
+        name: what the ranks agree on.
+        compression: of floating-point arrays on the wire.
+        prescale_factor: multiplied to the inputs.
+        postscale_factor: multiplied to the results.
+        weight: of this rank in an average, a number of at least 0 or a traced scalar; on all ranks
+            or on none. It has no derivative.
+        process_set: the ranks that take part.
+        ordered: whether it keeps its place in the program.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Example:
+        >>> hvd.allreduce({"w": jnp.ones(3)}, op=hvd.Sum)   # with 4 ranks
+        {'w': Array([4., 4., 4.], dtype=float32)}
+    """
+    arrays, structure = leaves_of(tree, "allreduce")
+    reduction = resolve_reduce_op(op)
+    check_weighting(weight, reduction)
+    _check_floats(arrays, reduction, weight)
+    collective, _ = collective_of(
+        "allreduce", process_set, name, ordered, op=reduction, prescale=float(prescale_factor),
+        postscale=float(postscale_factor), weighted=weight is not None,
+        grouped=_is_grouped(structure),
+    )  # fmt: skip
+    if not arrays:
+        return tree
+    sent = [compression.compress(array) for array in arrays]
+    got = run([array for array, _ in sent], collective, _weight_operand(weight))
+    results = [compression.decompress(y, ctx) for y, (_, ctx) in zip(got, sent, strict=True)]
+    return jax.tree.unflatten(structure, results)
+
+
+def reducescatter(
+    tree: Any,
+    *,
+    op: int = Average,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ordered: bool = True,
+) -> Any:
+    """Reduces each array and leaves an equal part of its rows on each rank, in rank order.
+
+    Args:
+        tree: at least one dimension. If the rows cannot be divided equally, the first ranks get one
+            more.
+        op: Sum or Average.
+
+    The rest is as in :func:`allreduce`.
+    """
+    arrays, structure = leaves_of(tree, "reducescatter")
+    reduction = resolve_reduce_op(op)
+    if reduction not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise UnsupportedError(f"reducescatter supports Sum and Average only, not {reduction.name}")
+    _check_rows(arrays, "reducescatter")
+    collective, _ = collective_of(
+        "reducescatter", process_set, name, ordered, op=reduction, prescale=float(prescale_factor),
+        postscale=float(postscale_factor), grouped=_is_grouped(structure),
+    )  # fmt: skip
+    if not arrays:
+        return tree
+    sent = [compression.compress(array) for array in arrays]
+    got = run([array for array, _ in sent], collective)
+    results = [compression.decompress(y, ctx) for y, (_, ctx) in zip(got, sent, strict=True)]
+    return jax.tree.unflatten(structure, results)
+
+
+def allgather(
+    tree: Any,
+    *,
+    name: str | None = None,
+    sizes: Sequence[int] | None = None,
+    process_set: ProcessSet = global_process_set,
+    ordered: bool = True,
+) -> Any:
+    """Joins the rows of all ranks, in rank order.
+
+    Outside of jit the numbers of rows may differ; they are exchanged first. Inside of it shapes are
+    fixed: all ranks give as many rows, or ``sizes`` says how many; what arrives is checked.
+
+    Args:
+        tree: at least one dimension; all but the first are the same on all ranks.
+        sizes: the rows that each rank gives, the same for each array of the tree.
+    """
+    arrays, structure = leaves_of(tree, "allgather")
+    _check_rows(arrays, "allgather")
+    collective, group = collective_of(
+        "allgather", process_set, name, ordered, grouped=_is_grouped(structure)
+    )
+    if not arrays:
+        return tree
+    own = [array.shape[0] for array in arrays]
+    if sizes is not None:
+        rows = tuple(int(each) for each in sizes)
+        if len(rows) != group.size or any(each != rows[group.rank] for each in own):
+            raise UsageError(
+                f"sizes={list(rows)} does not fit {group.size} ranks, of which this one "
+                f"({group.rank}) gives {own} rows"
+            )
+        collective = collective.but(rows=(rows,) * len(arrays))
+    elif not is_traced():
+        everyones = exchange(group, own, f"{collective.name}.rows", collective.call_site)
+        by_array = zip(*(theirs or [0] * len(own) for theirs in everyones), strict=True)
+        collective = collective.but(rows=tuple(tuple(rows) for rows in by_array))
+    return jax.tree.unflatten(structure, run(arrays, collective))
+
+
+def broadcast(
+    tree: Any,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ordered: bool = True,
+) -> Any:
+    """Returns the arrays of the root.
+
+    Args:
+        tree: any shapes, the same on all ranks; the values count on the root only.
+        root_rank: a global rank of the process set.
+    """
+    arrays, structure = leaves_of(tree, "broadcast")
+    group = group_of(process_set)
+    if root_rank not in group.ranks:
+        raise UsageError(
+            f"root_rank={root_rank} does not belong to the process set of ranks {list(group.ranks)}"
+        )
+    collective, _ = collective_of(
+        "broadcast", process_set, name, ordered, root=int(root_rank),
+        root_place=group.ranks.index(root_rank), grouped=_is_grouped(structure),
+    )  # fmt: skip
+    if not arrays:
+        return tree
+    return jax.tree.unflatten(structure, run(arrays, collective))
+
+
+def alltoall(
+    array: Any,
+    splits: Any = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ordered: bool = True,
+) -> Any:
+    """Sends rows to each rank.
+
+    Args:
+        array: at least one dimension.
+        splits: None divides the rows equally. Outside of jit, the rows for each rank, which may
+            differ between ranks. Inside of it a table that all ranks give: ``splits[r][s]`` rows go
+            from rank r to rank s.
+
+    Returns:
+        The rows received, in rank order; with ``splits`` a pair of them and int32 counts of the
+        rows from each rank.
+    """
+    arrays, _ = leaves_of((array,), "alltoall")
+    _check_rows(arrays, "alltoall")
+    collective, group = collective_of("alltoall", process_set, name, ordered)
+    (num_rows, *_) = arrays[0].shape
+    if splits is None:
+        collective.rows_of_result(0, num_rows)  # raises
+        if is_traced():
+            return run(arrays, collective)[0]
+    # Ranks may have joined, or give other numbers of rows.
+    wanted = [num_rows // group.size] * group.size if splits is None else splits
+    table = _table_of(wanted, num_rows, collective, group)
+    (result,) = run(arrays, collective.but(table=table))
+    if splits is None:
+        return result
+    received = [row[group.rank] for row in table]
+    return result, jnp.asarray(received, jnp.int32)
+
+
+def grouped_allreduce(arrays: Sequence[Any], **options: Any) -> list[Any]:
+    """Reduces a list of arrays as one operation; options as in :func:`allreduce`."""
+    return list(allreduce(_list_of(arrays), **options))
+
+
+def grouped_allgather(arrays: Sequence[Any], **options: Any) -> list[Any]:
+    """Joins the rows of a list of arrays as one operation; options as in :func:`allgather`."""
+    return list(allgather(_list_of(arrays), **options))
+
+
+def grouped_reducescatter(arrays: Sequence[Any], **options: Any) -> list[Any]:
+    """Scatters a list of arrays as one operation; options as in :func:`reducescatter`."""
+    return list(reducescatter(_list_of(arrays), **options))
+
+
+def barrier(*, process_set: ProcessSet = global_process_set) -> None:
+    """Waits until all ranks have reached it; not inside of jit."""
+    refuse_within_jit("barrier")
+    group_of(process_set).barrier(call_site=call_site()).wait()
+
+
+def join(
+    *,
+    divide_by_initial_world_size: bool = True,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Waits until all ranks have no more data; until then this one adds nothing to reductions.
+
+    Not inside of jit. No operation of this rank may be in flight: wait for results first.
+
+    Args:
+        divide_by_initial_world_size: whether averages go on dividing by the size of the set, or by
+            the number of ranks that have not joined.
+        process_set: the ranks that join.
+
+    Returns:
+        The global rank that came last.
+    """
+    refuse_within_jit("join")
+    handle = group_of(process_set).join(
+        divide_by_initial_world_size=divide_by_initial_world_size, call_site=call_site()
+    )
+    handle.wait()
+    return handle.last_joined()
+
+
+def synchronize(tree: Any) -> Any:
+    """Waits for all arrays of a tree, and returns it.
+
+    Raises:
+        HorovodInternalError, UsageError: a collective failed that they depend on.
+        jax.errors.JaxRuntimeError: something else did.
+    """
+    with in_our_words():
+        return jax.block_until_ready(tree)
+
+
+def _is_grouped(structure: Any) -> bool:
+    return not jax.tree_util.treedef_is_leaf(structure)
+
+
+def _list_of(arrays: Sequence[Any]) -> list[Any]:
+    if not isinstance(arrays, (list, tuple)):
+        raise UsageError(f"a list of arrays is needed, not a {type(arrays).__name__}")
+    return list(arrays)
+
+
+def _check_rows(arrays: list[Any], function: str) -> None:
+    if any(array.ndim == 0 for array in arrays):
+        raise UsageError(f"{function} needs at least one dimension, but an array is a scalar")
+
+
+def _check_floats(arrays: list[Any], op: ReduceOp, weight: Any) -> None:
+    if op is not ReduceOp.ADASUM and weight is None:
+        return
+    if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in arrays):
+        what = "Adasum" if weight is None else "weight"
+        raise UnsupportedError(f"{what} needs arrays of a floating type")
+
+
+def _weight_operand(weight: Any) -> Any:
+    if weight is None:
+        return None
+    wide = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
+    value = weight if isinstance(weight, jax.core.Tracer) else check_weight(weight)
+    return jax.lax.stop_gradient(jnp.asarray(value, wide).reshape(()))
+
+
+def _table_of(splits: Any, num_rows: int, collective: Any, group: Any) -> tuple[Any, ...]:
+    if isinstance(splits, jax.core.Tracer):
+        raise UsageError("alltoall: splits must be known when the program is traced")
+    try:
+        given = [int(each) for each in splits] if not is_traced() else None
+        table = None if given is not None else [[int(each) for each in row] for row in splits]
+    except TypeError as error:
+        raise UsageError(
+            "alltoall: splits is a list of integers, or within jit a table of them: the rows from "
+            "each rank to each rank"
+        ) from error
+    own = given if given is not None else (table or [[]])[group.rank : group.rank + 1][0]
+    if len(own) != group.size or min(own) < 0 or sum(own) > num_rows:
+        raise UsageError(
+            f"alltoall: splits={own} does not divide {num_rows} rows between {group.size} ranks"
+        )
+    if table is None:
+        everyones = exchange(group, own, f"{collective.name}.splits", collective.call_site)
+        table = [theirs or [0] * group.size for theirs in everyones]
+    if len(table) != group.size or any(len(row) != group.size for row in table):
+        raise UsageError(f"alltoall: splits must be {group.size} rows of {group.size} numbers")
+    return tuple(tuple(row) for row in table)

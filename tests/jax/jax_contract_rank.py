@@ -1,0 +1,21 @@
+"""One rank of test_jax_contract.py: runs every check, and prints their names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+
+sys.path.append(str(Path(__file__).parents[1] / "contract"))
+
+from jax_api import run_all_checks
+
+import horovod.jax as hvd
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    hvd.init()
+    for mode in sys.argv[1:]:
+        print(mode, *run_all_checks(mode == "jitted"), flush=True)
+    hvd.shutdown()
