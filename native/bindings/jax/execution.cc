@@ -1,6 +1,7 @@
 #include "bindings/jax/execution.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/dtype.h"
@@ -96,7 +97,15 @@ int32_t ordinal_of(const XlaCallFrame& frame) {
   return frame.api->device_ordinal_get(&args) == nullptr ? args.ordinal : 0;
 }
 
+std::atomic<int64_t> started = 0;
+std::atomic<int64_t> ended = 0;
+
 }  // namespace
+
+int64_t num_started() { return started; }
+int64_t num_ended() { return ended; }
+
+Execution::~Execution() { ++ended; }
 
 // The tensors stay where they are until the end.
 Execution::Execution(Attributes&& given, const XlaCallFrame& frame)
@@ -105,6 +114,7 @@ Execution::Execution(Attributes&& given, const XlaCallFrame& frame)
       api_(frame.api),
       inputs_(buffers_of(frame.arguments)),
       outputs_(buffers_of(frame.results)) {
+  ++started;
   if (attributes.is_weighted && !inputs_.empty()) {
     const HvdBuffer& weight = inputs_.back();
     weight_ = weight.dtype == static_cast<int32_t>(DType::kFloat64) ? *static_cast<const double*>(weight.data)

@@ -22,6 +22,8 @@ class Execution final : private HeldAttributes, public kernels::Run {
  public:
   Execution(Attributes&& given, const XlaCallFrame& frame);
 
+  ~Execution() override;
+
   // Behind start(): returns the error if the operation has ended with one, or leaves a future if it goes on.
   [[nodiscard]] XlaError* outcome(XlaCallFrame& frame);
 
@@ -65,5 +67,9 @@ class Execution final : private HeldAttributes, public kernels::Run {
   bool has_ended_ = false;
   XlaFuture* future_ = nullptr;
 };
+
+// Of this process.
+[[nodiscard]] int64_t num_started();
+[[nodiscard]] int64_t num_ended();
 
 }  // namespace hvd::jax

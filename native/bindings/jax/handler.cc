@@ -1,4 +1,5 @@
 // What horovod.jax.native_ops registers with JAX.
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -40,4 +41,8 @@ __attribute__((visibility("default"))) hvd::jax::XlaError* horovod_jax_collectiv
   }
   return hvd::jax::run(*frame);
 }
+
+// What horovod.jax.native_ops calls, by ctypes.
+__attribute__((visibility("default"))) int64_t horovod_jax_num_started() { return hvd::jax::num_started(); }
+__attribute__((visibility("default"))) int64_t horovod_jax_num_ended() { return hvd::jax::num_ended(); }
 }

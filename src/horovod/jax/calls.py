@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import core  # which trace is the current one is told nowhere else
+from jax._src.interpreters import partial_eval
 
 from horovod import _native, context
 from horovod._native import Buffer
@@ -40,9 +41,11 @@ def is_traced() -> bool:
     Derivatives and vmap outside of jit run at once.
     """
     trace: Any = core.trace_ctx.trace
-    while (parent := getattr(trace, "parent_trace", None)) is not None:
-        trace = parent
-    return not isinstance(trace, core.EvalTrace)
+    while trace is not None:
+        if isinstance(trace, partial_eval.DynamicJaxprTrace):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
 
 
 def refuse_within_jit(function: str) -> None:

@@ -69,8 +69,9 @@ def _of_allreduce(given: Any, shapes: Any, back: Collective, weight: Any) -> lis
 
 def _of_broadcast(given: Any, shapes: Any, back: Collective, weight: Any) -> list[Any]:
     sums = bind(given, back.but(kind="allreduce"))
-    is_root = back.rank == back.root_place
-    return [each if is_root else jnp.zeros_like(each) for each in sums]
+    # Where it is zero, too, the sum has to look used: JAX would drop it from the program.
+    is_root = jnp.asarray(back.rank == back.root_place)
+    return [jnp.where(is_root, each, jnp.zeros_like(each)) for each in sums]
 
 
 def _of_allgather(given: Any, shapes: Any, back: Collective, weight: Any) -> list[Any]:

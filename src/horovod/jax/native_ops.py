@@ -31,9 +31,23 @@ def _load() -> ctypes.CDLL:
             "with -DHVD_BUILD_BINDINGS=ON (pip install .)"
         )
     library = ctypes.CDLL(str(_LIBRARY))
+    library.horovod_jax_num_started.restype = ctypes.c_int64
+    library.horovod_jax_num_ended.restype = ctypes.c_int64
     if mismatch := follow_jobs(library):
         raise ImportError(f"horovod.jax cannot use {_LIBRARY}: {mismatch}")
     return library
+
+
+def num_ended() -> int:
+    """How many collectives of programs have ended in this process."""
+    count: int = _library.horovod_jax_num_ended()
+    return count
+
+
+def is_in_flight() -> bool:
+    """Whether a collective of a program has not ended yet."""
+    ended = num_ended()
+    return bool(_library.horovod_jax_num_started() > ended)
 
 
 _library = _load()

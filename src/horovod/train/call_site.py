@@ -6,8 +6,9 @@ import os
 import sys
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# PyTorch may put frames of its compiler between the script and this package.
-_COMPILER = f"{os.sep}torch{os.sep}_dynamo{os.sep}"
+# PyTorch and JAX may put frames of their compilers between the script and this package.
+_OF_TORCH = f"{os.sep}torch{os.sep}_dynamo{os.sep}"
+_OF_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
 
 
 def call_site() -> str:
@@ -16,7 +17,8 @@ def call_site() -> str:
     frame = sys._getframe(1).f_back
     while frame is not None:
         file_name = frame.f_code.co_filename
-        if not file_name.startswith(_PACKAGE) and _COMPILER not in file_name:
+        is_ours = file_name.startswith(_PACKAGE)
+        if not (is_ours or _OF_TORCH in file_name or _OF_JAX in file_name):
             return f"{file_name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

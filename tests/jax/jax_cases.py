@@ -1,0 +1,190 @@
+"""What programs for JAX may do, and what they hear. A case is a function ``case(rank, size)``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import horovod.jax as hvd
+from horovod.errors import MismatchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
+
+
+def _expect(kind: type[Exception], words: str, function: Callable[[], Any]) -> None:
+    caught: Exception | None = None
+    try:
+        function()
+    except kind as error:
+        caught = error
+    assert caught is not None, f"no {kind.__name__}"
+    assert words in str(caught), caught
+
+
+def a_tree_of_all_dtypes_is_one_operation(rank: int, size: int) -> None:
+    tree = {dtype: jnp.ones((2, 3), dtype) for dtype in DTYPES}
+    for run in (hvd.allreduce, jax.jit(lambda t, op: hvd.allreduce(t, op=op), static_argnums=1)):
+        got = run(tree, op=hvd.Sum) if run is hvd.allreduce else run(tree, hvd.Sum)
+        for dtype, array in got.items():
+            assert array.dtype.name == dtype
+            assert (np.asarray(array).astype(int) == (1 if dtype == "bool" else size)).all(), dtype
+    rows = jax.jit(hvd.allgather)(tree)
+    assert {array.shape for array in rows.values()} == {(2 * size, 3)}
+    mixed = hvd.allreduce([1.5, None, {"n": np.int32(rank)}, ()], op=hvd.Sum)
+    assert (float(mixed[0]), mixed[1], int(mixed[2]["n"])) == (1.5 * size, None, sum(range(size)))
+    assert hvd.allreduce({}) == {}
+
+
+def _names_run(path: Path) -> list[str]:
+    """Of rank 0, in the order in which they were submitted."""
+    names: dict[int, str] = {}
+    order = []
+    for event in json.loads(path.read_text()):
+        if event.get("pid") == 0 and event.get("name") == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+        if event.get("pid") == 0 and event.get("name") == "NEGOTIATE_ALLREDUCE":
+            order.append(names[event["tid"]])
+    return order
+
+
+def independent_operations_run_in_the_order_of_the_program(rank: int, size: int) -> None:
+    @jax.jit
+    def program(x: Any) -> Any:
+        square = x @ x.T
+        return sum(
+            hvd.allreduce(
+                jnp.tanh(square * i) if i % 2 else square[: i + 1], op=hvd.Sum, name=f"g{i}"
+            ).sum()
+            for i in range(30)
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        for rows in (1, 300):
+            hvd.start_timeline(str(path))
+            program(jnp.ones((rows, 40))).block_until_ready()
+            hvd.stop_timeline()
+            if rank == 0:
+                assert _names_run(path) == [f"allreduce.g{i}" for i in range(30)], rows
+
+
+def uneven_batches_never_swap_names(rank: int, size: int) -> None:
+    """Two metrics of the same shape; ranks trace again at different times."""
+
+    @jax.jit
+    def step(x: Any, number: Any) -> Any:
+        loss = hvd.allreduce((x @ x.T).mean() * 0 + number)
+        aux = hvd.allreduce(jnp.tanh(x).sum() * 0 - number)
+        return loss, aux
+
+    for number in range(1000):
+        rows = 1 + (number + 7 * rank) % 5 if number % 250 > 200 else 6
+        loss, aux = step(jnp.ones((rows, 3)), float(number))
+    assert (float(loss), float(aux)) == (999.0, -999.0)
+
+
+def what_cannot_be_sent_is_refused(rank: int, size: int) -> None:
+    for wrong, words in (
+        (jnp.ones(2, jnp.complex64), "complex64, which cannot be sent"),
+        (jnp.ones(2, jnp.float8_e4m3fn), "float8_e4m3fn, which cannot be sent"),
+        ({"a": {"b": "text"}}, "['a']['b'] is a str"),
+        (jax.random.key(0), "jax.random.key_data"),
+    ):
+        _expect(UsageError, words, lambda w=wrong: hvd.allreduce(w))
+        _expect(UsageError, words, lambda w=wrong: hvd.broadcast(w, 0))
+    _expect(UsageError, "is no reduction", lambda: hvd.allreduce(jnp.ones(2), op=17))
+    _expect(UsageError, "sizes=[9]", lambda: hvd.allgather(jnp.ones(2), sizes=[9]))
+
+
+def what_cannot_be_in_a_program_is_refused(rank: int, size: int) -> None:
+    for function in (
+        hvd.barrier, hvd.join, lambda: hvd.broadcast_object(1), lambda: hvd.allgather_object(1),
+        lambda: hvd.check_in_sync({}), lambda: hvd.broadcast_parameters({}),
+    ):  # fmt: skip
+        _expect(
+            UsageError, "cannot be part of a jitted program",
+            lambda f=function: jax.jit(lambda x: (f(), x)[1])(1.0),
+        )  # fmt: skip
+    splits = jnp.ones(size, jnp.int32)
+    _expect(
+        UsageError, "must be known when the program is traced",
+        lambda: jax.jit(lambda x, s: hvd.alltoall(x, s))(jnp.ones(2 * size), splits),
+    )  # fmt: skip
+    uneven = jnp.ones(2 + rank)
+    _expect(
+        Exception, "within jit all ranks give equal numbers of rows",
+        lambda: jax.block_until_ready(jax.jit(hvd.allgather)(uneven)),
+    )  # fmt: skip
+
+
+def state_comes_from_the_root(rank: int, size: int) -> None:
+    inner = optax.adam(0.1)
+    tree = {
+        "w": np.full(3, float(rank)), "key": jax.random.key(rank), "step": 5 + rank, "none": None,
+        "name": f"of {rank}", "state": inner.init({"w": jnp.full(3, float(rank))}), "f": len,
+    }  # fmt: skip
+    got = hvd.broadcast_parameters(tree, root_rank=size - 1)
+    last = size - 1
+    assert (got["step"], got["name"], got["none"], got["f"]) == (5 + last, f"of {last}", None, len)
+    assert type(got["step"]) is int
+    np.testing.assert_array_equal(got["w"], float(last))
+    assert (jax.random.key_data(got["key"]) == jax.random.key_data(jax.random.key(last))).all()
+    hvd.check_in_sync(got)
+    other = {"same": jnp.ones(2), "differs": jnp.ones(2 + rank)}
+    _expect(MismatchError, "differs", lambda: hvd.broadcast_parameters(other))
+    assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
+    assert hvd.allgather_object(rank) == list(range(size))
+
+
+def replicas_that_differ_are_named(rank: int, size: int) -> None:
+    tree = {"layer": {"w": jnp.zeros(3).at[rank].set(1.0)}, "same": jnp.ones(2)}
+    _expect(hvd.ReplicasDivergedError, "['layer']['w']", lambda: hvd.check_in_sync(tree))
+
+
+def a_weight_may_be_computed(rank: int, size: int) -> None:
+    mean = jax.jit(lambda x: hvd.allreduce(x, weight=jnp.abs(x).sum()))
+    got = mean(jnp.full(2, 1.0 + rank))
+    expected = sum((1 + r) ** 2 for r in range(size)) / sum(1 + r for r in range(size))
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def a_failed_program_says_what_differs_and_others_go_on(rank: int, size: int) -> None:
+    program = jax.jit(lambda x: hvd.allreduce(x, name="wrong") * 2)
+    _expect(
+        MismatchError, f"float64 [{3 + rank}]",
+        lambda: hvd.synchronize(_run(program, jnp.ones(3 + rank))),
+    )  # fmt: skip
+    np.testing.assert_array_equal(program(jnp.ones(2)), 2.0)
+
+
+def _run(program: Any, x: Any) -> Any:
+    from horovod.jax.errors import in_our_words
+
+    with in_our_words():
+        return program(x)
+
+
+CASES: tuple[Callable[[int, int], None], ...] = (
+    a_tree_of_all_dtypes_is_one_operation,
+    independent_operations_run_in_the_order_of_the_program,
+    uneven_batches_never_swap_names,
+    what_cannot_be_sent_is_refused,
+    what_cannot_be_in_a_program_is_refused,
+    state_comes_from_the_root,
+    replicas_that_differ_are_named,
+    a_weight_may_be_computed,
+    a_failed_program_says_what_differs_and_others_go_on,
+)

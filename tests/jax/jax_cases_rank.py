@@ -1,0 +1,23 @@
+"""One rank of test_jax_training.py: runs the named cases, or all, and prints their names."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax_cases
+import jax_derivatives
+import jax_training
+
+import horovod.jax as hvd
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    cases = [*jax_derivatives.CASES, *jax_training.CASES, *jax_cases.CASES]
+    wanted = sys.argv[1:] or [case.__name__ for case in cases]
+    hvd.init()
+    for case in cases:
+        if case.__name__ in wanted:
+            case(hvd.rank(), hvd.size())
+            print(case.__name__, flush=True)
+    hvd.shutdown()

@@ -1,0 +1,94 @@
+"""One rank of test_jax_faults.py: what is named happens. Numbers are of 32 bits here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+import horovod.jax as hvd
+from horovod.errors import PeerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Jitted: a small one, which runs on the calling thread; one that XLA runs on threads of its own.
+small = jax.jit(lambda x: hvd.allreduce(x, name="small") + 1)
+
+
+@jax.jit
+def large(x: Any) -> Any:
+    parts = [jnp.tanh(x * i) @ x for i in range(4)]
+    return hvd.allreduce([part.sum(axis=0) for part in parts], name="large")
+
+
+def _error_of(run: Callable[[], Any]) -> BaseException:
+    try:
+        jax.block_until_ready(run())
+    except (jax.errors.JaxRuntimeError, ValueError, hvd.HorovodInternalError) as error:
+        return error
+    raise AssertionError("the rank is not missed")
+
+
+def dies_in_a_jitted_step() -> None:
+    x = jnp.ones((300, 300))
+    assert x.dtype == jnp.float32
+    assert float(hvd.allreduce(0.5, weight=1 + hvd.rank())) == 0.5
+    jax.block_until_ready((small(jnp.ones(3)), large(x)))
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for run, name in ((lambda: large(x), "large"), (lambda: small(jnp.ones(3)), "small")):
+        error = _error_of(run)
+        assert "PeerLostError" in str(error), error
+        assert "rank 1 " in str(error), error
+        assert name in str(error), error
+    error = _error_of(lambda: hvd.synchronize(hvd.allreduce(jnp.ones(3))))
+    assert isinstance(error, PeerLostError)
+    print("told", flush=True)
+    hvd.shutdown()
+    assert float(jnp.ones(3).sum()) == 3.0  # has nothing to do with it
+
+
+def is_interrupted_while_it_waits() -> None:
+    small(jnp.ones(3)).block_until_ready()
+    if hvd.rank() == 1:  # waits for something else
+        assert "Ctrl-C" in str(_error_of(lambda: hvd.allreduce(jnp.ones(3), name="other")))
+        return
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        error = _error_of(lambda: small(jnp.ones(3)))
+        assert "interrupted by Ctrl-C" in str(error), error
+        threading.Event().wait(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+
+
+def leaves_work_behind() -> None:
+    """The process ends with a computation in flight that nobody else takes part in."""
+    jax.block_until_ready(large(jnp.ones((300, 300))))
+    hvd.barrier()
+    if hvd.rank() == 0:
+        threading.Thread(target=large, args=(jnp.ones((300, 300)),), daemon=True).start()
+        large(jnp.ones((200, 200)))
+    print("left", flush=True)
+
+
+def comes_back_after_a_job() -> None:
+    """Compiled programs outlive a job."""
+    for _ in range(2):
+        assert small(jnp.ones(3)).tolist() == [2.0] * 3
+        hvd.shutdown()
+        assert "hvd.init()" in str(_error_of(lambda: small(jnp.ones(3))))
+        hvd.init()
+    hvd.shutdown()
+    print("came back", flush=True)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    globals()[sys.argv[1]]()

@@ -1,0 +1,157 @@
+"""Training on several ranks leaves the weights of one process with the joint batch.
+
+A case is a function ``case(rank, size)`` that runs on every rank at the same time, in float64.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import horovod.jax as hvd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = 20
+ROWS = 8
+TOLERANCE = 1e-9
+
+
+def _batch(step: int, rank: int, rows: int = ROWS) -> tuple[Any, Any]:
+    generator = np.random.default_rng((step, rank))
+    return generator.standard_normal((rows, 5)), generator.standard_normal((rows, 3))
+
+
+def _joint(step: int, rows: list[int]) -> tuple[Any, Any]:
+    xs, ys = zip(*(_batch(step, rank, count) for rank, count in enumerate(rows)), strict=True)
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def _params() -> dict[str, Any]:
+    generator = np.random.default_rng(7)
+    sizes = {"hidden": (5, 8), "bias": (8,), "out": (8, 3)}
+    return {name: jnp.asarray(generator.standard_normal(size)) for name, size in sizes.items()}
+
+
+def _loss(params: Any, batch: tuple[Any, Any]) -> Any:
+    x, y = batch
+    return ((jnp.tanh(x @ params["hidden"] + params["bias"]) @ params["out"] - y) ** 2).mean()
+
+
+def _expect_same(got: Any, expected: Any) -> None:
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def _alone(tx: Any, rows: list[int], steps: int = STEPS) -> Any:
+    params = _params()
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        updates, state = tx.update(jax.grad(_loss)(params, batch), state, params)
+        return optax.apply_updates(params, updates), state
+
+    for number in range(steps):
+        params, state = step(params, state, _joint(number, rows))
+    return params
+
+
+def _inner() -> Any:
+    return optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.01))
+
+
+def an_optimizer_equals_one_process(rank: int, size: int) -> None:
+    expected = _alone(_inner(), [ROWS] * size)
+    for options in ({}, {"groups": 2}, {"groups": {"hidden": 1, "bias": 1, "out": "last"}},
+                    {"gradient_predivide_factor": 2.0}):  # fmt: skip
+        tx = hvd.DistributedOptimizer(_inner(), **options)
+        params = hvd.broadcast_parameters(jax.tree.map(lambda p: p * (1 - rank), _params()))
+        state = tx.init(params)
+        assert jax.tree.structure(state) == jax.tree.structure(_inner().init(params))
+
+        @jax.jit
+        def step(params: Any, state: Any, batch: Any, tx: Any = tx) -> Any:
+            updates, state = tx.update(jax.grad(_loss)(params, batch), state, params)
+            return optax.apply_updates(params, updates), state
+
+        for number in range(STEPS):
+            params, state = step(params, state, _batch(number, rank))
+        _expect_same(params, expected)
+        hvd.check_in_sync((params, state))
+
+
+def functions_of_all_ranks_equal_one_process(rank: int, size: int) -> None:
+    rows = [ROWS - 2 * r for r in range(size)]  # they count as often as they have rows
+    expected = _alone(optax.sgd(0.05, 0.9), rows)
+    tx = optax.sgd(0.05, 0.9)
+    weight = lambda params, batch: batch[0].shape[0]  # noqa: E731
+    gradient = hvd.value_and_grad(_loss, reduce_value=True, weight=weight)
+    params = _params()
+    state = tx.init(params)
+    for number in range(STEPS):
+        value, grads = jax.jit(gradient)(params, _batch(number, rank, rows[rank]))
+        np.testing.assert_allclose(value, _loss(params, _joint(number, rows)), rtol=TOLERANCE)
+        updates, state = tx.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    _expect_same(params, expected)
+    only = hvd.grad(lambda p, b: (_loss(p, b), 5), has_aux=True)(params, _batch(0, rank))
+    assert only[1] == 5
+
+
+def several_passes_equal_one_process(rank: int, size: int) -> None:
+    passes = 3
+    expected = _params()
+    inner = optax.sgd(0.05, 0.9)
+    state = inner.init(expected)
+    for number in range(4):
+        grads = [
+            jax.grad(_loss)(expected, _joint(number * passes + i, [ROWS] * size))
+            for i in range(passes)
+        ]
+        mean = jax.tree.map(lambda *each: sum(each) / passes, *grads)
+        updates, state = inner.update(mean, state, expected)
+        expected = optax.apply_updates(expected, updates)
+    tx = hvd.DistributedOptimizer(
+        inner, backward_passes_per_step=passes, average_aggregated_gradients=True
+    )
+    params = _params()
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        updates, state = tx.update(jax.grad(_loss)(params, batch), state, params)
+        return optax.apply_updates(params, updates), state
+
+    for number in range(4 * passes):
+        params, state = step(params, state, _batch(number, rank))
+        assert int(state.pass_count) == (number + 1) % passes
+    _expect_same(params, expected)
+
+
+def bfloat16_and_compression(rank: int, size: int) -> None:
+    grads = {"a": jnp.full(5, 1.0 + rank, jnp.bfloat16), "b": jnp.ones(2), "n": jnp.arange(2)}
+    for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
+        got = jax.jit(lambda g, c=compression: hvd.reduce_gradients(g, compression=c))(grads)
+        assert [each.dtype.name for each in jax.tree.leaves(got)] == ["bfloat16", "float64",
+                                                                      "int64"]  # fmt: skip
+        np.testing.assert_array_equal(got["a"].astype(float), 1.0 + (size - 1) / 2)
+    tx = hvd.DistributedOptimizer(optax.sgd(1.0), backward_passes_per_step=2)
+    state = tx.init({"a": grads["a"]})
+    assert state.accumulated["a"].dtype == jnp.float32
+    for _ in range(2):
+        updates, state = tx.update({"a": grads["a"]}, state)
+    np.testing.assert_array_equal(updates["a"].astype(float), -2 * (1.0 + (size - 1) / 2))
+
+
+CASES: tuple[Callable[[int, int], None], ...] = (
+    an_optimizer_equals_one_process,
+    functions_of_all_ranks_equal_one_process,
+    several_passes_equal_one_process,
+    bfloat16_and_compression,
+)

@@ -1,0 +1,25 @@
+"""The example for JAX runs, alone and on two ranks, and learns."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "jax" / "digits.py"
+LAUNCHER = (sys.executable, "-m", "horovod.runner.cli", "-np", 2)
+
+
+def test_the_example_learns(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    checkpoint = ("--checkpoint", tmp_path / "new folder" / "digits")
+    alone = run_python(EXAMPLE, "--smoke", *checkpoint)
+    together = run_python(EXAMPLE, "--epochs", 12, *checkpoint, launcher=LAUNCHER)
+    for job, least in ((alone, 60.0), (together, 96.0)):
+        assert job.returncode == 0, job.stdout + job.stderr
+        (accuracy,) = re.findall(r"test accuracy: ([\d.]+)%", job.stdout)  # one rank speaks for all
+        assert float(accuracy) >= least
+    assert list((tmp_path / "new folder").iterdir())
