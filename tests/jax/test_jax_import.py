@@ -40,7 +40,8 @@ def test_the_import_loads_no_other_framework_and_starts_no_backend(
     job = run_python(
         "-c",
         "import horovod.jax, sys; from jax._src import xla_bridge;"
-        "print({'torch', 'pydantic', 'optax'} & {*sys.modules}, xla_bridge.backends_are_initialized())",
+        "others = {'torch', 'pydantic', 'optax'} & {*sys.modules};"
+        "print(others, xla_bridge.backends_are_initialized())",
     )
     assert job.stdout.strip() == "set() False", job.stdout + job.stderr
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import pytest
 
 TESTS = Path(__file__).parents[1]
-# What has a target of its own in the Makefile: test-gpu, test-libraries, test-mxnet, test-ray.
-BY_THEMSELVES = {TESTS / "gpu", TESTS / "libraries", TESTS / "mxnet", TESTS / "ray"}
+# What has a target of its own in the Makefile: test-gpu, test-jax, test-libraries, test-mxnet, test-ray.
+BY_THEMSELVES = {TESTS / name for name in ("gpu", "jax", "libraries", "mxnet", "ray")}
 
 
 def test_no_folder_with_tests_is_left_out_by_its_name(pytestconfig: pytest.Config) -> None:

@@ -46,7 +46,7 @@ MOST_ENGINE_MEMBERS = 15
 
 PYTHON_HEADERS = re.compile(r"^(Python\.h|nanobind/.*|pybind11/.*|dlpack/.*)$")
 FRAMEWORK_HEADERS = re.compile(
-    r"^(torch|ATen|c10|tensorflow|tsl|xla|mxnet)/|^(mpi|nccl|rccl|cuda|cuda_runtime|cublas.*)\.h$"
+    r"^(torch|ATen|c10|tensorflow|tsl|xla|jaxlib|mxnet)/|^(mpi|nccl|rccl|cuda|cuda_runtime|cublas.*)\.h$"
 )
 # The environment, names of hosts and secrets are Python's business, and so are their headers.
 FORBIDDEN_CALLS = re.compile(

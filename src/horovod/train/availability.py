@@ -10,14 +10,14 @@ from importlib.util import find_spec
 
 from horovod.train import capabilities
 
-_ADAPTERS = ("torch", "tensorflow", "mxnet")
+_ADAPTERS = ("torch", "tensorflow", "mxnet", "jax")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether Horovod works with a framework here: it has an adapter, and the framework is there.
 
     Args:
-        ext_base_name: the framework: "torch", "tensorflow" or "mxnet".
+        ext_base_name: the framework: "torch", "tensorflow", "mxnet" or "jax".
         verbose: has no effect.
     """
     return ext_base_name in _ADAPTERS and find_spec(ext_base_name) is not None
@@ -27,7 +27,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the tensors of a framework stay on GPUs; those of TensorFlow are copied to the host.
 
     Args:
-        ext_base_name: the framework: "torch", "tensorflow" or "mxnet".
+        ext_base_name: the framework: "torch", "tensorflow", "mxnet" or "jax".
         verbose: has no effect.
     """
     has_gpu = capabilities.cuda_built() or capabilities.rocm_built()
