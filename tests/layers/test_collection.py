@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
 TESTS = Path(__file__).parents[1]
-# What has a target of its own in the Makefile: test-gpu, test-jax, test-libraries, test-mxnet, test-ray.
+# What has a target of its own in the Makefile: test-gpu, test-jax, and so on.
 BY_THEMSELVES = {TESTS / name for name in ("gpu", "jax", "libraries", "mxnet", "ray")}
 
 

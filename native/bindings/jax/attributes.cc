@@ -57,7 +57,6 @@ Attributes attributes_of(const XlaCallFrame& frame) {
   call.root = static_cast<int>(reader.integer("root"));
   found.size = reader.integer("size");
   found.is_weighted = reader.integer("weighted") != 0;
-  found.is_per_device = reader.integer("per_device") != 0;
   std::istringstream table(reader.text("table"));
   for (int64_t rows = 0; table >> rows;) found.table.push_back(rows);
   call.equal_splits = found.table.empty();

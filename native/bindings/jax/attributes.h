@@ -13,7 +13,6 @@ struct Attributes {
   kernels::Call call;
   int64_t size = 0;            // ranks for which the program was compiled; 0 if the shapes are those of any number
   bool is_weighted = false;    // the last tensor is this rank's weight
-  bool is_per_device = false;  // each local device runs it by itself
   std::vector<int64_t> table;  // of an alltoall: how many rows each member sends to each, by sender
 };
 

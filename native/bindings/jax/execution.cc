@@ -90,13 +90,6 @@ std::pair<XlaCode, const char*> class_of(const kernels::Failure& failure) {
   return class_of_kind(ErrorKind::kInternal);
 }
 
-int32_t ordinal_of(const XlaCallFrame& frame) {
-  constexpr size_t kCovered = offsetof(XlaApi, device_ordinal_get) + sizeof(void*);
-  if (frame.api->struct_size < kCovered) return 0;
-  XlaDeviceOrdinalArgs args = {sizeof(args), nullptr, frame.context, 0};
-  return frame.api->device_ordinal_get(&args) == nullptr ? args.ordinal : 0;
-}
-
 std::atomic<int64_t> started = 0;
 std::atomic<int64_t> ended = 0;
 
@@ -124,7 +117,6 @@ Execution::Execution(Attributes&& given, const XlaCallFrame& frame)
   }
   has_unknown_dtype_ =
       std::any_of(inputs_.begin(), inputs_.end(), [](const HvdBuffer& each) { return each.dtype == kUnknown; });
-  if (attributes.is_per_device) suffix_ = ".device" + std::to_string(ordinal_of(frame));
 }
 
 bool Execution::refuse(const std::string& text) {

@@ -39,7 +39,6 @@ class Execution final : private HeldAttributes, public kernels::Run {
   [[nodiscard]] bool allocate(int index, const std::vector<int64_t>& shape) override;
   [[nodiscard]] std::vector<HvdBuffer> inputs() const override { return inputs_; }
   [[nodiscard]] std::vector<HvdBuffer> outputs() const override { return outputs_; }
-  [[nodiscard]] std::string name_suffix() const override { return suffix_; }
   void give_result(int index, const HvdBuffer& memory, void* reference) override {
     results_.push_back({index, memory, reference});
   }
@@ -58,7 +57,6 @@ class Execution final : private HeldAttributes, public kernels::Run {
   std::vector<HvdBuffer> outputs_;
   double weight_ = 1.0;
   bool has_unknown_dtype_ = false;
-  std::string suffix_;
   std::vector<Result> results_;
   std::string text_;
   XlaCode code_ = kXlaInternal;

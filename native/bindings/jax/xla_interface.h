@@ -72,13 +72,6 @@ struct XlaFutureSetErrorArgs {
   XlaError* error;  // XLA's from then on
 };
 
-struct XlaDeviceOrdinalArgs {
-  size_t struct_size;
-  XlaExtension* extensions;
-  XlaContext* context;
-  int32_t ordinal;  // out
-};
-
 struct XlaApi {
   size_t struct_size;
   XlaExtension* extensions;
@@ -89,8 +82,6 @@ struct XlaApi {
   XlaError* (*future_create)(XlaFutureCreateArgs*);
   XlaError* (*future_set_available)(XlaFutureSetAvailableArgs*);
   XlaError* (*future_set_error)(XlaFutureSetErrorArgs*);
-  void* run_id_get;
-  XlaError* (*device_ordinal_get)(XlaDeviceOrdinalArgs*);  // only if struct_size covers it
 };
 
 struct XlaBuffer {

@@ -89,7 +89,7 @@ class _Programs(threading.local):
 _programs = _Programs()
 
 
-def _attributes(collective: Collective, name: str, is_per_device: bool) -> dict[str, Any]:
+def _attributes(collective: Collective, name: str) -> dict[str, Any]:
     """As in ``native/bindings/jax/attributes.cc``; nothing of this very rank is among them."""
     depends_on_size = collective.kind in ("allgather", "alltoall", "reducescatter")
     return {
@@ -105,25 +105,27 @@ def _attributes(collective: Collective, name: str, is_per_device: bool) -> dict[
         "root": np.int64(collective.root),
         "size": np.int64(collective.size if depends_on_size else 0),
         "weighted": np.int64(collective.weighted),
-        "per_device": np.int64(is_per_device),
         "table": " ".join(str(rows) for row in collective.table for rows in row),
     }
 
 
-def _is_per_device(context: Any) -> bool:
-    """Whether each local device runs the call by itself, in ``shard_map``."""
+def _check_devices(context: Any) -> None:
+    """Refuses programs over several devices.
+
+    XLA may run those of a process one after the other, in orders that differ between the ranks.
+    """
     axes = context.module_context.axis_context
-    if getattr(axes, "manual_axes", None):
-        return True
-    if getattr(axes, "num_devices", 1) > 1:
+    mesh = getattr(axes, "mesh", None)
+    count = mesh.size if mesh is not None else getattr(axes, "num_devices", None)
+    if (count or 1) > 1:
         raise NotImplementedError(
-            "a collective of horovod.jax is in a program over several devices of this process; "
-            "call it within jax.shard_map, where each device has its own, or use one device"
+            f"a collective of horovod.jax is in a program over {count} devices of this process; "
+            "start one rank for each device instead, or keep it out of the sharded program"
         )
-    return False
 
 
 def _lower(context: Any, *operands: Any, collective: Collective) -> Any:
+    _check_devices(context)
     program = _programs.of(context.module_context.module)
     key = (collective.kind, collective.name)
     count = program.names[key]
@@ -147,7 +149,7 @@ def _lower(context: Any, *operands: Any, collective: Collective) -> Any:
         ),
         *operands,
         before,
-        **_attributes(collective, name, _is_per_device(context)),
+        **_attributes(collective, name),
     )  # fmt: skip
     if collective.ordered:
         program.set_last(block, last)
