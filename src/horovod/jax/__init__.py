@@ -17,7 +17,7 @@ from horovod.jax import requirement
 requirement.checked_jax()
 
 # Whatever imports JAX comes behind that.
-from horovod.jax import derivatives, interrupts, ops  # noqa: E402, F401
+from horovod.jax import derivatives, elastic, interrupts, ops  # noqa: E402, F401
 from horovod.jax.compression import Compression  # noqa: E402
 from horovod.jax.gradients import grad, reduce_gradients, value_and_grad  # noqa: E402
 from horovod.jax.objects import allgather_object, broadcast_object  # noqa: E402
@@ -44,6 +44,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_in_sync",
+    "elastic",
     "grad",
     "reduce_gradients",
     "value_and_grad",

@@ -1,0 +1,120 @@
+"""Elastic training with JAX: a training function that goes on when ranks come or go.
+
+Example:
+    >>> state = hvd.elastic.JaxState(params=params, opt_state=tx.init(params), epoch=0)
+    >>> @hvd.elastic.run
+    ... def train(state):
+    ...     for state.epoch in range(state.epoch, epochs):
+    ...         state.params, state.opt_state = train_one_epoch(state.params, state.opt_state)
+    ...         state.commit()
+    >>> train(state)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod import context
+from horovod.context import generation
+from horovod.jax.errors import in_our_words
+from horovod.jax.objects import broadcast_object
+from horovod.jax.state import is_key
+from horovod.train.elastic.run import run_fn
+from horovod.train.elastic.state import ObjectState, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horovod.train.elastic.checkpoint.commits import Snapshot
+
+__all__ = ["JaxState", "ObjectState", "State", "generation", "run"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+StateT = TypeVar("StateT", bound=State)
+
+
+class JaxState(ObjectState):
+    """What a training program has reached: trees of arrays, and objects.
+
+    Snapshots are in host memory, so the arrays may be donated to jitted functions. A snapshot
+    brings arrays back as arrays of JAX, those of NumPy included.
+
+    Args:
+        kwargs: the attributes and their first values, the same names on all ranks.
+
+    Raises:
+        UsageError: an attribute would hide one of the state itself.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(broadcast_object, context.rank, **kwargs)
+        self.save()
+
+    def save(self) -> None:
+        super().save()
+        self._saved = {name: _host(value) for name, value in self._saved.items()}
+
+    def restore(self) -> None:
+        super().restore()
+        self._to_device()
+
+    def _load(self, path: str, snapshot: Snapshot) -> None:
+        super()._load(path, snapshot)
+        self._to_device()
+
+    def _broadcast(self, obj: Any, root: int | None = None) -> Any:
+        return _device(super()._broadcast(_host(obj), root))
+
+    def _to_device(self) -> None:
+        for name in self._plain():
+            self.__dict__[name] = _device(getattr(self, name))
+
+
+def _host(tree: Any) -> Any:
+    def copied(leaf: Any) -> Any:
+        is_array = isinstance(leaf, jax.Array) and not is_key(leaf)
+        return np.array(leaf) if is_array else leaf
+
+    return jax.tree.map(copied, tree)
+
+
+def _device(tree: Any) -> Any:
+    def moved(leaf: Any) -> Any:
+        is_array = isinstance(leaf, np.ndarray) and _is_known(leaf.dtype)
+        return jnp.array(leaf) if is_array else leaf
+
+    return jax.tree.map(moved, tree)
+
+
+def _is_known(dtype: Any) -> bool:
+    """Whether JAX has arrays of this dtype now; without x64, some are for NumPy alone."""
+    try:
+        return bool(jax.dtypes.canonicalize_dtype(dtype) == dtype)
+    except TypeError:
+        return False
+
+
+def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[StateT, P], T]:
+    """Decorates a training function, which is called again after every change of the job.
+
+    Each call begins when all ranks have the same state. A rank that was lost sends all others back
+    to their last commit. Jitted functions are traced again after a change, for the new size.
+
+    Args:
+        func: ``func(state, *args, **kwargs)``; the state is a ``hvd.elastic.State``.
+
+    Returns:
+        A function with the same arguments, which returns what the last call of ``func`` does.
+    """
+    return run_fn(func, _reset, in_our_words)
+
+
+def _reset() -> None:
+    context.shutdown()
+    context.init()
+    jax.clear_caches()
