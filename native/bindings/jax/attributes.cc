@@ -57,8 +57,10 @@ Attributes attributes_of(const XlaCallFrame& frame) {
   call.root = static_cast<int>(reader.integer("root"));
   found.size = reader.integer("size");
   found.is_weighted = reader.integer("weighted") != 0;
-  std::istringstream table(reader.text("table"));
-  for (int64_t rows = 0; table >> rows;) found.table.push_back(rows);
+  if (call.kind == OpKind::kAlltoall) {
+    std::istringstream table(reader.text("table"));
+    for (int64_t rows = 0; table >> rows;) found.table.push_back(rows);
+  }
   call.equal_splits = found.table.empty();
   return found;
 }
