@@ -17,6 +17,9 @@ LACKING = {
     "gradient_of_allgather_is_that_of_the_own_rows": _ADJOINTS,
     "gradients_flow_within_the_set": _ADJOINTS,
     "operations_in_place_return_the_tensor_itself": "JAX's arrays cannot change",
+    "the_frameworks_own_product_and_quotient_are_the_same": (
+        "XLA multiplies by the reciprocal instead of dividing"
+    ),
     "groups_may_hold_anything_but_nothing": "an empty list is returned as it is",
     "operations_of_all_kinds_run_together": _NO_ORDER,
     "sets_come_and_go_while_operations_are_in_flight": _NO_ORDER,
