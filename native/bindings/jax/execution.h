@@ -22,6 +22,8 @@ class Execution final : private HeldAttributes, public kernels::Run {
  public:
   Execution(Attributes&& given, const XlaCallFrame& frame);
 
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
   ~Execution() override;
 
   // Behind start(): returns the error if the operation has ended with one, or leaves a future if it goes on.
