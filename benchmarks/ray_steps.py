@@ -1,10 +1,10 @@
-"""Training on Ray: RayExecutor beside TorchTrainer of Ray Train, on this machine.
+"""Training on Ray: RayExecutor and HorovodTrainer beside Ray Train's TorchTrainer.
 
     python benchmarks/ray_steps.py --runs 3
 
-Needs Ray with what Ray Train needs (pyarrow, pandas, fsspec). Both train the MLP and the CNN of
+Needs Ray with what Ray Train needs (pyarrow, pandas, fsspec). All train the MLP and the CNN of
 ``training_step.py`` on two ranks, one after the other, each time on a cluster that runs already.
-What is measured: from ``RayExecutor(...).start()``, or ``TorchTrainer(...).fit()``, to the end of
+What is measured: from ``RayExecutor(...).start()``, or the ``fit()`` of a trainer, to the end of
 the first step of rank 0; then the mean time of a step.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
 SIZES = SimpleNamespace(mlp_width=512, batch=32, cnn_width=16, image=32)
-WAYS = ("RayExecutor", "TorchTrainer")
+WAYS = ("RayExecutor", "HorovodTrainer", "TorchTrainer")
 
 
 def measure(prepare: Any, steps: int) -> dict[str, float]:
@@ -60,9 +60,13 @@ def by_horovod(steps: int) -> dict[str, float]:
     return measure(prepare, steps)
 
 
-def by_ray_train(config: dict[str, int]) -> None:
+def by_horovod_trainer(config: dict[str, int]) -> dict[str, float]:
+    """What a worker of HorovodTrainer does."""
+    return by_horovod(config["steps"])
+
+
+def by_torch_trainer(config: dict[str, int]) -> dict[str, float]:
     """What a worker of TorchTrainer does."""
-    import ray.train
     import torch
     from ray.train.torch import prepare_model
 
@@ -70,7 +74,7 @@ def by_ray_train(config: dict[str, int]) -> None:
         prepared = prepare_model(model)
         return prepared, torch.optim.SGD(prepared.parameters(), lr=1e-3)
 
-    ray.train.report(measure(prepare, config["steps"]))
+    return measure(prepare, config["steps"])
 
 
 def run_once(way: str, steps: int) -> dict[str, float]:
@@ -85,17 +89,23 @@ def run_once(way: str, steps: int) -> dict[str, float]:
         from ray.train import ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        trainer = TorchTrainer(
-            by_ray_train,
+        from horovod.ray import HorovodTrainer
+
+        trainer, train = {
+            "HorovodTrainer": (HorovodTrainer, by_horovod_trainer),
+            "TorchTrainer": (TorchTrainer, by_torch_trainer),
+        }[way]
+        fitted = trainer(
+            train,
             train_loop_config={"steps": steps},
             scaling_config=ScalingConfig(num_workers=2),
-        )
-        found = dict(trainer.fit().metrics or {})
+        ).fit()
+        found = fitted.return_value
     return {**found, "first": found["first"] - began_s}
 
 
 def main() -> None:
-    """Measures both ways in turn, and prints medians."""
+    """Measures all ways in turn, and prints medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100)
