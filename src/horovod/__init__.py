@@ -10,10 +10,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from horovod.results import report_result as report_result
     from horovod.runner.function.run import run as run
 
 __version__ = "1.0.0.dev0"
-__all__ = ["__version__", "run"]
+__all__ = ["__version__", "report_result", "run"]
 
 
 class _AbsentModules:
@@ -36,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from horovod.runner.function.run import run
 
         return run
+    if name == "report_result":
+        from horovod.results import report_result
+
+        return report_result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

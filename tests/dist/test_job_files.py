@@ -7,12 +7,13 @@ import re
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster import Cluster
-from launcher import assert_all_gone, horovodrun, launched
+from launcher import DEADLINE_S, assert_all_gone, horovodrun, launched
 from ssh_hosts import SshHosts, why_not
 
 if TYPE_CHECKING:
@@ -150,6 +151,61 @@ def test_a_file_that_was_written_is_right_and_its_plan_is_told() -> None:
     told = "\n".join(job.lines["stdout"])
     assert "2 workers x 1 process = 2 ranks\n  rank 0 on a\n  rank 1 on b\n" in told
     assert "line 1: python train.py" in told
+    assert not Path("output").exists()
+
+
+def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
+    report = "import horovod; horovod.report_result(accuracy=0.5 + {{n}}, text='ok')"
+    path = job_file(
+        "test {{n}} != 1 -o -e go || exec sleep 1000",
+        f'{PYTHON} -c "{report}"; echo done $N',
+        parameters={"n": [0, 1, 2]},
+    )
+
+    def ask(*words: str) -> tuple[int, list[str]]:
+        job = horovodrun("experiment", *words, "-f", path)
+        return job.process.returncode, job.lines["stdout"] or job.lines["stderr"]
+
+    job = horovodrun("-f", path, "-d", HOROVOD_START_TIMEOUT="90")
+    assert job.process.returncode == 0
+    assert "experiment 1 runs in the background" in job.stderr
+    deadline_s = time.monotonic() + DEADLINE_S
+    while "1.2  running (line 1)" not in ask("status", "1")[1][2]:
+        assert time.monotonic() < deadline_s
+    assert ask("status")[1][1].split() == ["1", "running", "1", "of", "3", "finished"]
+    code, said = ask("train", "--resume", "1")
+    assert (code, "experiment 1 still runs" in said[0]) == (2, True)
+
+    assert ask("kill", "1") == (0, ["experiment 1 was killed"])
+    assert ask("kill", "1") == (0, ["experiment 1 does not run"])
+    states = [line.split()[1] for line in ask("status", "1")[1][1:]]
+    assert states == ["finished", "killed", "pending"]
+
+    Path("go").touch()
+    job = horovodrun("experiment", "train", "--resume", "1", "-f", path)
+    assert job.process.returncode == 0, job.stderr
+    assert "[0]<stdout>:done 0" not in job.lines["stdout"]
+    rows = [re.split("  +", line) for line in ask("status", "1")[1]]
+    assert [[row[0], row[1], *row[3:]] for row in rows[1:]] == [
+        [f"1.{n + 1}", "finished", f"accuracy={n + 0.5:g}, text=ok", f"n={n}"] for n in range(3)
+    ]
+    assert ask("logs", "1.3")[1] == [f"line-02 rank.{rank} stdout: done 2" for rank in range(2)]
+
+
+def test_what_cannot_be_asked_of_an_experiment() -> None:
+    path = job_file("true")
+    for words, what in (
+        (["status", "7"], "there is no experiment 7"),
+        (["logs"], "say which"),
+        (["kill", "one"], "expected the number"),
+        (["train", "--resume", "7"], "there is no experiment 7"),
+        (["stop"], "no such verb"),
+    ):
+        job = horovodrun("experiment", *words, "-f", path)
+        assert job.process.returncode == 2
+        assert what in job.stderr
+    job = horovodrun("-d", "true")
+    assert "-d and --resume are for job files" in job.stderr
     assert not Path("output").exists()
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from horovod.runner.experiment.job_file import Experiment
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.supervision.outcome import Outcome
 
@@ -111,6 +112,8 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _join(options, command, environ)
     if options.job_file is not None:
         return _train(options, command, environ)
+    if options.detach or options.resume is not None:
+        raise UsageError("-d and --resume are for job files: horovodrun -f FILE")
     if not command:
         raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
@@ -351,7 +354,6 @@ def _join(options: argparse.Namespace, command: Sequence[str], environ: Mapping[
 def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> int:
     from horovod.runner.experiment.job_file import read_job_file
     from horovod.runner.experiment.plan import check_gpus, plan_text
-    from horovod.runner.experiment.training import Training
 
     _refuse_to_multiply(environ)
     for is_given, what in (
@@ -379,10 +381,38 @@ def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping
     if options.dry_run:
         print(plan_text(experiment, slots))
         return 0
+    return _begin(options, experiment, slots, settings)
+
+
+def _begin(
+    options: argparse.Namespace,
+    experiment: Experiment,
+    slots: Sequence[Slot],
+    settings: JobSettings,
+) -> int:
+    from horovod.runner.experiment import record
+    from horovod.runner.experiment.background import detach, resumed
+    from horovod.runner.experiment.training import Training, new_folder
+
+    root = record.root_of(settings.cwd, experiment.file.project)
+    if options.resume is not None:
+        folder = root / str(options.resume)
+        experiment = resumed(folder)
+        slots = assign(_hosts(options, settings.environ), experiment.size)
+    else:
+        folder = new_folder(root, options.job_file)
+    if options.detach and not detach(folder, lambda: record.begin(folder, experiment.runs)):
+        say(
+            sys.stderr,
+            f"experiment {folder.name} runs in the background; its output is in {folder}; "
+            f"'horovodrun experiment status {folder.name}' says how far it is",
+        )
+        return 0
+    own = record.begin(folder, experiment.runs)
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         finish = partial(_finish, console=console)
-        return Training(experiment, slots, settings, launch_options, finish).run()
+        return Training(experiment, slots, settings, launch_options, finish).run(own)
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

@@ -100,6 +100,8 @@ def _add_job(options: _Options) -> None:
         metavar="FILE",
         help="a job file, which says what to run on how many ranks; see 'experiment --help'",
     )
+    add(section, "-d", "--detach", action="store_true", help="run a job file in the background")
+    add(section, "--resume", type=int, metavar="ID", help="what has not finished of an experiment")
     add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
     _add_hosts(options, section)
     _add_start(options, section)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,18 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 DEFAULT_FILE = "riseml.yml"
+_ID = re.compile(r"\d+(?:\.\d+)?")
 USAGE = """\
 usage: horovodrun experiment VERB [-f FILE] [options of horovodrun]
 
   init      write a job file to start with
   validate  say everything that is wrong with a job file, or print it in canonical spelling
   plan      print what would run where, and start nothing
-  train     run it; the same as horovodrun -f FILE
+  train     run it; the same as horovodrun -f FILE. With -d, in the background; with --resume ID,
+            what has not finished of an experiment that was begun
+  status    print the experiments of the project, or the runs of one: status ID
+  logs      print what the ranks have written: logs ID, or logs ID.RUN
+  kill      end an experiment: kill ID
   schema    print the JSON Schema of job files, for editors
 
 FILE is riseml.yml if it is not given. horovodrun --help lists the options, such as -H."""
@@ -68,6 +74,8 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
         return run(["-f", path, *options])
     if verb == "plan":
         return run(["-f", path, "--dry-run", *options])
+    if verb in ("status", "logs", "kill"):
+        return _ask(verb, path, options, stdout)
     if verb not in ("init", "validate"):
         raise UsageError(f"horovodrun experiment {verb}: no such verb\n{USAGE}")
     if options:
@@ -79,6 +87,22 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
         print(f"# {line}", file=stdout)
     print(experiment.canonical, end="", file=stdout)
     return 0
+
+
+def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
+    """About experiments of the project that were begun in this folder."""
+    from horovod.runner.experiment import background
+    from horovod.runner.experiment.record import root_of
+
+    root = root_of(Path.cwd(), read_job_file(path).file.project)
+    name = words[0] if words else None
+    if len(words) > 1 or (name is not None and not _ID.fullmatch(name)):
+        raise UsageError(f"horovodrun experiment {verb}: expected the number of an experiment")
+    if verb == "status":
+        return background.status(root, name, stdout)
+    if name is None:
+        raise UsageError(f"horovodrun experiment {verb}: say which: 'experiment status' lists them")
+    return {"logs": background.logs, "kill": background.kill}[verb](root, name, stdout)
 
 
 def _file_of(words: Sequence[str]) -> tuple[str, list[str]]:

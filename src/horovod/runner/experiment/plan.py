@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from horovod.runner.experiment.grid import Run
     from horovod.runner.experiment.job_file import Experiment
@@ -66,11 +66,11 @@ def _runs(runs: Sequence[Run]) -> Iterator[str]:
         yield f"{len(runs)} runs, one after the other"
     for number, run in enumerate(runs, 1):
         if run.parameters:
-            yield f"run {number}: {described(run)}"
+            yield f"run {number}: {described(run.parameters)}"
         for index, line in enumerate(run.lines, 1):
             yield f"  line {index}: {line}"
 
 
-def described(run: Run) -> str:
-    """The parameters of a run, in one line."""
-    return ", ".join(f"{name}={value}" for name, value in run.parameters.items())
+def described(parameters: Mapping[str, str]) -> str:
+    """Parameters in one line."""
+    return ", ".join(f"{name}={value}" for name, value in parameters.items())

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horovod.errors import UsageError
+from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import canonical_text
 from horovod.runner.experiment.plan import described
 from horovod.runner.starting.launch import LaunchOptions, launch
@@ -23,28 +23,12 @@ if TYPE_CHECKING:
 
     from horovod.runner.experiment.grid import Run
     from horovod.runner.experiment.job_file import Experiment
+    from horovod.runner.experiment.record import Record
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.supervision.outcome import Outcome
 
 RESOLVED = "riseml-configuration.yml"
-EVENTS = "events.jsonl"
-LOGS = "logs"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a run ended.
-
-    Attributes:
-        state: finished, failed or killed.
-        exit_code: 0, or that of the rank that failed first.
-        seconds: how long it took.
-    """
-
-    state: str
-    exit_code: int
-    seconds: float
 
 
 class Training:
@@ -72,8 +56,11 @@ class Training:
         self._options = options
         self._finish = finish
 
-    def run(self) -> int:
-        """Executes all runs; a run that fails does not stop those after it.
+    def run(self, own: Record) -> int:
+        """Executes all runs that have not finished; one that fails does not stop those after it.
+
+        Args:
+            own: what was noted of it, see :func:`horovod.runner.experiment.record.begin`.
 
         Returns:
             0, or the exit code of the first run that failed.
@@ -82,51 +69,49 @@ class Training:
             UsageError: the output cannot be written.
         """
         runs = self._experiment.runs
-        root = Path(self._settings.cwd, "output", self._experiment.file.project)
-        number, folder = _new_folder(root)
-        ended: list[Ended] = []
-        for index, run in enumerate(runs, 1):
-            several = len(runs) > 1
-            name = f"{number}.{index}" if several else f"{number}"
-            ended.append(self._run(run, name, folder / str(index) if several else folder))
-            if ended[-1].state == "killed":
+        codes = []
+        for index, (run, before) in enumerate(
+            zip(runs, own.run_records(is_running=False), strict=True), 1
+        ):
+            if before.state == "finished":
+                continue
+            code, is_killed = self._run(run, own.name_of(index), own.folder_of(index))
+            codes.append(code)
+            if is_killed:
                 break
         if len(runs) > 1:
-            for line in table(runs, ended):
+            for line in record.table(own.run_records(is_running=False)):
                 self._say(line)
-        self._say(f"experiment {number}: output, logs and events are in {folder}")
-        return next((each.exit_code for each in ended if each.exit_code), 0)
+        self._say(f"experiment {own.number}: output, logs and events are in {own.folder}")
+        return next((code for code in codes if code), 0)
 
-    def _run(self, run: Run, name: str, folder: Path) -> Ended:
-        began_s = time.monotonic()
-        _write(folder, RESOLVED, _resolved(self._experiment, run))
-        events = _Events(folder)
+    def _run(self, run: Run, name: str, folder: Path) -> tuple[int, bool]:
+        record.write(folder / RESOLVED, _resolved(self._experiment, run))
         if run.parameters:
-            self._say(f"run {name}: {described(run)}")
-        events.add("run-started", id=name, parameters=dict(run.parameters))
+            self._say(f"run {name}: {described(run.parameters)}")
+        _add(folder, "run-started", id=name, parameters=dict(run.parameters))
         code, state = 0, "finished"
         for index, line in enumerate(run.lines, 1):
-            outcome = self._launch(line, index, run, name, folder, events)
+            outcome = self._launch(line, index, run, name, folder)
             code = self._finish(outcome)
             if code != 0:
                 state = "killed" if outcome.stop_signal else "failed"
                 self._say(f"run {name}: line {index} of {len(run.lines)} {state}: {line}")
                 break
-        events.add("run-ended", id=name, state=state, exit_code=code)
-        return Ended(state, code, time.monotonic() - began_s)
+        _add(folder, "run-ended", id=name, state=state, exit_code=code)
+        return code, state == "killed"
 
-    def _launch(
-        self, line: str, index: int, run: Run, name: str, folder: Path, events: _Events
-    ) -> Outcome:
+    def _launch(self, line: str, index: int, run: Run, name: str, folder: Path) -> Outcome:
         own = {**run.variables, "OUTPUT_DIR": str(folder), "EXPERIMENT_ID": name}
         variables = {**self._threads(), **self._settings.variables, **own}
         settings = replace(self._settings, command=("bash", "-c", line), variables=variables)
-        logs = str(folder / LOGS / f"line-{index:02d}")
-        events.add("line-started", line=index, of=len(run.lines), text=line)
+        logs = str(folder / record.LOGS / f"line-{index:02d}")
+        _add(folder, "line-started", line=index, of=len(run.lines), text=line)
         began_s = time.monotonic()
         outcome = launch(self._slots, settings, replace(self._options, output_filename=logs))
         failure = outcome.failure
-        events.add(
+        _add(
+            folder,
             "line-ended",
             line=index,
             exit_code=outcome.exit_code,
@@ -146,48 +131,32 @@ class Training:
         self._options.console.say(text)
 
 
-def table(runs: Sequence[Run], ended: Sequence[Ended]) -> list[str]:
-    """A line for each run: its number, state, seconds and parameters. Pure."""
-    rows = [("run", "state", "seconds", "parameters")]
-    for index, run in enumerate(runs):
-        if index < len(ended):
-            state, seconds = ended[index].state, f"{ended[index].seconds:.1f}"
-        else:
-            state, seconds = "pending", ""
-        rows.append((str(index + 1), state, seconds, described(run)))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
+def new_folder(root: Path, job_file: str) -> Path:
+    """A folder with the next number, which is the experiment's alone, and a copy of its file.
 
-
-class _Events:
-    """A file with a line of JSON for whatever happens in a run."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / EVENTS
-
-    def add(self, event: str, **more: Any) -> None:
-        record = {"time": round(time.time(), 3), "event": event, **more}
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise _unwritable(self._path, error) from None
-
-
-def _new_folder(root: Path) -> tuple[int, Path]:
-    """A folder with the next number, which is the experiment's alone."""
+    Raises:
+        UsageError: it cannot be written, or the file cannot be read.
+    """
     try:
+        text = Path(job_file).read_text(encoding="utf-8")
         root.mkdir(parents=True, exist_ok=True)
         numbers = [int(each.name) for each in root.iterdir() if each.name.isdecimal()]
         number = max(numbers, default=0) + 1
         while True:
             try:
                 (root / str(number)).mkdir()
-                return number, root / str(number)
+                break
             except FileExistsError:  # another experiment was quicker
                 number += 1
     except OSError as error:
-        raise _unwritable(root, error) from None
+        raise record.unwritable(root, error) from None
+    record.write(root / str(number) / record.JOB_FILE, text)
+    return root / str(number)
+
+
+def _add(folder: Path, event: str, **more: Any) -> None:
+    line = json.dumps({"time": round(time.time(), 3), "event": event, **more})
+    record.write(folder / record.EVENTS, line + "\n", append=True)
 
 
 def _resolved(experiment: Experiment, run: Run) -> str:
@@ -196,15 +165,3 @@ def _resolved(experiment: Experiment, run: Run) -> str:
     if run.parameters:
         data["train"]["parameters"] = {name: [value] for name, value in run.parameters.items()}
     return canonical_text(data)
-
-
-def _write(folder: Path, name: str, text: str) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(folder / name, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write the output of the experiment: {path}: {error.strerror}")

@@ -10,7 +10,6 @@ from jsonschema import Draft202012Validator
 from horovod.errors import UsageError
 from horovod.runner.experiment.job_file import Experiment, parse_job_file, read_job_file
 from horovod.runner.experiment.schema import json_schema, memory_bytes
-from horovod.runner.experiment.training import Ended, table
 
 # The file of RiseML's documents, as it stands there.
 RISEML = """\
@@ -232,13 +231,3 @@ def test_the_schema_for_editors_takes_what_is_canonical() -> None:
     Draft202012Validator.check_schema(schema)
     data = json.loads(json.dumps(parsed(RISEML).data))
     Draft202012Validator(schema).validate(data)
-
-
-def test_the_table_of_runs() -> None:
-    runs = parsed(train("  parameters: {lr: [1, 2, 3]}")).runs
-    assert table(runs, [Ended("finished", 0, 12.34), Ended("failed", 1, 2.0)]) == [
-        "run  state     seconds  parameters",
-        "1    finished  12.3     lr=1",
-        "2    failed    2.0      lr=2",
-        "3    pending            lr=3",
-    ]

@@ -1,0 +1,53 @@
+"""What a training script reports of its run, for the table of an experiment."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from horovod.config import inherited_environment
+from horovod.errors import UsageError
+
+__all__ = ["report_result"]
+
+FILE = "results.jsonl"
+
+
+def report_result(**metrics: Any) -> None:
+    """Reports metrics of this run of a job file; the last value of each is in the table of runs.
+
+    Rank 0 writes them to ``results.jsonl`` in OUTPUT_DIR; calls of other ranks, and calls in a job
+    without a job file, do nothing.
+
+    Args:
+        metrics: names, and numbers or texts; scalars of NumPy and of frameworks count as numbers.
+
+    Raises:
+        UsageError: a value is neither, or the file cannot be written.
+
+    Example:
+        >>> horovod.report_result(accuracy=0.98, epoch=3)
+    """
+    values = {name: _plain(name, value) for name, value in metrics.items()}
+    environ = inherited_environment()
+    if "EXPERIMENT_ID" not in environ or environ.get("HOROVOD_RANK", "0") != "0":
+        return
+    path = Path(environ.get("OUTPUT_DIR", "."), FILE)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": round(time.time(), 3), "metrics": values}) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write the result to {path}: {error.strerror}") from None
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"the result {name} is a {type(value).__name__}: report a number or a text"
+        ) from None

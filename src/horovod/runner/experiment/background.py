@@ -1,0 +1,161 @@
+"""Experiments that run in the background, and what can be asked of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]
+
+from horovod.errors import UsageError
+from horovod.runner.experiment import record
+from horovod.runner.experiment.job_file import read_job_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TextIO
+
+    from horovod.runner.experiment.job_file import Experiment
+
+# Longer than ranks have to end after a signal, by default.
+KILL_PATIENCE_S = 60.0
+NEWLINE = "\n"
+
+
+def detach(folder: Path, prepare: Callable[[], object]) -> bool:
+    """Goes on in a process of its own, without a terminal, whose output is a file in ``folder``.
+
+    Args:
+        folder: of the experiment.
+        prepare: called in the new process before this one hears of it.
+
+    Returns:
+        Whether this is that process; the other one has nothing more to do.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        console = os.open(folder / record.CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise record.unwritable(folder / record.CONSOLE, error) from None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read_end, write_end = os.pipe()
+    if os.fork() != 0:
+        for each in (console, write_end):
+            os.close(each)
+        os.read(read_end, 1)  # ends when the other process has closed its end, or has ended
+        os.close(read_end)
+        return False
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (console, 1), (console, 2)):
+        os.dup2(source, target)
+    for each in (null, console, read_end):
+        os.close(each)
+    prepare()
+    os.close(write_end)
+    return True
+
+
+def resumed(folder: Path) -> Experiment:
+    """The job file of an experiment that was begun, as it was then.
+
+    Raises:
+        UsageError: there is no such experiment, or it still runs.
+    """
+    known = record.read(folder)
+    if known.is_running():
+        raise UsageError(
+            f"experiment {known.number} still runs, as process {known.pid}: "
+            f"'horovodrun experiment kill {known.number}' ends it"
+        )
+    return read_job_file(str(folder / record.JOB_FILE))
+
+
+def status(root: Path, name: str | None, stdout: TextIO) -> int:
+    """Prints the experiments of a project, or the runs of one.
+
+    Raises:
+        UsageError: there is no such experiment.
+    """
+    if name is not None:
+        known = record.read(root / name)
+        lines = record.table(known.run_records(is_running=_is_running(known)))
+    else:
+        rows = [("experiment", "state", "runs")]
+        for each in record.all_in(root):
+            is_running = _is_running(each)
+            states = [run.state for run in each.run_records(is_running=is_running)]
+            done = f"{states.count('finished')} of {len(states)} finished"
+            rows.append((str(each.number), _state(states, is_running=is_running), done))
+        lines = record.aligned(rows)
+    print("\n".join(lines), file=stdout)
+    return 0
+
+
+def _is_running(known: record.Record) -> bool:
+    """Also if only the files are here, and its host is another one."""
+    try:
+        return known.is_running()
+    except UsageError:
+        return True
+
+
+def _state(states: list[str], *, is_running: bool) -> str:
+    """What is to be said of several runs. Pure."""
+    if is_running:
+        return "running"
+    for state in ("killed", "lost", "failed"):
+        if state in states:
+            return state
+    return "lost" if "pending" in states else "finished"
+
+
+def logs(root: Path, name: str, stdout: TextIO) -> int:
+    """Prints what the ranks of an experiment, or of one of its runs, have written.
+
+    Raises:
+        UsageError: there is no such experiment or run.
+    """
+    number, _, index = name.partition(".")
+    known = record.read(root / number)
+    if index and not (index.isdecimal() and 1 <= int(index) <= len(known.runs)):
+        raise UsageError(f"experiment {number} has the runs 1 to {len(known.runs)}, not {index}")
+    folders = [known.folder_of(int(index))] if index else [known.folder]
+    for folder in folders:
+        for path in sorted(folder.glob("**/line-*/rank.*/*")):
+            where = f"{path.parents[1].name} {path.parent.name} {path.name}"
+            with path.open(encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    stdout.write(
+                        f"{where}: {line}" if line.endswith("\n") else f"{where}: {line}\n"
+                    )
+    return 0
+
+
+def kill(root: Path, name: str, stdout: TextIO) -> int:
+    """Ends an experiment, and waits until it has ended.
+
+    Raises:
+        UsageError: there is none, it is on another host, or does not end.
+    """
+    known = record.read(root / name)
+    if not known.is_running():
+        print(f"experiment {known.number} does not run", file=stdout)
+        return 0
+    process = psutil.Process(known.pid)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(KILL_PATIENCE_S)
+    except psutil.TimeoutExpired:
+        raise UsageError(
+            f"experiment {known.number} (process {known.pid}) has not ended within "
+            f"{KILL_PATIENCE_S:g} s: its ranks still use their time (--grace)"
+        ) from None
+    print(f"experiment {known.number} was killed", file=stdout)
+    return 0

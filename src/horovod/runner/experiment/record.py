@@ -1,0 +1,236 @@
+"""What the output folder of an experiment tells: who runs it, and what became of each run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+
+from horovod.errors import UsageError
+from horovod.runner.experiment.plan import described
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horovod.runner.experiment.grid import Run
+
+EXPERIMENT = "experiment.json"
+JOB_FILE = "job.yml"
+EVENTS = "events.jsonl"
+RESULTS = "results.jsonl"
+LOGS = "logs"
+CONSOLE = "console.log"
+
+# The start of a process is rounded to clock ticks.
+_SAME_START_S = 1.0
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What became of a run so far.
+
+    Attributes:
+        name: its id, such as ``3`` or ``3.1``.
+        parameters: in one line.
+        state: pending, running, lost (nobody runs it any more), finished, failed or killed.
+        exit_code: 0, or that of the rank that failed first; None before.
+        seconds: how long it took, or takes already; None before.
+        line: the number of the line that is, or was, executed; 0 before.
+        results: the last value of each metric that it reported.
+    """
+
+    name: str
+    parameters: str
+    state: str = "pending"
+    exit_code: int | None = None
+    seconds: float | None = None
+    line: int = 0
+    results: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An experiment that was begun.
+
+    Attributes:
+        folder: of its output.
+        number: its id.
+        runs: the parameters of each run.
+        host, pid, started: of the process that runs it, or ran it last.
+    """
+
+    folder: Path
+    number: int
+    runs: tuple[Mapping[str, str], ...]
+    host: str
+    pid: int
+    started: float
+
+    def is_running(self) -> bool:
+        """Whether its process is there.
+
+        Raises:
+            UsageError: it is on another host, of which nothing is known here.
+        """
+        if self.host != socket.gethostname():
+            raise UsageError(f"experiment {self.number} was started on {self.host}: ask there")
+        try:
+            process = psutil.Process(self.pid)
+            is_same = bool(abs(process.create_time() - self.started) < _SAME_START_S)
+            return is_same and bool(process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    def folder_of(self, index: int) -> Path:
+        """The folder of a run, from 1."""
+        return self.folder / str(index) if len(self.runs) > 1 else self.folder
+
+    def name_of(self, index: int) -> str:
+        """The id of a run, from 1."""
+        return f"{self.number}.{index}" if len(self.runs) > 1 else f"{self.number}"
+
+    def run_records(self, *, is_running: bool) -> list[RunRecord]:
+        """What became of each run."""
+        return [
+            _run_record(
+                self.name_of(index), parameters, self.folder_of(index), is_running=is_running
+            )
+            for index, parameters in enumerate(self.runs, 1)
+        ]
+
+
+def root_of(cwd: str | Path, project: str) -> Path:
+    """The folder of all experiments of a project."""
+    return Path(cwd, "output", project)
+
+
+def begin(folder: Path, runs: Sequence[Run]) -> Record:
+    """Notes that this process runs an experiment.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    own = psutil.Process()
+    record = Record(
+        folder,
+        int(folder.name),
+        tuple(dict(run.parameters) for run in runs),
+        socket.gethostname(),
+        own.pid,
+        own.create_time(),
+    )
+    data = {"runs": record.runs, "host": record.host, "pid": record.pid, "started": record.started}
+    write(folder / EXPERIMENT, json.dumps(data))
+    return record
+
+
+def read(folder: Path) -> Record:
+    """What was noted of an experiment.
+
+    Raises:
+        UsageError: there is none, or it cannot be read.
+    """
+    try:
+        data = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+        runs = tuple(dict(each) for each in data["runs"])
+        return Record(
+            folder, int(folder.name), runs, data["host"], data["pid"], float(data["started"])
+        )
+    except FileNotFoundError:
+        known = ", ".join(str(each.number) for each in all_in(folder.parent)) or "none"
+        raise UsageError(
+            f"there is no experiment {folder.name} in {folder.parent}; there is {known}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"cannot read {folder / EXPERIMENT}: {error}") from None
+
+
+def all_in(root: Path) -> list[Record]:
+    """All experiments of a project, in the order of their numbers."""
+    if not root.is_dir():
+        return []
+    numbers = sorted(int(each.name) for each in root.iterdir() if each.name.isdecimal())
+    folders = [root / str(number) for number in numbers]
+    return [read(folder) for folder in folders if (folder / EXPERIMENT).exists()]
+
+
+def _run_record(
+    name: str, parameters: Mapping[str, str], folder: Path, *, is_running: bool
+) -> RunRecord:
+    begun = ended = None
+    line = 0
+    for event in _lines_of(folder / EVENTS):
+        match event.get("event"):
+            case "run-started":
+                begun, ended, line = event, None, 0
+            case "line-started":
+                line = event["line"]
+            case "run-ended":
+                ended = event
+    what = described(parameters)
+    if begun is None:
+        return RunRecord(name, what)
+    results: dict[str, Any] = {}
+    for reported in _lines_of(folder / RESULTS):
+        results |= reported.get("metrics", {})
+    if ended is None:
+        state, code, until = "running" if is_running else "lost", None, time.time()
+    else:
+        state, code, until = ended["state"], ended["exit_code"], ended["time"]
+    seconds = None if state == "lost" else max(0.0, until - begun["time"])
+    return RunRecord(name, what, state, code, seconds, line, results)
+
+
+def _lines_of(path: Path) -> list[dict[str, Any]]:
+    """The records of a file; a line that is being written is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    complete = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in complete.splitlines()]
+
+
+def table(records: Sequence[RunRecord]) -> list[str]:
+    """A line for each run, below a line of titles. Pure."""
+    rows = [("run", "state", "seconds", "results", "parameters")]
+    for each in records:
+        state = f"{each.state} (line {each.line})" if each.state == "running" else each.state
+        seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
+        results = ", ".join(f"{key}={_short(value)}" for key, value in each.results.items())
+        rows.append((each.name, state, seconds, results, each.parameters))
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table, in columns. Pure."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def write(path: Path, text: str, *, append: bool = False) -> None:
+    """Writes a file of an experiment.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a" if append else "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """What to tell of a file that cannot be written."""
+    return UsageError(f"cannot write the output of the experiment: {path}: {error.strerror}")

@@ -1,0 +1,46 @@
+"""Metrics that a script reports of its run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import horovod
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_rank_0_writes_what_counts_as_a_number_or_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    horovod.report_result(accuracy=1)  # in no experiment
+    monkeypatch.setenv("EXPERIMENT_ID", "1")
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    horovod.report_result(accuracy=2)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    horovod.report_result(accuracy=np.float32(0.5), epoch=3, name="a", done=True)
+    horovod.report_result(loss=np.ones(()))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["metrics"] for line in lines] == [
+        {"accuracy": 0.5, "epoch": 3, "name": "a", "done": True},
+        {"loss": 1.0},
+    ]
+
+
+def test_wrong_values_and_places_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="the result curve is a list"):
+        horovod.report_result(curve=[1, 2])
+    monkeypatch.setenv("EXPERIMENT_ID", "1")
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path / "gone"))
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    with pytest.raises(UsageError, match="cannot write the result to"):
+        horovod.report_result(accuracy=1)
