@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
-from horovod.runner.experiment.job_file import read_job_file
+from horovod.runner.experiment.job_file import project_of, read_job_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TextIO
 
 DEFAULT_FILE = "riseml.yml"
+_JOINED = re.compile(r"(?:-f|--job-file=)(.+)")
 _ID = re.compile(r"\d+(?:\.\d+)?")
 USAGE = """\
 usage: horovodrun experiment VERB [-f FILE] [options of horovodrun]
@@ -94,7 +95,7 @@ def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
     from horovod.runner.experiment import background
     from horovod.runner.experiment.record import root_of
 
-    root = root_of(Path.cwd(), read_job_file(path).file.project)
+    root = root_of(Path.cwd(), project_of(path))
     name = words[0] if words else None
     if len(words) > 1 or (name is not None and not _ID.fullmatch(name)):
         raise UsageError(f"horovodrun experiment {verb}: expected the number of an experiment")
@@ -107,15 +108,15 @@ def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
 
 def _file_of(words: Sequence[str]) -> tuple[str, list[str]]:
     """The file of ``-f``, and the other words."""
-    rest = list(words)
-    for flag in ("-f", "--job-file"):
-        if flag in rest:
-            index = rest.index(flag)
-            if index + 1 == len(rest):
-                raise UsageError(f"{flag}: expected a file")
-            path = rest[index + 1]
-            return path, rest[:index] + rest[index + 2 :]
-    return DEFAULT_FILE, rest
+    for index, word in enumerate(words):
+        before, after = list(words[:index]), list(words[index + 1 :])
+        if word in ("-f", "--job-file"):
+            if not after:
+                raise UsageError(f"{word}: expected a file")
+            return after[0], before + after[1:]
+        if joined := _JOINED.fullmatch(word):
+            return joined[1], before + after
+    return DEFAULT_FILE, list(words)
 
 
 def _init(path: str, stdout: TextIO) -> int:

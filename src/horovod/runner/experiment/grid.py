@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from horovod.runner.experiment.schema import Range
 
 MOST_RUNS = 10_000
+MOST_DIGITS = 20
 _PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
 
 
@@ -53,11 +54,18 @@ def range_values(given: Range) -> list[str]:
         raise ValueError(
             f"min, max and step must be numbers, not {given.min}, {given.max} and {given.step}"
         ) from None
+    if any(map(_is_long, (low, high, step))):
+        raise ValueError(f"min, max and step must have at most {MOST_DIGITS} digits")
     if not all(each.is_finite() for each in (low, high, step)) or step <= 0 or high < low:
         raise ValueError(f"nothing leads from {given.min} to {given.max} in steps of {given.step}")
     if (high - low) / step >= MOST_RUNS:
         raise ValueError(f"there would be more than {MOST_RUNS} values")
     return [f"{low + step * index:f}" for index in range(int((high - low) / step) + 1)]
+
+
+def _is_long(number: Decimal) -> bool:
+    digits = len(number.as_tuple().digits)
+    return bool(number.is_finite() and number and max(abs(number.adjusted()), digits) > MOST_DIGITS)
 
 
 def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[str]) -> list[Run]:

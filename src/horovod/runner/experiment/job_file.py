@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _HISTORICAL = ("1.4", "1.5")
 _INSTALLER = re.compile(r"\b(?:pip3?|conda|apt|apt-get|yum|npm)\s+install\b")
 _LOST = re.compile(r"^(?:cd|export|source|\.)\s+[^;&|]+$")
-_OWN_VARIABLES = ("OUTPUT_DIR", "EXPERIMENT_ID")
+# What a parameter must not change: the programs and the ranks would not be found.
+_RESERVED = re.compile(
+    r"OUTPUT_DIR|EXPERIMENT_ID|PATH|HOME|SHELL|PWD|IFS|(?:HOROVOD|LD|PYTHON|BASH)(?:_?[A-Z].*)?"
+)
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,27 @@ def read_job_file(path: str) -> Experiment:
         UsageError: it cannot be read, or something is wrong with it; each line names file, line,
             column and key.
     """
+    return parse_job_file(_text_at(path), path)
+
+
+def project_of(path: str) -> str:
+    """The project of a job file, whatever else is wrong with it.
+
+    Raises:
+        UsageError: it cannot be read, or names no project.
+    """
+    document = load(_text_at(path), is_raw)
+    project = document.data.get("project") if isinstance(document.data, dict) else None
+    if not isinstance(project, str) or "/" in project or project.startswith("."):
+        raise UsageError(f"{path} names no project")
+    return project
+
+
+def _text_at(path: str) -> str:
     try:
-        text = FilePath(path).read_text(encoding="utf-8")
+        return FilePath(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the job file {path}: {error}") from None
-    return parse_job_file(text, path)
 
 
 def parse_job_file(text: str, path: str) -> Experiment:
@@ -91,7 +110,7 @@ def parse_job_file(text: str, path: str) -> Experiment:
         problems = [Problem(1, 1, "", "the file is empty: 'horovodrun experiment init' writes one")]
     if problems and document.data is None:
         raise _error(problems, path)
-    problems = problems + canonical(document)
+    problems = [*problems, *canonical(document), *_undefined(document)]
     try:
         file = JobFile.model_validate(document.data)
     except ValidationError as error:
@@ -184,6 +203,21 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 # -- what no schema can say
 
 
+def _undefined(document: Document) -> Iterator[Problem]:
+    """Placeholders of lines for which there is no parameter, also if the file has other faults."""
+    train = document.data.get("train") if isinstance(document.data, dict) else None
+    if not isinstance(train, dict):
+        return
+    lines, parameters = train.get("run"), train.get("parameters")
+    known = sorted(parameters) if isinstance(parameters, dict) else []
+    for index, line in enumerate(lines if isinstance(lines, list) else []):
+        names = placeholders(line) if isinstance(line, str) else []
+        for name in sorted(set(names) - set(known)):
+            has = f"parameters has {', '.join(known)}" if known else "there are no parameters"
+            text = f"run uses {{{{{name}}}}}, but {has}"
+            yield document.problem(("train", "run", index), text)
+
+
 class _Meaning:
     """What a file means that has the right form.
 
@@ -242,11 +276,7 @@ class _Meaning:
         known, used = set(self._train.parameters), set()
         for index, line in enumerate(self._train.run):
             path: Path = ("train", "run", index)
-            names = set(placeholders(line))
-            used |= names
-            for name in sorted(names - known):
-                has = f"parameters has {', '.join(sorted(known))}" if known else "there are none"
-                self._complain(path, f"run uses {{{{{name}}}}}, but {has}")
+            used |= set(placeholders(line))
             if _LOST.match(line):
                 text = f"{line!r} has no effect on the lines after it: each has a shell of its own"
                 self._warn(path, text)
@@ -259,10 +289,12 @@ class _Meaning:
 
     def _combine(self) -> None:
         values: dict[str, list[str]] = {}
-        variables: dict[str, str] = dict.fromkeys(_OWN_VARIABLES, "horovodrun")
+        variables: dict[str, str] = {}
         for name, given in self._train.parameters.items():
             path: Path = ("train", "parameters", name)
             other = variables.setdefault(variable_of(name), name)
+            if _RESERVED.fullmatch(variable_of(name)):
+                self._complain(path, f"a parameter must not set the variable {variable_of(name)}")
             if other != name:
                 self._complain(path, f"its variable {variable_of(name)} is that of {other}")
             try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,13 +189,16 @@ def _run_record(
 
 
 def _lines_of(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; a line that is being written is left out."""
+    """The records of a file; a line that was not written to its end is left out."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    complete = text[: text.rfind("\n") + 1]
-    return [json.loads(line) for line in complete.splitlines()]
+    records = []
+    for line in text.splitlines():
+        with suppress(ValueError):  # written in part: the process was killed, or still writes
+            records.append(json.loads(line))
+    return records
 
 
 def table(records: Sequence[RunRecord]) -> list[str]:
@@ -225,10 +230,24 @@ def write(path: Path, text: str, *, append: bool = False) -> None:
     """
     try:
         path.parent.mkdir(exist_ok=True)
-        with path.open("a" if append else "w", encoding="utf-8") as file:
-            file.write(text)
+        if append:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text if _is_complete(path) else f"\n{text}")
+        else:  # as a whole, or not at all
+            new = path.with_name(f"{path.name}.new")
+            new.write_text(text, encoding="utf-8")
+            new.replace(path)
     except OSError as error:
         raise unwritable(path, error) from None
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a file ends with the end of a line."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:

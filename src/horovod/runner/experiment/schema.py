@@ -37,16 +37,29 @@ class Workers(_Strict):
     processes: int | None = Field(None, ge=1, le=10_000)
 
 
+_COUNT = {"type": "integer", "minimum": 1}
+_TEXT = {"type": ["string", "number", "boolean"]}
+_LINE = {"type": "string", "minLength": 1}
+AnyWorkers = Annotated[Workers, WithJsonSchema({"anyOf": [_COUNT, Workers.model_json_schema()]})]
+Text = Annotated[str, WithJsonSchema(_TEXT)]
+Line = Annotated[str, Field(min_length=1)]
+Lines = Annotated[
+    list[Line],
+    Field(min_length=1),
+    WithJsonSchema({"anyOf": [_LINE, {"type": "array", "items": _LINE, "minItems": 1}]}),
+]
+
+
 class Horovod(_Strict):
     """Horovod trains on several workers."""
 
-    workers: Workers
+    workers: AnyWorkers
 
 
 class TensorFlow(_Strict):
     """RiseML's section for TensorFlow."""
 
-    version: str | None = None
+    version: Text | None = None
     tensorboard: bool = False
     horovod: Horovod | None = None
 
@@ -83,9 +96,9 @@ class Image(_Strict):
 class Range(_Strict):
     """Values from a least to a greatest one."""
 
-    min: str
-    max: str
-    step: str
+    min: Text
+    max: Text
+    step: Text
 
 
 class RangeOf(_Strict):
@@ -99,7 +112,7 @@ def _is_mapping(value: Any) -> str:
 
 
 Values = Annotated[
-    Annotated[list[str], Field(min_length=1), Tag("plain")] | Annotated[RangeOf, Tag("mapping")],
+    Annotated[list[Text], Field(min_length=1), Tag("plain")] | Annotated[RangeOf, Tag("mapping")],
     Discriminator(_is_mapping),
 ]
 AnyImage = Annotated[
@@ -116,7 +129,7 @@ class Train(_Strict):
     image: AnyImage | None = None
     install: list[str] = []
     resources: Resources = Resources.model_validate({})
-    run: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    run: Lines
     parameters: dict[Parameter, Values] = {}
     concurrency: int = Field(1, ge=1)
 
@@ -130,7 +143,7 @@ class Train(_Strict):
 class JobFile(_Strict):
     """A whole file."""
 
-    version: Literal["1"] = "1"
+    version: Annotated[Literal["1"], WithJsonSchema({"enum": ["1", 1]})] = "1"
     project: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     train: Train
 
@@ -152,5 +165,9 @@ def memory_bytes(value: int | str) -> int:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of job files, in their canonical spelling, for editors."""
-    return JobFile.model_json_schema()
+    """The JSON Schema of job files for editors: as they are written today, with keys for others."""
+    schema = JobFile.model_json_schema()
+    for each in (schema, *schema["$defs"].values()):
+        if each.get("type") == "object":
+            each["patternProperties"] = {"^x-": True}
+    return schema

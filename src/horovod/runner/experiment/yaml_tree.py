@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Path = tuple[str | int, ...]
 MOST_LEVELS = 30
+# Aliases can make a short file a huge one.
+MOST_VALUES = 100_000
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, order=True)
@@ -90,19 +93,35 @@ class _Reader:
         self._document = document
         self._is_raw = is_raw
         self._scalars = yaml.SafeLoader("")
+        self._num_values = 0
 
     def value_of(self, node: yaml.Node, path: Path) -> Any:
         """The value of a node; what cannot be read is a problem, and None."""
         mark = node.start_mark
         self._document.positions.setdefault(path, (mark.line + 1, mark.column + 1))
+        self._num_values += 1
+        if self._num_values > MOST_VALUES:
+            if self._num_values == MOST_VALUES + 1:
+                self._complain(
+                    (), f"the file has more than {MOST_VALUES} values: is an alias recursive?"
+                )
+            return None
         if len(path) > MOST_LEVELS:
             self._complain(path, f"there are more than {MOST_LEVELS} levels")
             return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value_of(each, (*path, index)) for index, each in enumerate(node.value)]
+            return self._sequence(node, path)
         return self._scalar(node, path)
+
+    def _sequence(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
+        found = []
+        for index, each in enumerate(node.value):
+            if self._num_values > MOST_VALUES:
+                break
+            found.append(self.value_of(each, (*path, index)))
+        return found
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -113,6 +132,11 @@ class _Reader:
                 self._document.problems.append(Problem(*place, "a key must be a word"))
                 continue
             key = (*path, key_node.value)
+            if key_node.tag == _MERGE:
+                place = mark.line + 1, mark.column + 1, dotted(key)
+                text = "keys are not merged: repeat those of the alias here"
+                self._document.problems.append(Problem(*place, text))
+                continue
             if key_node.value in found:
                 first = self._document.positions[key][0]
                 place = mark.line + 1, mark.column + 1, dotted(key)

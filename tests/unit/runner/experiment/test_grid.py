@@ -37,6 +37,8 @@ def test_ranges_have_their_greatest_value_and_no_rounding() -> None:
         (("0", "1", "0"), "nothing leads"),
         (("0", "1", "-1"), "nothing leads"),
         (("0", "1", "1e-9"), "more than 10000 values"),
+        (("0", "1e999999", "1e-999999"), "at most 20 digits"),
+        (("0", "1e-999999", "1e-999999"), "at most 20 digits"),
     ],
 )
 def test_ranges_that_make_no_sense(given: tuple[str, str, str], what: str) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 
 from horovod.errors import UsageError
-from horovod.runner.experiment.job_file import Experiment, parse_job_file, read_job_file
+from horovod.runner.experiment.command import manage
+from horovod.runner.experiment.job_file import (
+    Experiment,
+    parse_job_file,
+    project_of,
+    read_job_file,
+)
 from horovod.runner.experiment.schema import json_schema, memory_bytes
 
+ROOT = Path(__file__).resolve().parents[4]
 # The file of RiseML's documents, as it stands there.
 RISEML = """\
 project: example
@@ -186,6 +196,13 @@ def test_memory(value: int | str, number: int) -> None:
             "5:5: train.run[1]",
             "run uses {{learning-rate}}, but parameters has lr",
         ),
+        (
+            train("  parameters: {horovod-rank: [1]}"),
+            "4:16: train.parameters.horovod-rank",
+            "must not set the variable HOROVOD_RANK",
+        ),
+        (train("  parameters: {path: [1]}"), "4:16: train.parameters.path", "variable PATH"),
+        ("x-a: &a {gpus: 0}\n" + train("  <<: *a"), "5:3: train.<<", "are not merged"),
         (train("  concurrency: 0"), "4:3: train.concurrency", "greater than or equal to 1"),
     ],
 )
@@ -201,6 +218,8 @@ def test_all_mistakes_are_named_at_once_in_the_order_of_the_file() -> None:
         "  resources:\n    gpus: many\n    mem: lots\ndeploy: {}\n"
     )
     assert [each.split(":")[1] for each in found] == ["1", "3", "5", "7", "8", "9"]
+    found = problems(train("  resources: {gpu: 1}").replace("python train.py", "'{{a}}'"))
+    assert [each.split(":")[1] for each in found] == ["3", "4"]
 
 
 def test_what_is_doubtful_is_said() -> None:
@@ -222,12 +241,34 @@ def test_a_file_that_is_not_there() -> None:
         read_job_file("/no/such.yml")
 
 
-def test_deep_nesting_ends() -> None:
-    assert any("levels" in each for each in problems("a: " * 1 + "[" * 60 + "]" * 60))
+def test_what_is_deep_or_refers_to_itself_ends() -> None:
+    assert any("levels" in each for each in problems("a: " + "[" * 60 + "]" * 60))
+    assert any("recursive" in each for each in problems("x-l: &a [*a, *a]\n" + train()))
 
 
-def test_the_schema_for_editors_takes_what_is_canonical() -> None:
-    schema = json_schema()
-    Draft202012Validator.check_schema(schema)
-    data = json.loads(json.dumps(parsed(RISEML).data))
-    Draft202012Validator(schema).validate(data)
+FILES = [*sorted((ROOT / "examples" / "jobs").glob("*.yml"))]
+
+
+def test_the_schema_for_editors_takes_files_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert manage(["init"], lambda words: 1, io.StringIO()) == 0
+    schema = Draft202012Validator(json_schema())
+    schema.check_schema(schema.schema)
+    texts = [Path("riseml.yml").read_text(), RISEML, *(file.read_text() for file in FILES)]
+    assert len(texts) == 4
+    for text in texts:
+        schema.validate(yaml.safe_load(text))
+        schema.validate(json.loads(json.dumps(parsed(text).data)))
+    for wrong in ("  horovod: {workers: 0}", "  resources: {gpu: 1}", "  parameters: {lr: []}"):
+        assert not schema.is_valid(yaml.safe_load(train(wrong)))
+
+
+def test_the_project_is_known_whatever_else_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "job.yml"
+    path.write_text("project: p\ntrain: {}\n")
+    assert project_of(str(path)) == "p"
+    path.write_text("project: ../p\n")
+    with pytest.raises(UsageError, match="names no project"):
+        project_of(str(path))

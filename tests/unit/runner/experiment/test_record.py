@@ -72,6 +72,8 @@ def test_the_last_results_count_and_half_a_line_does_not(tmp_path: Path) -> None
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     record.write(folder / record.RESULTS, text + '{"metr')
     assert own.run_records(is_running=True)[1].results == {"a": 0.25, "b": "x"}
+    record.write(folder / record.RESULTS, '{"metrics": {"a": 1}}\n', append=True)
+    assert own.run_records(is_running=True)[1].results == {"a": 1, "b": "x"}
 
 
 def test_the_table_of_runs() -> None:
