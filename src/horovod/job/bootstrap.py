@@ -17,7 +17,7 @@ import os
 import secrets
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ _MAX_ENDPOINTS = 8
 _MPI_TEXT_BYTES = 4096
 _MPI_PAUSE_S = 0.001
 _PAUSE_S = 0.1
+_TWIN_LEARNED_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,9 @@ class Bootstrap:
             store.set(_place_key(self._rank), b"null")
             keys = [_place_key(rank) for rank in range(self._size)]
             found = store.wait_all(keys, remaining_s(self._deadline), TWIN_KEY)
+        if TWIN_KEY in found and self._server is not None:
+            with suppress(StartError):  # who has claimed a place, and does not wait yet, learns it
+                self._server.wait_unused(_TWIN_LEARNED_S)
         check_twin(found)
         missing = [rank for rank, key in enumerate(keys) if key not in found]
         if missing:

@@ -238,6 +238,39 @@ def test_ranks_meet_where_the_user_says() -> None:
     }
 
 
+def test_a_twin_that_has_not_begun_to_wait_learns_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 keeps its store open until everybody who has a place there knows."""
+    free = socket.create_server(("127.0.0.1", 0))
+    point = ("127.0.0.1", free.getsockname()[1])
+    free.close()
+    key = make_secret().hex()
+    claimed, rank_0_has_given_up = threading.Event(), threading.Event()
+    set_value = StoreClient.set
+
+    def set_late(self: StoreClient, name: str, value: bytes) -> None:
+        if name == "bootstrap/place/1":
+            claimed.set()
+            rank_0_has_given_up.wait(0.3)
+        set_value(self, name, value)
+
+    monkeypatch.setattr(StoreClient, "set", set_late)
+
+    def error(rank: int) -> str:
+        config = Config(rank=rank, size=3, bootstrap_address=point, secret_key=key)
+        with pytest.raises(StartError) as caught:
+            Bootstrap(config)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(3) as pool:
+        rank_0, first = pool.submit(error, 0), pool.submit(error, 1)
+        rank_0.add_done_callback(lambda _: rank_0_has_given_up.set())
+        assert claimed.wait(DEADLINE_S)
+        second = pool.submit(error, 1)
+        texts = {each.result(DEADLINE_S) for each in (rank_0, first, second)}
+    assert len(texts) == 1
+    assert "rank 1 is there twice" in texts.pop()
+
+
 def test_who_is_missing_is_named() -> None:
     config = Config(
         size=3,
