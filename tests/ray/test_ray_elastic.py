@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
 from tests.ray.elastic_training import EPOCHS, LENGTH, Script, steps, with_keras, with_torch
+from tests.ray.ray_waits import is_running, wait_until
 
 from horovod import context
 from horovod.errors import RankFailedError, UnsupportedError
@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("cluster")
-
-PATIENCE_S = 60.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class Heard:

@@ -15,6 +15,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.ray.ray_waits import is_running, wait_until
 
 from horovod import context
 from horovod.errors import UsageError
@@ -23,7 +24,7 @@ from horovod.ray.job_actor import Found, host_names
 from horovod.ray.strategy import create_placement_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from horovod.ray.runner import MiniSettings
 
@@ -64,21 +65,6 @@ def who() -> dict[str, Any]:
             if name.startswith(("HOROVOD", "_HOROVOD")) and len(value) >= 32
         ],
     }
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def groups() -> list[str]:

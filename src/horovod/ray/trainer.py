@@ -19,6 +19,8 @@ from horovod.ray.worker import BaseHorovodWorker
 try:
     from ray.train.backend import Backend, BackendConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    from horovod.ray import elastic_trainer
 except ImportError as error:
     raise ImportError(
         "horovod.ray.trainer needs Ray Train of Ray 2.60 or newer: pip install 'ray[train]' "
@@ -28,7 +30,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ray.train import Checkpoint, DataConfig, RunConfig, ScalingConfig
+    from ray.train import Checkpoint, DataConfig, Result, RunConfig, ScalingConfig
     from ray.train._internal.base_worker_group import BaseWorkerGroup
 
     from horovod.job.environment import Assignment
@@ -46,17 +48,22 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]
         timeout_s: how long ``hvd.init()`` waits for the other ranks, in seconds.
         nics: a network interface for the traffic between nodes; None for the one that leads to the
             driver.
+        elastic_timeout_s: how long a job with ``num_workers=(min, max)`` waits for room for the
+            fewest workers, in seconds.
 
     Raises:
-        UsageError: the timeout is not above 0, or there are several interfaces.
+        UsageError: a timeout is not above 0, or there are several interfaces.
     """
 
     timeout_s: float = 30.0
     nics: set[str] | None = None
+    elastic_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if not self.timeout_s > 0:
-            raise UsageError(f"timeout_s is {self.timeout_s}, but must be above 0 seconds")
+        for name in ("timeout_s", "elastic_timeout_s"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise UsageError(f"{name} is {value}, but must be above 0 seconds")
         if self.nics and len(self.nics) > 1:
             raise UsageError(f"nics={sorted(self.nics)}: ranks listen on one network interface")
 
@@ -72,7 +79,11 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]
 
     def to_dict(self) -> dict[str, Any]:
         """What Ray Train records of it."""
-        return {"timeout_s": self.timeout_s, "nics": sorted(self.nics or ())}
+        return {
+            "timeout_s": self.timeout_s,
+            "nics": sorted(self.nics or ()),
+            "elastic_timeout_s": self.elastic_timeout_s,
+        }
 
 
 class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]
@@ -87,8 +98,9 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]
         train_loop_per_worker: runs on each worker; takes nothing, or ``train_loop_config``.
         train_loop_config: what it is given.
         horovod_config: see :class:`HorovodConfig`.
-        scaling_config: how many workers, with what resources; ``num_workers=(min, max)`` lets Ray
-            Train start anew with fewer or more of them.
+        scaling_config: how many workers, with what resources. With ``num_workers=(min, max)`` they
+            come and go with the nodes, while the others train on in their processes: the function
+            uses ``hvd.elastic``, as on any elastic job.
         run_config: name, storage, failures and callbacks of the run.
         datasets: of Ray Data, by name; each worker gets a share of them.
         dataset_config: how they are shared.
@@ -126,6 +138,27 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]
             dataset_config=dataset_config,
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
+        )
+
+    def fit(self) -> Result:
+        """Trains to the end.
+
+        Returns:
+            The last metrics and the checkpoints, and what the function returned on rank 0.
+
+        Raises:
+            ray.train.TrainingFailedError: ranks failed more often than the configuration of the run
+                allows, or there was no room for them.
+        """
+        if not self.scaling_config.elasticity_enabled:
+            return super().fit()
+        tables = elastic_trainer.tables_of(self.datasets, self.data_config)
+        return elastic_trainer.fit(
+            self._get_train_func(),
+            self.scaling_config,
+            self.backend_config,
+            self.train_run_context,
+            tables,
         )
 
 
