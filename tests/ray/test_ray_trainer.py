@@ -119,7 +119,7 @@ def test_a_failure_names_the_rank_and_its_error(cluster: Any, tmp_path: Path) ->
 
 def test_any_trainer_of_ray_train_takes_the_configuration() -> None:
     config = HorovodConfig(timeout_s=5, nics={"lo"})
-    assert config.to_dict() == {"timeout_s": 5, "nics": ["lo"]}
+    assert config.to_dict() == {"timeout_s": 5, "nics": ["lo"], "elastic_timeout_s": 600.0}
     with pytest.raises(UsageError, match="timeout_s is 0"):
         HorovodConfig(timeout_s=0)
     with pytest.raises(UsageError, match="one network interface"):
