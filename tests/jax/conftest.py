@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parent
 sys.path += [str(FOLDER), str(FOLDER.parent / "contract")]
 
-PYTHON = Path(sys.prefix) / "jax" / "bin" / "python"
+PYTHON = Path(sys.prefix) / os.environ.get("JAX_ENVIRONMENT", "jax") / "bin" / "python"
 DEADLINE_S = 240.0
 
 
