@@ -105,6 +105,7 @@ def what_cannot_be_sent_is_refused(rank: int, size: int) -> None:
     ):
         _expect(UsageError, words, lambda w=wrong: hvd.allreduce(w))
         _expect(UsageError, words, lambda w=wrong: hvd.broadcast(w, 0))
+    _expect(UsageError, "give floating-point numbers", lambda: hvd.batch_statistics(jnp.arange(3)))
     _expect(UsageError, "is no reduction", lambda: hvd.allreduce(jnp.ones(2), op=17))
     _expect(UsageError, "sizes=[9]", lambda: hvd.allgather(jnp.ones(2), sizes=[9]))
 

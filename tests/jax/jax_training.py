@@ -149,9 +149,40 @@ def bfloat16_and_compression(rank: int, size: int) -> None:
     np.testing.assert_array_equal(updates["a"].astype(float), -2 * (1.0 + (size - 1) / 2))
 
 
+def _normalized(x: Any, mean: Any, variance: Any, weights: Any) -> Any:
+    return (((x - mean) * jax.lax.rsqrt(variance + 1e-5)) ** 3 * weights).sum()
+
+
+def batch_statistics_equal_one_process(rank: int, size: int) -> None:
+    """Also with parts of different sizes, and far from 0, where sums of squares lose digits."""
+    rows = [3 + each for each in range(size)]
+    generator = np.random.default_rng(5)
+    whole = 1e4 + generator.standard_normal((sum(rows), 4, 6))
+    weights = generator.standard_normal(whole.shape)
+    mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+
+    def loss_of_all(x: Any) -> Any:
+        return _normalized(x, x.mean((0, 1)), x.var((0, 1)), weights)
+
+    def loss_here(x: Any) -> Any:
+        return _normalized(x, *hvd.batch_statistics(x), weights[mine])
+
+    expected = jax.grad(loss_of_all)(jnp.asarray(whole))[mine]
+    for function in (loss_here, jax.jit(loss_here)):
+        total = hvd.allreduce(function(whole[mine]), op=hvd.Sum)
+        np.testing.assert_allclose(total, loss_of_all(jnp.asarray(whole)), rtol=1e-9)
+        np.testing.assert_allclose(jax.grad(function)(whole[mine]), expected, rtol=1e-9, atol=1e-9)
+    mean, variance = hvd.batch_statistics(whole[mine], axis=0)
+    np.testing.assert_allclose(mean, whole.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(variance, whole.var(0), rtol=1e-7)
+    half = hvd.batch_statistics(jnp.asarray(whole[mine], jnp.bfloat16))[0]
+    assert half.dtype == jnp.float32
+
+
 CASES: tuple[Callable[[int, int], None], ...] = (
     an_optimizer_equals_one_process,
     functions_of_all_ranks_equal_one_process,
     several_passes_equal_one_process,
     bfloat16_and_compression,
+    batch_statistics_equal_one_process,
 )

@@ -11,15 +11,15 @@ from jax_output import said_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SCRIPT = Path(__file__).with_name("jax_elastic_rank.py")
+FOLDER = Path(__file__).parent
+WORDS = ("-np", 3, "--min-np", 2, "--max-np", 3, "-H", "localhost:3")
+LAUNCHER = (sys.executable, "-m", "horovod.runner.cli", *WORDS)
 
 
 def test_the_others_go_on_from_the_last_commit(
     run_python: Callable[..., Any], tmp_path: Path
 ) -> None:
-    words = ("-np", 3, "--min-np", 2, "--max-np", 3, "-H", "localhost:3")
-    launcher = (sys.executable, "-m", "horovod.runner.cli", *words)
-    job = run_python(SCRIPT, tmp_path / "died", launcher=launcher)
+    job = run_python(FOLDER / "jax_elastic_rank.py", tmp_path / "died", launcher=LAUNCHER)
     assert job.returncode == 0, job.stdout + job.stderr
     said = [line for rank in range(3) for line in said_by(job, rank)]
     done = [line for line in said if line.startswith("done with")]
@@ -27,3 +27,12 @@ def test_the_others_go_on_from_the_last_commit(
     assert len(set(done)) == 1
     assert "epoch 2 on 3: 3" in job.stdout
     assert "epoch 5 on 2: 2" in job.stdout
+
+
+def test_each_sample_counts_once_in_loops_that_go_on(
+    run_python: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = run_python(FOLDER / "jax_elastic_loops_rank.py", tmp_path / "died", launcher=LAUNCHER)
+    assert job.returncode == 0, job.stdout + job.stderr
+    done = [line for rank in range(3) for line in said_by(job, rank)]
+    assert done == ["done: each sample [3] times on 2 ranks"] * 2, job.stdout + job.stderr

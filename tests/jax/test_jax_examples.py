@@ -1,4 +1,4 @@
-"""The example for JAX runs, alone and on two ranks, and learns."""
+"""The examples for JAX run, alone and on two ranks, and learn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "jax" / "digits.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "jax"
+EXAMPLE = EXAMPLES / "digits.py"
 LAUNCHER = (sys.executable, "-m", "horovod.runner.cli", "-np", 2)
 
 
@@ -23,3 +24,11 @@ def test_the_example_learns(run_python: Callable[..., Any], tmp_path: Path) -> N
         (accuracy,) = re.findall(r"test accuracy: ([\d.]+)%", job.stdout)  # one rank speaks for all
         assert float(accuracy) >= least
     assert list((tmp_path / "new folder").iterdir())
+
+
+def test_the_elastic_example_learns(run_python: Callable[..., Any]) -> None:
+    launcher = (*LAUNCHER, "--min-np", 1)
+    job = run_python(EXAMPLES / "pytree_elastic.py", "--epochs", 6, launcher=launcher)
+    assert job.returncode == 0, job.stdout + job.stderr
+    (accuracy,) = re.findall(r"test accuracy: ([\d.]+)%", job.stdout)
+    assert float(accuracy) >= 93

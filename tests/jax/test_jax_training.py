@@ -22,6 +22,7 @@ TRAINING = (
     "functions_of_all_ranks_equal_one_process",
     "several_passes_equal_one_process",
     "bfloat16_and_compression",
+    "batch_statistics_equal_one_process",
 )
 OTHERS = (
     "a_tree_of_all_dtypes_is_one_operation",

@@ -150,12 +150,15 @@ def test_blocks_are_correct_in_their_language(language: str) -> None:
 
 def test_python_blocks_use_names_that_exist() -> None:
     torch = pytest.importorskip("horovod.torch")
+    # JAX is not in this environment; what the others lack is listed in its module.
+    of_jax = (ROOT / "src" / "horovod" / "jax" / "__init__.py").read_text("utf-8")
     missing = [
         f"{block}: hvd.{name}"
         for block in BLOCKS
         if block.language == "python" and "import horovod.keras" not in block.text
         for name in re.findall(r"\bhvd\.(\w+)", block.text)
         if not hasattr(torch, name)
+        and not (str(block).startswith("docs/jax.md") and f'"{name}",' in of_jax)
     ]
     assert not missing
 

@@ -18,6 +18,7 @@ requirement.checked_jax()
 
 # Whatever imports JAX comes behind that.
 from horovod.jax import derivatives, elastic, interrupts, ops  # noqa: E402, F401
+from horovod.jax.batch_statistics import batch_statistics  # noqa: E402
 from horovod.jax.compression import Compression  # noqa: E402
 from horovod.jax.gradients import grad, reduce_gradients, value_and_grad  # noqa: E402
 from horovod.jax.objects import allgather_object, broadcast_object  # noqa: E402
@@ -40,6 +41,7 @@ __all__ = [
     "ReplicasDivergedError",
     "__version__",
     "allgather_object",
+    "batch_statistics",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",

@@ -89,7 +89,7 @@ def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[State
         ...         ...
         ...         state.commit()
     """
-    return run_fn(func, _reset)
+    return run_fn(func, rejoin)
 
 
 def is_recoverable(error: BaseException) -> bool:
@@ -130,7 +130,8 @@ def suppress_recoverable() -> Iterator[None]:
             raise
 
 
-def _reset() -> None:
+def rejoin() -> None:
+    """Leaves the job, and joins its next generation."""
     context.shutdown()
     context.init()
 
@@ -149,7 +150,7 @@ class Rounds:
     def __init__(
         self,
         state: State,
-        reset: Callable[[], object] = _reset,
+        reset: Callable[[], object] = rejoin,
         progress: Callable[[], int] = lambda: 0,
         translating: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:

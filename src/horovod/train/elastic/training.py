@@ -17,7 +17,7 @@ from horovod.train.elastic.changes import agree_at_boundary
 from horovod.train.elastic.leaving import leave_politely
 from horovod.train.elastic.ledger import Ledger
 from horovod.train.elastic.position import Position, Values
-from horovod.train.elastic.run import Rounds, is_recoverable
+from horovod.train.elastic.run import Rounds, is_recoverable, rejoin
 from horovod.train.elastic.stream import stream_shares
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Training(ABC):
         commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
             after each step.
         translating: a context in which errors of a framework become those of Horovod.
+        reset: leaves the job and joins its next generation.
 
     Attributes:
         values: what :meth:`track` was told.
@@ -53,6 +54,7 @@ class Training(ABC):
         state: ObjectState,
         commit_every_s: float = 10.0,
         translating: Callable[[], AbstractContextManager[object]] = nullcontext,
+        reset: Callable[[], object] = rejoin,
     ) -> None:
         if commit_every_s < 0:
             raise UsageError(f"commit_every_s={commit_every_s} is negative")
@@ -67,7 +69,10 @@ class Training(ABC):
         state._track("training_position", self._position)
         self._translating = translating
         self._rounds = Rounds(
-            state, progress=lambda: self._position.progress, translating=translating
+            state,
+            reset,
+            progress=lambda: self._position.progress,
+            translating=translating,
         )
         self._has_begun = False
         self._epoch = 0

@@ -1,41 +1,22 @@
-"""Elastic training with JAX: a training function that goes on when ranks come or go.
-
-Example:
-    >>> state = hvd.elastic.JaxState(params=params, opt_state=tx.init(params), epoch=0)
-    >>> @hvd.elastic.run
-    ... def train(state):
-    ...     for state.epoch in range(state.epoch, epochs):
-    ...         state.params, state.opt_state = train_one_epoch(state.params, state.opt_state)
-    ...         state.commit()
-    >>> train(state)
-"""
+"""What a training program with JAX has reached."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from horovod import context
-from horovod.context import generation
-from horovod.jax.errors import in_our_words
 from horovod.jax.objects import broadcast_object
 from horovod.jax.state import is_key
-from horovod.train.elastic.run import run_fn
-from horovod.train.elastic.state import ObjectState, State
+from horovod.train.elastic.state import ObjectState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horovod.train.elastic.checkpoint.commits import Snapshot
 
-__all__ = ["JaxState", "ObjectState", "State", "generation", "run"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
-StateT = TypeVar("StateT", bound=State)
+__all__ = ["JaxState"]
 
 
 class JaxState(ObjectState):
@@ -97,24 +78,3 @@ def _is_known(dtype: Any) -> bool:
         return bool(jax.dtypes.canonicalize_dtype(dtype) == dtype)
     except TypeError:
         return False
-
-
-def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[StateT, P], T]:
-    """Decorates a training function, which is called again after every change of the job.
-
-    Each call begins when all ranks have the same state. A rank that was lost sends all others back
-    to their last commit. Jitted functions are traced again after a change, for the new size.
-
-    Args:
-        func: ``func(state, *args, **kwargs)``; the state is a ``hvd.elastic.State``.
-
-    Returns:
-        A function with the same arguments, which returns what the last call of ``func`` does.
-    """
-    return run_fn(func, _reset, in_our_words)
-
-
-def _reset() -> None:
-    context.shutdown()
-    context.init()
-    jax.clear_caches()

@@ -1,0 +1,140 @@
+"""The simple way of elastic training with JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from horovod.errors import HorovodInternalError, UsageError
+from horovod.jax.elastic.run import rejoin
+from horovod.jax.elastic.state import JaxState
+from horovod.jax.errors import in_our_words
+from horovod.jax.state import is_array
+from horovod.train.elastic import training
+
+if TYPE_CHECKING:
+    from horovod.train.elastic.ledger import Ledger, Share
+
+__all__ = ["Training"]
+
+
+class Training(training.Training):
+    """Makes a plain training loop elastic: it goes on when ranks come or go.
+
+    The loops are those of any script. Between two batches, ranks come and leave without loss of a
+    step. If a rank is lost, ``with training.guard()`` ends silently where a collective of the step
+    fails; the body of the loop runs to its end, and at the next batch all that is in ``state`` goes
+    back to the last commit, and so do the batches. **What is repeated** is the body of the loop,
+    for the steps since the last commit, and nothing else. What else the body changes should be
+    given to :meth:`track`, or bear to be done again. A newcomer runs the program from its start,
+    without the batches that are done. Jitted functions are traced again after a change, for the new
+    size.
+
+    Commits are in host memory: at the beginning and the end of each loop and epoch, and
+    ``commit_every_s`` after the last one. Each step is awaited before the next batch.
+
+    - The step stands in ``with training.guard():``, and so does all else that communicates.
+    - At the end of an epoch ranks may have fewer samples than others, or none of their own.
+      ``training.samples`` says how many count: give it to the step as its ``weight``.
+    - Code between the loops runs once on each rank that was there. It must not communicate.
+
+    Args:
+        commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
+            after each step.
+        kwargs: trees and plain values with their first values, the same names on all ranks.
+
+    Attributes:
+        state: a :class:`horovod.jax.elastic.JaxState` with these names; assign to them.
+
+    Raises:
+        UsageError: an argument is wrong.
+
+    Example:
+        >>> training = hvd.elastic.Training(params=params, opt_state=tx.init(params))
+        >>> state = training.state
+        >>> for epoch in training.epochs(10):
+        ...     for images, labels in training.batches((images, labels), batch_size=32):
+        ...         with training.guard():
+        ...             state.params, state.opt_state = step(
+        ...                 state.params, state.opt_state, images, labels, training.samples
+        ...             )
+    """
+
+    def __init__(self, *, commit_every_s: float = 10.0, **kwargs: Any) -> None:
+        self.state = JaxState(**kwargs)
+        self._names = list(kwargs)
+        super().__init__(self.state, commit_every_s, in_our_words, rejoin)
+
+    def _after_step(self, loop: str, share: Share) -> bool:
+        # A program that failed says so to whoever waits for what it computes.
+        if self._loss is None:
+            try:
+                with in_our_words():
+                    jax.block_until_ready([getattr(self.state, name) for name in self._names])
+            except HorovodInternalError as error:
+                self._lose(error)
+        return super()._after_step(loop, share)
+
+    def _length_of(self, dataset: Any) -> int:
+        columns = _columns_of(dataset)
+        return len(dataset) if columns is None else len(columns[0])
+
+    def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
+        if batch_size is None or batch_size < 1:
+            raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
+        return batch_size
+
+    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
+        if _columns_of(dataset) is not None or hasattr(dataset, "__getitem__"):
+            return None
+        name = type(dataset).__name__
+        if not isinstance(dataset, Iterable):
+            raise UsageError(
+                f"batches() of {name}: give a tree of arrays, an object with a length and an "
+                "index, or one with __iter__"
+            )
+        if isinstance(dataset, Iterator):
+            raise UsageError(
+                f"batches() of {name}: an iterator can be read once only, but after a change "
+                "ranks read from the beginning; give an object with __iter__"
+            )
+        return dataset, _stacked
+
+    def _read(
+        self, dataset: Any, ledger: Ledger, rank: int, size: int, batch_size: int
+    ) -> Iterator[tuple[Share, Any]]:
+        has_columns = _columns_of(dataset) is not None
+        for share in ledger.shares(rank, size, batch_size):
+            indices = np.asarray(share.indices)
+            if has_columns:
+                yield share, jax.tree.map(lambda column, rows=indices: column[rows], dataset)
+            else:
+                yield share, _stacked([dataset[int(index)] for index in indices])
+
+    def _before_step(self, share: Share) -> None:
+        """Nothing: the step is given its weight."""
+
+
+def _columns_of(dataset: Any) -> list[Any] | None:
+    """The arrays of a tree that has one row per sample in each of them; None for other data.
+
+    A list is one of samples.
+
+    Raises:
+        UsageError: they have different lengths.
+    """
+    leaves = [] if isinstance(dataset, list) else jax.tree.leaves(dataset)
+    if not leaves or not all(is_array(leaf) and leaf.ndim for leaf in leaves):
+        return None
+    lengths = [len(leaf) for leaf in leaves]
+    if len(set(lengths)) != 1:
+        raise UsageError(f"batches() of arrays of {lengths} samples: each needs as many")
+    return leaves
+
+
+def _stacked(samples: list[Any]) -> Any:
+    """A batch of samples that are trees of one structure: one array per leaf."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
