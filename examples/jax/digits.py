@@ -4,15 +4,15 @@
     horovodrun -np 2 python examples/jax/digits.py
 
 The lines that make it distributed are marked with "Horovod:". The data is the set of 1797 images
-of 8 x 8 pixels that scikit-learn brings along, so nothing is downloaded. It needs
-pip install jax optax scikit-learn
+of 8 x 8 pixels that scikit-learn brings along, so nothing is downloaded. With --checkpoint FOLDER
+it goes on from what it finds there. It needs
+
+    pip install jax optax orbax-checkpoint scikit-learn
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 from sklearn.datasets import load_digits
 
 import horovod.jax as hvd
 
 
 def parse_args() -> argparse.Namespace:
-    default_checkpoint = Path(tempfile.gettempdir()) / "checkpoints" / "digits.pkl"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.002, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--checkpoint", type=Path, default=default_checkpoint)
+    parser.add_argument("--checkpoint", type=Path, help="a folder, for all that was reached")
     parser.add_argument("--smoke", action="store_true", help="two epochs, to see that it runs")
     args = parser.parse_args()
     if args.smoke:
@@ -71,6 +71,25 @@ def load_data(seed: int) -> tuple[Any, Any, Any, Any]:
     return images[train], labels[train], images[test], labels[test]
 
 
+def checkpoints_in(folder: Path | None) -> ocp.CheckpointManager | None:
+    """Horovod: to each rank, JAX is a job of one process, so rank 0 alone reads and writes."""
+    if folder is None or hvd.rank() != 0:
+        return None
+    return ocp.CheckpointManager(
+        folder.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2)
+    )
+
+
+def resumed(checkpoints: ocp.CheckpointManager | None, reached: Any) -> tuple[int, Any]:
+    """How many epochs are done, and what was reached then; the same on all ranks."""
+    epoch = 0
+    if checkpoints is not None and checkpoints.latest_step() is not None:
+        epoch = checkpoints.latest_step()
+        reached = checkpoints.restore(epoch, args=ocp.args.StandardRestore(reached))
+    # Horovod: start everywhere as rank 0 does.
+    return hvd.broadcast_object(epoch, root_rank=0), hvd.broadcast_parameters(reached, root_rank=0)
+
+
 def main() -> None:
     args = parse_args()
 
@@ -83,13 +102,14 @@ def main() -> None:
     images = images[hvd.rank() : length : hvd.size()]
     labels = labels[hvd.rank() : length : hvd.size()]
 
-    # Horovod: start everywhere as rank 0 does.
-    params = hvd.broadcast_parameters(initial_params(args.seed), root_rank=0)
-
     # Horovod: a step sees size() times as many images, so it may go further; the optimizer
     # averages the gradients over the ranks, all of them in one operation.
     tx = hvd.DistributedOptimizer(optax.adam(args.lr * hvd.size() ** 0.5))
-    state = tx.init(params)
+    checkpoints = checkpoints_in(args.checkpoint)
+    params = initial_params(args.seed)
+    begin, (params, state) = resumed(checkpoints, (params, tx.init(params)))
+    if hvd.rank() == 0 and begin:
+        print(f"goes on after epoch {begin}")
 
     @jax.jit
     def step(params: Any, state: Any, images: Any, labels: Any) -> Any:
@@ -98,7 +118,7 @@ def main() -> None:
         return optax.apply_updates(params, updates), state, loss
 
     shuffle = np.random.default_rng(args.seed + hvd.rank())
-    for epoch in range(args.epochs):
+    for epoch in range(begin, args.epochs):
         losses = []
         for batch in np.array_split(
             shuffle.permutation(len(labels)), -(-len(labels) // args.batch_size)
@@ -108,9 +128,10 @@ def main() -> None:
         mean = hvd.allreduce(jnp.stack(losses).mean())  # Horovod: over all ranks.
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1:2d}: loss {float(mean):.4f}")
-            # Horovod: all ranks hold the same weights, so one of them saves them.
-            args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            args.checkpoint.write_bytes(pickle.dumps(jax.device_get((params, state))))
+        if checkpoints is not None:  # Horovod: all ranks hold the same weights, so one saves them.
+            checkpoints.save(epoch + 1, args=ocp.args.StandardSave((params, state)))
+    if checkpoints is not None:
+        checkpoints.close()  # writes what is left
 
     hvd.check_in_sync(params)
     share = slice(hvd.rank(), None, hvd.size())

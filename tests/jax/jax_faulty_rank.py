@@ -54,6 +54,29 @@ def dies_in_a_jitted_step() -> None:
     assert float(jnp.ones(3).sum()) == 3.0  # has nothing to do with it
 
 
+def waits_for_one_that_is_stopped() -> None:
+    """The other rank is continued in the end, and hears that the job is over."""
+    pids = hvd.allgather_object(os.getpid())
+    small(jnp.ones(3)).block_until_ready()
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    error = _error_of(lambda: small(jnp.ones(3)))
+    os.kill(pids[1], signal.SIGCONT)
+    if hvd.rank() == 0:
+        assert "StalledError" in str(error), error
+        assert "rank 1" in str(error), error
+    print("told", flush=True)
+
+
+def computes_something_else() -> None:
+    """Each rank waits for what the other one never runs."""
+    name = f"of rank {hvd.rank()}"
+    error = _error_of(lambda: jax.jit(lambda x: hvd.allreduce(x, name=name))(jnp.ones(3)))
+    assert "StalledError" in str(error), error
+    assert f"rank {1 - hvd.rank()}" in str(error), error
+    print("told", flush=True)
+
+
 def is_interrupted_while_it_waits() -> None:
     small(jnp.ones(3)).block_until_ready()
     if hvd.rank() == 1:  # waits for something else
