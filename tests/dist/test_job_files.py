@@ -42,6 +42,11 @@ def events(run: str = "1") -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def table_of(path: str) -> list[str]:
+    """The runs of experiment 1."""
+    return horovodrun("experiment", "status", "1", "-f", path).lines["stdout"]
+
+
 def log(line: int, rank: int, run: str = "1", stream: str = "stdout") -> str:
     return Path(f"output/p/{run}/logs/line-{line:02}/rank.{rank}/{stream}").read_text()
 
@@ -66,8 +71,12 @@ def test_all_wait_for_each_other_and_lines_that_train_follow_one_another() -> No
         assert log(4, rank) == "sum 10.0\n"
     assert [each["event"] for each in events()] == [
         "run-started",
-        *["line-started", "line-ended"] * 4,
+        *["line-started", *["rank-ended"] * 4, "line-ended"] * 4,
         "run-ended",
+    ]
+    ends = [each for each in events() if each["event"] == "rank-ended"]
+    assert sorted((each["line"], each["rank"], each["exit_code"]) for each in ends) == [
+        (line, rank, 0) for line in (1, 2, 3, 4) for rank in range(4)
     ]
     assert events()[-1]["state"] == "finished"
 
@@ -192,12 +201,69 @@ def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
     assert ask("logs", "1.3")[1] == [f"line-02 rank.{rank} stdout: done 2" for rank in range(2)]
 
 
+def test_who_comes_last_to_the_end_of_a_line_is_named() -> None:
+    path = job_file("test $HOROVOD_RANK != 1 || until [ -e go ]; do sleep 0.1; done", workers="3")
+    with launched("-f", path) as job:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while "2 ranks waiting" not in "\n".join(table_of(path)):
+            assert time.monotonic() < deadline_s
+        Path("go").touch()
+        assert job.wait() == 0
+    (waited,) = re.findall(
+        r"run 1: line 1: all waited ([\d.]+) s for rank 1 on localhost", job.stderr
+    )
+    ended = {each["rank"]: each["seconds"] for each in events() if each["event"] == "rank-ended"}
+    assert abs(ended[1] - max(ended[0], ended[2]) - float(waited)) < 0.1
+
+
+def test_a_sweep_of_12_two_at_a_time_survives_a_failure_and_the_loss_of_its_driver() -> None:
+    """Runs of a pair wait for each other; the last one of the first seven waits to be released."""
+    report = f"{PYTHON} -c 'import horovod; horovod.report_result(twice=2 * {{{{n}}}})'"
+    other = "i=0; until [ -e begun.$((N ^ 1)) ]; do sleep 0.05; i=$((i + 1)); [ $i -lt 600 ]; done"
+    path = job_file(
+        f"touch begun.$N; {other}; test $N != 4 || exit 3",
+        f"test $N -lt 6 -o -e go || exec sleep 1000; {report}",
+        workers="1",
+        concurrency=2,
+        parameters={"n": [*range(12)]},
+    )
+
+    def table() -> list[list[str]]:
+        return [line.split() for line in table_of(path)[1:]]
+
+    plan = horovodrun("experiment", "plan", "-f", path, "-H", "localhost:3").lines["stdout"]
+    assert "12 runs, 2 at a time" in plan
+    with launched("-f", path, "-H", "localhost:2") as job:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while [row[1:4] for row in table()[6:8]] != [["running", "(line", "2)"]] * 2:
+            assert time.monotonic() < deadline_s, job.stderr
+        family = job.descendants()
+        job.process.kill()
+        assert_all_gone(family, 20)
+    assert [row[1] for row in table()] == [
+        *["finished"] * 4, "failed", "finished", "lost", "lost", *["pending"] * 4,
+    ]  # fmt: skip
+    assert "line 1 of 2 failed" in job.stderr
+
+    Path("go").touch()
+    again = horovodrun("experiment", "train", "--resume", "1", "-f", path, "-H", "localhost:2")
+    assert again.process.returncode == 3  # of the run that fails each time
+    rows = table()
+    assert [row[1] for row in rows] == [*["finished"] * 4, "failed", *["finished"] * 7]
+    assert [row[3] for row in rows if row[1] == "finished"] == [
+        f"twice={2 * n}" for n in range(12) if n != 4
+    ]
+    told = [line.split()[1:3] for line in again.lines["stderr"]]
+    assert all(row[:2] in told for row in rows)
+
+
 def test_what_cannot_be_asked_of_an_experiment() -> None:
     path = job_file("true")
     for words, what in (
         (["status", "7"], "there is no experiment 7"),
         (["logs"], "say which"),
         (["kill", "one"], "expected the number"),
+        (["kill", "1.2"], "only logs knows single runs"),
         (["train", "--resume", "7"], "there is no experiment 7"),
         (["stop"], "no such verb"),
     ):

@@ -353,7 +353,7 @@ def _join(options: argparse.Namespace, command: Sequence[str], environ: Mapping[
 
 def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]) -> int:
     from horovod.runner.experiment.job_file import read_job_file
-    from horovod.runner.experiment.plan import check_gpus, plan_text
+    from horovod.runner.experiment.plan import check_gpus, lanes_of, plan_text
 
     _refuse_to_multiply(environ)
     for is_given, what in (
@@ -374,31 +374,33 @@ def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping
         say(sys.stderr, line)
     hosts = _hosts(options, environ)
     check_gpus(experiment, hosts)
-    slots = assign(hosts, experiment.size)
+    lanes = lanes_of(experiment, hosts)
     settings, launcher = _settings(options, ("bash",), environ)
     if launcher is not Launcher.AGENTS:
         raise UsageError("-f goes together with neither --mpi nor --jsrun")
     if options.dry_run:
-        print(plan_text(experiment, slots))
+        print(plan_text(experiment, lanes))
         return 0
-    return _begin(options, experiment, slots, settings)
+    return _begin(options, experiment, lanes, settings)
 
 
 def _begin(
     options: argparse.Namespace,
     experiment: Experiment,
-    slots: Sequence[Slot],
+    lanes: Sequence[Sequence[Slot]],
     settings: JobSettings,
 ) -> int:
     from horovod.runner.experiment import record
     from horovod.runner.experiment.background import detach, resumed
+    from horovod.runner.experiment.plan import lanes_of
+    from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.experiment.training import Training, new_folder
 
     root = record.root_of(settings.cwd, experiment.file.project)
     if options.resume is not None:
         folder = root / str(options.resume)
         experiment = resumed(folder)
-        slots = assign(_hosts(options, settings.environ), experiment.size)
+        lanes = lanes_of(experiment, _hosts(options, settings.environ))
     else:
         folder = new_folder(root, options.job_file)
     if options.detach and not detach(folder, lambda: record.begin(folder, experiment.runs)):
@@ -412,7 +414,8 @@ def _begin(
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         finish = partial(_finish, console=console)
-        return Training(experiment, slots, settings, launch_options, finish).run(own)
+        own_lanes = [Lane(slots, launch_options) for slots in lanes]
+        return Training(experiment, own_lanes, settings, finish).run(own)
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

@@ -99,6 +99,11 @@ def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
     name = words[0] if words else None
     if len(words) > 1 or (name is not None and not _ID.fullmatch(name)):
         raise UsageError(f"horovodrun experiment {verb}: expected the number of an experiment")
+    if name is not None and "." in name and verb != "logs":
+        raise UsageError(
+            f"horovodrun experiment {verb} {name}: give the number of the experiment, "
+            f"{name.partition('.')[0]}; only logs knows single runs"
+        )
     if verb == "status":
         return background.status(root, name, stdout)
     if name is None:

@@ -269,8 +269,6 @@ class _Meaning:
             if getattr(self._train, key):
                 text = "is not used: the command runs in the environment of horovodrun"
                 self._warn(("train", key), text)
-        if self._train.concurrency > 1:
-            self._warn(("train", "concurrency"), "runs are executed one after the other")
 
     def _check_lines(self) -> None:
         known, used = set(self._train.parameters), set()

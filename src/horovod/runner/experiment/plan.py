@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
+from horovod.runner.experiment.side_by_side import divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,20 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Host, Slot
 
 
-def plan_text(experiment: Experiment, slots: Sequence[Slot]) -> str:
+def lanes_of(experiment: Experiment, hosts: Sequence[Host]) -> list[list[Slot]]:
+    """Slots for each of the runs that may go on at the same time. Pure.
+
+    Runs that need GPUs share no host, since each takes the GPUs of a host from the first one on.
+
+    Raises:
+        UsageError: there is no room for one run.
+    """
+    train = experiment.file.train
+    at_most = min(train.concurrency, len(experiment.runs))
+    return divided(hosts, experiment.size, at_most, shares_hosts=train.resources.gpus == 0)
+
+
+def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
     """The file in its canonical spelling, the ranks of each host, the lines of each run."""
     shape = f"{_count(experiment.workers, 'worker')} x {_count(experiment.processes, 'process')}"
     return "\n".join(
@@ -24,9 +38,9 @@ def plan_text(experiment: Experiment, slots: Sequence[Slot]) -> str:
             f"# {experiment.path}, in canonical spelling",
             experiment.canonical,
             f"{shape} = {_count(experiment.size, 'rank')}",
-            *_hosts(slots),
+            *(line for slots in lanes for line in _hosts(slots)),
             "",
-            *_runs(experiment.runs),
+            *_runs(experiment.runs, len(lanes)),
         ]
     )
 
@@ -61,9 +75,10 @@ def _hosts(slots: Sequence[Slot]) -> Iterator[str]:
         yield f"  {which} on {name}"
 
 
-def _runs(runs: Sequence[Run]) -> Iterator[str]:
+def _runs(runs: Sequence[Run], at_a_time: int) -> Iterator[str]:
     if len(runs) > 1:
-        yield f"{len(runs)} runs, one after the other"
+        how = "one after the other" if at_a_time == 1 else f"{at_a_time} at a time"
+        yield f"{len(runs)} runs, {how}"
     for number, run in enumerate(runs, 1):
         if run.parameters:
             yield f"run {number}: {described(run.parameters)}"

@@ -43,6 +43,7 @@ class RunRecord:
         exit_code: 0, or that of the rank that failed first; None before.
         seconds: how long it took, or takes already; None before.
         line: the number of the line that is, or was, executed; 0 before.
+        num_ended: how many ranks have come to the end of this line.
         results: the last value of each metric that it reported.
     """
 
@@ -52,6 +53,7 @@ class RunRecord:
     exit_code: int | None = None
     seconds: float | None = None
     line: int = 0
+    num_ended: int = 0
     results: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -165,13 +167,15 @@ def _run_record(
     name: str, parameters: Mapping[str, str], folder: Path, *, is_running: bool
 ) -> RunRecord:
     begun = ended = None
-    line = 0
+    line = num_ended = 0
     for event in _lines_of(folder / EVENTS):
         match event.get("event"):
             case "run-started":
-                begun, ended, line = event, None, 0
+                begun, ended, line, num_ended = event, None, 0, 0
             case "line-started":
-                line = event["line"]
+                line, num_ended = event["line"], 0
+            case "rank-ended":
+                num_ended += 1
             case "run-ended":
                 ended = event
     what = described(parameters)
@@ -185,7 +189,7 @@ def _run_record(
     else:
         state, code, until = ended["state"], ended["exit_code"], ended["time"]
     seconds = None if state == "lost" else max(0.0, until - begun["time"])
-    return RunRecord(name, what, state, code, seconds, line, results)
+    return RunRecord(name, what, state, code, seconds, line, num_ended, results)
 
 
 def _lines_of(path: Path) -> list[dict[str, Any]]:
@@ -205,7 +209,10 @@ def table(records: Sequence[RunRecord]) -> list[str]:
     """A line for each run, below a line of titles. Pure."""
     rows = [("run", "state", "seconds", "results", "parameters")]
     for each in records:
-        state = f"{each.state} (line {each.line})" if each.state == "running" else each.state
+        at = f"line {each.line}"
+        if each.num_ended:
+            at += f", {each.num_ended} rank{'s' if each.num_ended > 1 else ''} waiting"
+        state = f"{each.state} ({at})" if each.state == "running" else each.state
         seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
         results = ", ".join(f"{key}={_short(value)}" for key, value in each.results.items())
         rows.append((each.name, state, seconds, results, each.parameters))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import canonical_text
 from horovod.runner.experiment.plan import described
-from horovod.runner.starting.launch import LaunchOptions, launch
+from horovod.runner.experiment.side_by_side import in_lanes
+from horovod.runner.starting.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from horovod.runner.experiment.grid import Run
     from horovod.runner.experiment.job_file import Experiment
     from horovod.runner.experiment.record import Record
-    from horovod.runner.placing.hosts import Slot
+    from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
 
 RESOLVED = "riseml-configuration.yml"
@@ -36,24 +38,22 @@ class Training:
 
     Args:
         experiment: what to run.
-        slots: where each rank runs.
+        lanes: where runs are executed, as many of them at a time as there are lanes; the
+            ``output_filename`` of their options is not used.
         settings: of the launcher, with any command.
-        options: how the launcher behaves; their ``output_filename`` is not used.
         finish: says how a launch ended, and returns its exit code.
     """
 
     def __init__(
         self,
         experiment: Experiment,
-        slots: Sequence[Slot],
+        lanes: Sequence[Lane],
         settings: JobSettings,
-        options: LaunchOptions,
         finish: Callable[[Outcome], int],
     ) -> None:
         self._experiment = experiment
-        self._slots = slots
+        self._lanes = lanes
         self._settings = settings
-        self._options = options
         self._finish = finish
 
     def run(self, own: Record) -> int:
@@ -69,30 +69,34 @@ class Training:
             UsageError: the output cannot be written.
         """
         runs = self._experiment.runs
-        codes = []
-        for index, (run, before) in enumerate(
-            zip(runs, own.run_records(is_running=False), strict=True), 1
-        ):
-            if before.state == "finished":
-                continue
-            code, is_killed = self._run(run, own.name_of(index), own.folder_of(index))
-            codes.append(code)
-            if is_killed:
-                break
+        records = own.run_records(is_running=False)
+        left = [index for index, each in enumerate(records, 1) if each.state != "finished"]
+        codes: dict[int, int] = {}
+
+        def work(index: int, lane: Lane) -> bool:
+            name, folder = own.name_of(index), own.folder_of(index)
+            codes[index], is_killed = self._run(runs[index - 1], name, folder, lane)
+            return not is_killed
+
+        if len(self._lanes) > 1 and len(left) > 1:
+            self._say("runs go on side by side: what ranks write is in the logs only")
+            in_lanes(left, self._lanes, work)
+        else:
+            all(work(index, self._lanes[0]) for index in left)
         if len(runs) > 1:
             for line in record.table(own.run_records(is_running=False)):
                 self._say(line)
         self._say(f"experiment {own.number}: output, logs and events are in {own.folder}")
-        return next((code for code in codes if code), 0)
+        return next((codes[index] for index in sorted(codes) if codes[index]), 0)
 
-    def _run(self, run: Run, name: str, folder: Path) -> tuple[int, bool]:
+    def _run(self, run: Run, name: str, folder: Path, lane: Lane) -> tuple[int, bool]:
         record.write(folder / RESOLVED, _resolved(self._experiment, run))
         if run.parameters:
             self._say(f"run {name}: {described(run.parameters)}")
         _add(folder, "run-started", id=name, parameters=dict(run.parameters))
         code, state = 0, "finished"
         for index, line in enumerate(run.lines, 1):
-            outcome = self._launch(line, index, run, name, folder)
+            outcome = self._launch(line, index, run, name, folder, lane)
             code = self._finish(outcome)
             if code != 0:
                 state = "killed" if outcome.stop_signal else "failed"
@@ -101,14 +105,26 @@ class Training:
         _add(folder, "run-ended", id=name, state=state, exit_code=code)
         return code, state == "killed"
 
-    def _launch(self, line: str, index: int, run: Run, name: str, folder: Path) -> Outcome:
+    def _launch(
+        self, line: str, index: int, run: Run, name: str, folder: Path, lane: Lane
+    ) -> Outcome:
         own = {**run.variables, "OUTPUT_DIR": str(folder), "EXPERIMENT_ID": name}
         variables = {**self._threads(), **self._settings.variables, **own}
         settings = replace(self._settings, command=("bash", "-c", line), variables=variables)
         logs = str(folder / record.LOGS / f"line-{index:02d}")
         _add(folder, "line-started", line=index, of=len(run.lines), text=line)
         began_s = time.monotonic()
-        outcome = launch(self._slots, settings, replace(self._options, output_filename=logs))
+        exits: list[RankExit] = []
+
+        def on_exit(ended: RankExit) -> None:
+            exits.append(ended)
+            _add(
+                folder, "rank-ended", line=index, rank=ended.rank, host=ended.hostname,
+                exit_code=ended.exit_code, seconds=round(ended.at_s - began_s, 3),
+            )  # fmt: skip
+
+        options = replace(lane.options, output_filename=logs, on_exit=on_exit)
+        outcome = launch(lane.slots, settings, options)
         failure = outcome.failure
         _add(
             folder,
@@ -118,6 +134,11 @@ class Training:
             seconds=round(time.monotonic() - began_s, 3),
             **({} if failure is None else {"rank": failure.rank, "host": failure.hostname}),
         )
+        if (last := straggler(exits, time.monotonic() - began_s)) is not None:
+            rank, host, waited_s = last
+            self._say(
+                f"run {name}: line {index}: all waited {waited_s:.1f} s for rank {rank} on {host}"
+            )
         return outcome
 
     def _threads(self) -> dict[str, str]:
@@ -128,7 +149,25 @@ class Training:
         return {"OMP_NUM_THREADS": str(max(1, int(cpus / self._experiment.processes)))}
 
     def _say(self, text: str) -> None:
-        self._options.console.say(text)
+        self._lanes[0].options.console.say(text)
+
+
+def straggler(exits: Sequence[RankExit], line_s: float) -> tuple[int, str, float] | None:
+    """For whom all others have waited at the end of a line, if it was for long. Pure.
+
+    Args:
+        exits: of the ranks, as they have ended by themselves.
+        line_s: how long the line took, in seconds.
+
+    Returns:
+        Rank, host, and for how many seconds; None if it was less than a second, or than a tenth of
+        the line.
+    """
+    if len(exits) < 2 or any(each.exit_code for each in exits):
+        return None
+    *_, before, last = sorted(exits, key=lambda each: each.at_s)
+    waited_s = last.at_s - before.at_s
+    return (last.rank, last.hostname, waited_s) if waited_s >= max(1.0, 0.1 * line_s) else None
 
 
 def new_folder(root: Path, job_file: str) -> Path:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.protocol.agent_job import AgentJob
+    from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.link import AgentLink
     from horovod.runner.supervision.outcome import Outcome
 
@@ -54,6 +55,7 @@ class LaunchOptions:
         verbose: tell each step on stderr.
         interrupts, wakeups: see :class:`horovod.runner.supervision.supervisor.Supervisor`.
         ssh: how to log in on other hosts.
+        on_exit: called with the end of each rank that ends by itself, at once.
     """
 
     console: Console
@@ -64,6 +66,7 @@ class LaunchOptions:
     interrupts: int | None = None
     wakeups: int | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
+    on_exit: Callable[[RankExit], object] = lambda _: None
 
 
 def check_interfaces(names: Sequence[str]) -> None:
@@ -139,6 +142,11 @@ def launch(
         if settings.stdin_rank is not None:
             own = stack.enter_context(own_stdin())
             jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
+
+        def told_of_exit(ended: RankExit) -> None:
+            leave_note(ended, server.try_get, server.add)
+            options.on_exit(ended)
+
         supervisor = Supervisor(
             jobs,
             lambda job: start_agent(job, settings, options),
@@ -150,7 +158,7 @@ def launch(
             wakeups=options.wakeups,
             crossing=_crossing(opened, settings, jobs) if remote else None,
             explain=explain,
-            on_exit=lambda ended: leave_note(ended, server.try_get, server.add),
+            on_exit=told_of_exit,
             report_of=lambda worker: end_report(worker, server.try_get),
             grace_s=settings.grace_s,
         )

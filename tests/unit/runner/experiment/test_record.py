@@ -79,15 +79,15 @@ def test_the_last_results_count_and_half_a_line_does_not(tmp_path: Path) -> None
 def test_the_table_of_runs() -> None:
     assert record.table(
         [
-            record.RunRecord("1.1", "lr=1", "finished", 0, 12.34, 2, {"loss": 0.123456789}),
-            record.RunRecord("1.2", "lr=2", "running", None, 2.0, 1),
+            record.RunRecord("1.1", "lr=1", "finished", 0, 12.34, 2, 0, {"loss": 0.123456789}),
+            record.RunRecord("1.2", "lr=2", "running", None, 2.0, 1, 3),
             record.RunRecord("1.3", "lr=3"),
         ]
     ) == [
-        "run  state             seconds  results        parameters",
-        "1.1  finished          12.3     loss=0.123457  lr=1",
-        "1.2  running (line 1)  2.0                     lr=2",
-        "1.3  pending                                   lr=3",
+        "run  state                              seconds  results        parameters",
+        "1.1  finished                           12.3     loss=0.123457  lr=1",
+        "1.2  running (line 1, 3 ranks waiting)  2.0                     lr=2",
+        "1.3  pending                                                    lr=3",
     ]
 
 
