@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ usage: horovodrun experiment VERB [-f FILE] [options of horovodrun]
   status    print the experiments of the project, or the runs of one: status ID
   logs      print what the ranks have written: logs ID, or logs ID.RUN
   kill      end an experiment: kill ID
+  export    write it for another system: --format sbatch | job | trainjob | mpijob [--image IMAGE]
+            [--output-claim NAME] [--data-claim NAME] [-o PATH]
   schema    print the JSON Schema of job files, for editors
 
 FILE is riseml.yml if it is not given. horovodrun --help lists the options, such as -H."""
@@ -75,6 +78,10 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
         return run(["-f", path, *options])
     if verb == "plan":
         return run(["-f", path, "--dry-run", *options])
+    if verb == "export":
+        from horovod.runner.experiment.export import export
+
+        return export(path, options, stdout, sys.stderr)
     if verb in ("status", "logs", "kill"):
         return _ask(verb, path, options, stdout)
     if verb not in ("init", "validate"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -162,6 +163,11 @@ def memory_bytes(value: int | str) -> int:
     if found is None:
         raise ValueError(f"{value!r} is no amount of memory: write 4Gi or 4096Mi")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def mebibytes(value: int | str) -> int:
+    """The same in MiB, not less. Pure."""
+    return math.ceil(memory_bytes(value) / _UNITS["Mi"])
 
 
 def json_schema() -> dict[str, Any]:
