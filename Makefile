@@ -44,7 +44,7 @@ demo: $(VENV)/installed.stamp ## train on two ranks of this machine
 
 dev: $(VENV)/dev.stamp $(VENV)/installed.stamp ## install what a contributor needs
 
-SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang
+SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang tmux:tmux
 system: ## install what tests of hosts and the fuzzers need beyond pip; on Debian, as root
 	@export PATH=$$PATH:/usr/sbin:/sbin; missing=; \
 	for each in $(SYSTEM); do command -v $${each%%:*} >/dev/null || missing+=" $${each##*:}"; done; \

@@ -57,7 +57,8 @@ class WaitReport:
             key = waits_key(config.generation, config.rank)
             wanted = store.try_get(WANTED_KEY) is not None
             while wanted:
-                waited_s = self._engine.statistics()["waited_ns"] / 1e9
-                store.set(key, Waits(time.monotonic(), waited_s).to_json())
+                numbers = self._engine.statistics()
+                told = Waits(time.monotonic(), numbers["waited_ns"] / 1e9, numbers["submitted"])
+                store.set(key, told.to_json())
                 if self._ended.wait(INTERVAL_S):
                     return

@@ -29,14 +29,16 @@ class Waits:
         at_s: when it says so, on a clock of its host that only grows.
         waited_s: until then, since its engine began: seconds between what it submitted last and
             the end of that, in which it submitted nothing.
+        submitted: how many operations it has submitted until then.
     """
 
     at_s: float
     waited_s: float
+    submitted: int = 0
 
     def to_json(self) -> bytes:
         """As it is in the store."""
-        return json.dumps([self.at_s, self.waited_s]).encode()
+        return json.dumps([self.at_s, self.waited_s, self.submitted]).encode()
 
     @staticmethod
     def from_json(text: bytes) -> Waits:
@@ -46,7 +48,7 @@ class Waits:
             StartError: it is something else.
         """
         try:
-            at_s, waited_s = json.loads(text)
-            return Waits(float(at_s), float(waited_s))
+            at_s, waited_s, submitted = json.loads(text)
+            return Waits(float(at_s), float(waited_s), int(submitted))
         except (TypeError, ValueError, RecursionError):
             raise StartError(f"malformed waits of a rank: {text[:200]!r}") from None

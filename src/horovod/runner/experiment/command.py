@@ -29,6 +29,7 @@ usage: horovodrun experiment VERB [-f FILE] [options of horovodrun]
   status    print the experiments of the project, or the runs of one: status ID
   logs      print what the ranks have written: logs ID, or logs ID.RUN
   kill      end an experiment: kill ID
+  monitor   show what each rank does now: monitor [ID] [--json] [--once] [--prometheus PORT]
   export    write it for another system: --format sbatch | job | trainjob | mpijob [--image IMAGE]
             [--output-claim NAME] [--data-claim NAME] [-o PATH]
   schema    print the JSON Schema of job files, for editors
@@ -82,6 +83,11 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
         from horovod.runner.experiment.export import export
 
         return export(path, options, stdout, sys.stderr)
+    if verb == "monitor":
+        from horovod.runner.experiment.display import monitor
+        from horovod.runner.experiment.record import root_of
+
+        return monitor(root_of(Path.cwd(), project_of(path)), options, stdout)
     if verb in ("status", "logs", "kill"):
         return _ask(verb, path, options, stdout)
     if verb not in ("init", "validate"):

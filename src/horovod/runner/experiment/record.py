@@ -27,6 +27,9 @@ EVENTS = "events.jsonl"
 RESULTS = "results.jsonl"
 LOGS = "logs"
 CONSOLE = "console.log"
+# What the ranks of a run have told last; only written while somebody looks at it.
+LIVE = "live.json"
+MONITORED = "monitored"
 
 # The start of a process is rounded to clock ticks.
 _SAME_START_S = 1.0

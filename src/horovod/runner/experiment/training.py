@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import canonical_text
+from horovod.runner.experiment.live import LiveReport
 from horovod.runner.experiment.plan import described
 from horovod.runner.experiment.side_by_side import in_lanes
 from horovod.runner.starting.launch import launch
@@ -55,6 +56,7 @@ class Training:
         self._lanes = lanes
         self._settings = settings
         self._finish = finish
+        self._folder = Path()
 
     def run(self, own: Record) -> int:
         """Executes all runs that have not finished; one that fails does not stop those after it.
@@ -68,6 +70,7 @@ class Training:
         Raises:
             UsageError: the output cannot be written.
         """
+        self._folder = own.folder
         runs = self._experiment.runs
         records = own.run_records(is_running=False)
         left = [index for index, each in enumerate(records, 1) if each.state != "finished"]
@@ -112,7 +115,8 @@ class Training:
         variables = {**self._threads(), **self._settings.variables, **own}
         settings = replace(self._settings, command=("bash", "-c", line), variables=variables)
         logs = str(folder / record.LOGS / f"line-{index:02d}")
-        _add(folder, "line-started", line=index, of=len(run.lines), text=line)
+        hosts = [slot.hostname for slot in lane.slots]
+        _add(folder, "line-started", line=index, of=len(run.lines), text=line, hosts=hosts)
         began_s = time.monotonic()
         exits: list[RankExit] = []
 
@@ -124,7 +128,8 @@ class Training:
             )  # fmt: skip
 
         options = replace(lane.options, output_filename=logs, on_exit=on_exit)
-        outcome = launch(lane.slots, settings, options)
+        live = LiveReport(self._folder / record.MONITORED, folder / record.LIVE, len(hosts))
+        outcome = launch(lane.slots, settings, options, live.using)
         failure = outcome.failure
         _add(
             folder,

@@ -82,7 +82,7 @@ class SlowWorkerWatch(_Watch):
         self._workers = SlowWorkers(len(hostnames), window_s)
 
     def _look(self, store: StoreServer) -> None:
-        for finding in self._workers.add(_told(store, 0, len(self._names))):
+        for finding in self._workers.add(told_waits(store, 0, len(self._names))):
             self._say(describe(finding, self._names[finding.rank]))
 
     def _summary(self, elapsed_s: float) -> str:
@@ -118,7 +118,7 @@ class SlowMemberWatch(_Watch):
 
     def _look(self, store: StoreServer) -> None:
         generation, size = self._generation, self._size
-        told = _told(store, generation, size)
+        told = told_waits(store, generation, size)
         with self._lock:
             if generation != self._generation:
                 return
@@ -142,7 +142,8 @@ def told_of(member: SlowMember) -> WorkerSlow:
     return WorkerSlow(time.monotonic(), member.identity, member.gain, text)
 
 
-def _told(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:
+def told_waits(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:
+    """What the first ranks of a generation have told last, up to one that has told nothing."""
     told: dict[int, Waits] = {}
     for rank in range(size):
         text = store.try_get(waits_key(generation, rank))

@@ -1,0 +1,68 @@
+"""What ranks tell of themselves, for whoever looks at an experiment from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from horovod.errors import StartError, UsageError
+from horovod.runner.experiment import record
+from horovod.runner.supervision.slow_worker_watch import told_waits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from horovod.rendezvous.server import StoreServer
+
+# Whoever looks says so again before this is over.
+INTEREST_S = 15.0
+_INTERVAL_S = 1.0
+_JOIN_S = 5.0
+
+
+class LiveReport:
+    """Writes what ranks tell of their waits into a file, as long as somebody wants to see it.
+
+    Args:
+        wanted: a file that is touched by whoever looks.
+        path: the file.
+        size: how many ranks there are.
+    """
+
+    def __init__(self, wanted: Path, path: Path, size: int) -> None:
+        self._wanted = wanted
+        self._path = path
+        self._size = size
+        self._ended = threading.Event()
+
+    @contextlib.contextmanager
+    def using(self, store: StoreServer) -> Iterator[None]:
+        """Goes on as long as a line is executed."""
+        thread = threading.Thread(target=self._run, args=(store,), name="horovod-live", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join(_JOIN_S)
+            with contextlib.suppress(OSError):  # ranks of the next line count anew
+                self._path.unlink(missing_ok=True)
+
+    def _run(self, store: StoreServer) -> None:
+        with contextlib.suppress(StartError, UsageError):  # the store was closed, the disk is full
+            while not self._ended.wait(_INTERVAL_S):
+                if self._is_wanted():
+                    told = told_waits(store, 0, self._size)
+                    text = json.dumps({rank: astuple(waits) for rank, waits in told.items()})
+                    record.write(self._path, text)
+
+    def _is_wanted(self) -> bool:
+        try:
+            return time.time() - self._wanted.stat().st_mtime < INTEREST_S
+        except OSError:
+            return False
