@@ -64,7 +64,7 @@ def test_several_devices_are_refused(run_python: Callable[..., Any]) -> None:
 
 def test_another_device_is_refused_with_the_way_out(run_python: Callable[..., Any]) -> None:
     program = (
-        "import jax, horovod.jax as hvd; hvd.init();"
+        "import jax.export, horovod.jax as hvd; hvd.init();"
         "jax.export.export(jax.jit(hvd.allreduce), platforms=['tpu'])(1.0)"
     )
     job = run_python("-c", program)

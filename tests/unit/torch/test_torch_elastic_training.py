@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,11 +144,14 @@ def test_losses_and_newcomers_one_after_the_other() -> None:
 
 INPUTS = torch.randn(LENGTH, 3, dtype=F64, generator=torch.Generator().manual_seed(1))
 TARGETS = INPUTS.sum(1, keepdim=True) + 1
+# The ranks of a test are threads, which share a generator.
+SEEDED = threading.Lock()
 
 
 def new_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(7)
-    model = torch.nn.Linear(3, 1, dtype=F64)
+    with SEEDED:
+        torch.manual_seed(7)
+        model = torch.nn.Linear(3, 1, dtype=F64)
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 

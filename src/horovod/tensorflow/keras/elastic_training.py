@@ -330,7 +330,10 @@ class _Data:
                 yield self._first()
             else:
                 self._ahead += 1
-                yield next(self._batches)
+                batch = next(self._batches, None)
+                if batch is None:
+                    return  # somebody reads ahead, which the end of the step says
+                yield batch
 
     def _first(self) -> Any:
         first = [range(min(self.batch_size, self.ledger.length))]
