@@ -53,11 +53,14 @@ def log(line: int, rank: int, run: str = "1", stream: str = "stdout") -> str:
 
 def test_all_wait_for_each_other_and_lines_that_train_follow_one_another() -> None:
     stamp = "date +%s.%N; sleep 0.$HOROVOD_RANK; date +%s.%N"
+    places = (
+        'echo "$HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE"'
+    )
     where = 'echo "$HOROVOD_RANK $HOROVOD_SIZE $EXPERIMENT_ID ${OUTPUT_DIR##*/output/} $LR_DECAY"'
     path = job_file(
         stamp,
         stamp,
-        f"{where}; {SUM}",
+        f"{places}; {where}; {SUM}",
         SUM,
         workers='{"count": 2, "processes": 2}',
         parameters={"lr-decay": [0.5]},
@@ -67,7 +70,7 @@ def test_all_wait_for_each_other_and_lines_that_train_follow_one_another() -> No
     times = [[log(line, rank).split() for rank in range(4)] for line in (1, 2)]
     assert max(float(end) for _, end in times[0]) <= min(float(begin) for begin, _ in times[1])
     for rank in range(4):
-        assert log(3, rank).splitlines() == [f"{rank} 4 1 p/1 0.5", "sum 10.0"]
+        assert log(3, rank).splitlines() == [f"{rank}/4 0/1", f"{rank} 4 1 p/1 0.5", "sum 10.0"]
         assert log(4, rank) == "sum 10.0\n"
     assert [each["event"] for each in events()] == [
         "run-started",
@@ -260,11 +263,27 @@ def test_a_sweep_of_12_two_at_a_time_survives_a_failure_and_the_loss_of_its_driv
     assert all(row[:2] in told for row in rows)
 
 
+def test_logs_are_followed_to_the_end_of_the_experiment() -> None:
+    path = job_file("echo early; until [ -e go ]; do sleep 0.1; done; printf late")
+    with launched("-f", path) as job:
+        job.wait_lines("stdout", "early", 2)
+        with launched("experiment", "logs", "--follow", "-f", path) as follower:
+            follower.wait_lines("stdout", "early", 2)
+            Path("go").touch()
+            assert job.wait() == 0
+            assert follower.wait() == 0
+    said = [f"line-01 rank.{n} stdout: {what}" for what in ("early", "late") for n in range(2)]
+    assert sorted(follower.lines["stdout"]) == sorted(said)
+
+
 def test_what_cannot_be_asked_of_an_experiment() -> None:
     path = job_file("true")
     for words, what in (
         (["status", "7"], "there is no experiment 7"),
-        (["logs"], "say which"),
+        (["logs"], "there is no experiment in"),
+        (["monitor"], "there is no experiment in"),
+        (["kill"], "say which"),
+        (["logs", "one"], "expected ID or ID.RUN"),
         (["kill", "one"], "expected the number"),
         (["kill", "1.2"], "only logs knows single runs"),
         (["train", "--resume", "7"], "there is no experiment 7"),
@@ -282,6 +301,20 @@ def test_what_cannot_be_asked_of_an_experiment() -> None:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     with Cluster(2) as cluster, SshHosts(cluster, tmp_path_factory.mktemp("ssh")) as ssh_hosts:
         yield ssh_hosts
+
+
+@pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)
+def test_a_lost_agent_ends_the_line_on_all_hosts(hosts: SshHosts) -> None:
+    path = job_file("echo asleep; exec sleep 1000", "touch second")
+    hosts_of_it = ("-H", "host0:1,host1:1", "--start-timeout", "90")
+    with hosts.launched("-f", path, *hosts_of_it) as job:
+        job.wait_lines("stdout", "asleep", 2)
+        hosts.cut_sessions(1)
+        assert job.wait(30) == 1
+    hosts.assert_nothing_runs(12)
+    assert "the agent of host1 is gone: the connection was lost" in job.stderr
+    assert "run 1: line 1 of 2 failed" in job.stderr
+    assert not Path("second").exists()
 
 
 @pytest.mark.skipif(bool(WHY_NO_HOSTS), reason=WHY_NO_HOSTS)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # Longer than ranks have to end after a signal, by default.
 KILL_PATIENCE_S = 60.0
-NEWLINE = "\n"
 
 
 def detach(folder: Path, prepare: Callable[[], object]) -> bool:
@@ -85,25 +84,17 @@ def status(root: Path, name: str | None, stdout: TextIO) -> int:
     """
     if name is not None:
         known = record.read(root / name)
-        lines = record.table(known.run_records(is_running=_is_running(known)))
+        lines = record.table(known.run_records(is_running=known.may_run()))
     else:
         rows = [("experiment", "state", "runs")]
         for each in record.all_in(root):
-            is_running = _is_running(each)
+            is_running = each.may_run()
             states = [run.state for run in each.run_records(is_running=is_running)]
             done = f"{states.count('finished')} of {len(states)} finished"
             rows.append((str(each.number), _state(states, is_running=is_running), done))
         lines = record.aligned(rows)
     print("\n".join(lines), file=stdout)
     return 0
-
-
-def _is_running(known: record.Record) -> bool:
-    """Also if only the files are here, and its host is another one."""
-    try:
-        return known.is_running()
-    except UsageError:
-        return True
 
 
 def _state(states: list[str], *, is_running: bool) -> str:
@@ -114,28 +105,6 @@ def _state(states: list[str], *, is_running: bool) -> str:
         if state in states:
             return state
     return "lost" if "pending" in states else "finished"
-
-
-def logs(root: Path, name: str, stdout: TextIO) -> int:
-    """Prints what the ranks of an experiment, or of one of its runs, have written.
-
-    Raises:
-        UsageError: there is no such experiment or run.
-    """
-    number, _, index = name.partition(".")
-    known = record.read(root / number)
-    if index and not (index.isdecimal() and 1 <= int(index) <= len(known.runs)):
-        raise UsageError(f"experiment {number} has the runs 1 to {len(known.runs)}, not {index}")
-    folders = [known.folder_of(int(index))] if index else [known.folder]
-    for folder in folders:
-        for path in sorted(folder.glob("**/line-*/rank.*/*")):
-            where = f"{path.parents[1].name} {path.parent.name} {path.name}"
-            with path.open(encoding="utf-8", errors="replace") as file:
-                for line in file:
-                    stdout.write(
-                        f"{where}: {line}" if line.endswith("\n") else f"{where}: {line}\n"
-                    )
-    return 0
 
 
 def kill(root: Path, name: str, stdout: TextIO) -> int:

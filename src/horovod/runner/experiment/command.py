@@ -27,7 +27,7 @@ usage: horovodrun experiment VERB [-f FILE] [options of horovodrun]
   train     run it; the same as horovodrun -f FILE. With -d, in the background; with --resume ID,
             what has not finished of an experiment that was begun
   status    print the experiments of the project, or the runs of one: status ID
-  logs      print what the ranks have written: logs ID, or logs ID.RUN
+  logs      print what the ranks have written: logs [ID | ID.RUN] [--follow]
   kill      end an experiment: kill ID
   monitor   show what each rank does now: monitor [ID] [--json] [--once] [--prometheus PORT]
   export    write it for another system: --format sbatch | job | trainjob | mpijob [--image IMAGE]
@@ -88,7 +88,12 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
         from horovod.runner.experiment.record import root_of
 
         return monitor(root_of(Path.cwd(), project_of(path)), options, stdout)
-    if verb in ("status", "logs", "kill"):
+    if verb == "logs":
+        from horovod.runner.experiment.logs import logs
+        from horovod.runner.experiment.record import root_of
+
+        return logs(root_of(Path.cwd(), project_of(path)), options, stdout)
+    if verb in ("status", "kill"):
         return _ask(verb, path, options, stdout)
     if verb not in ("init", "validate"):
         raise UsageError(f"horovodrun experiment {verb}: no such verb\n{USAGE}")
@@ -112,7 +117,7 @@ def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
     name = words[0] if words else None
     if len(words) > 1 or (name is not None and not _ID.fullmatch(name)):
         raise UsageError(f"horovodrun experiment {verb}: expected the number of an experiment")
-    if name is not None and "." in name and verb != "logs":
+    if name is not None and "." in name:
         raise UsageError(
             f"horovodrun experiment {verb} {name}: give the number of the experiment, "
             f"{name.partition('.')[0]}; only logs knows single runs"
@@ -121,7 +126,7 @@ def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
         return background.status(root, name, stdout)
     if name is None:
         raise UsageError(f"horovodrun experiment {verb}: say which: 'experiment status' lists them")
-    return {"logs": background.logs, "kill": background.kill}[verb](root, name, stdout)
+    return background.kill(root, name, stdout)
 
 
 def _file_of(words: Sequence[str]) -> tuple[str, list[str]]:

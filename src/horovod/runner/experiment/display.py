@@ -43,8 +43,7 @@ def monitor(root: Path, words: Sequence[str], stdout: TextIO) -> int:
         UsageError: there is no such experiment, or the port cannot be used.
     """
     options = _parser().parse_args(list(words))
-    numbers = [each.number for each in record.all_in(root)]
-    number = options.id if options.id is not None else max(numbers, default=0)
+    number = options.id if options.id is not None else record.last_in(root)
     known = record.read(root / str(number))
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         show = _shown_by(known, options, stdout, stack)

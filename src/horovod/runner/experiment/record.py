@@ -93,6 +93,13 @@ class Record:
         except psutil.NoSuchProcess:
             return False
 
+    def may_run(self) -> bool:
+        """Whether its process is there, or is on another host, of which nothing is known."""
+        try:
+            return self.is_running()
+        except UsageError:
+            return True
+
     def folder_of(self, index: int) -> Path:
         """The folder of a run, from 1."""
         return self.folder / str(index) if len(self.runs) > 1 else self.folder
@@ -164,6 +171,18 @@ def all_in(root: Path) -> list[Record]:
     numbers = sorted(int(each.name) for each in root.iterdir() if each.name.isdecimal())
     folders = [root / str(number) for number in numbers]
     return [read(folder) for folder in folders if (folder / EXPERIMENT).exists()]
+
+
+def last_in(root: Path) -> int:
+    """The number of the experiment that was begun last.
+
+    Raises:
+        UsageError: there is none.
+    """
+    numbers = [each.number for each in all_in(root)]
+    if not numbers:
+        raise UsageError(f"there is no experiment in {root}: 'horovodrun -f FILE' begins one")
+    return max(numbers)
 
 
 def _run_record(
