@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import queue
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -102,24 +103,23 @@ def test_words_that_make_no_sense_harm_nobody(job: Job) -> None:
 
 def test_at_the_end_of_a_job_its_hosts_are_told(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
-    lines: list[str] = []
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
     reasons: list[str] = []
     with ExitStack() as stack:
         job = Job(stack)
         options = JoinOptions("", "second", 1, dict(os.environ), str(tmp_path))
 
         def stay() -> None:
-            reasons.append(join(options, job.invitation, read_end, lines.append))
+            reasons.append(join(options, job.invitation, read_end, said.put))
 
         thread = threading.Thread(target=stay)
         thread.start()
-        with job.client() as client:
-            client.get(f"{joining.WORDS}0", 10.0)
+        assert said.get(timeout=10.0) == "this host, second, has joined the job with 1 slot(s)"
     thread.join(10.0)
     os.close(read_end)
     os.close(write_end)
     assert reasons == ["the job has ended"]
-    assert lines == ["this host, second, has joined the job with 1 slot(s)"]
+    assert said.empty()
 
 
 def test_a_job_that_lets_nobody_in_does_not_answer(
