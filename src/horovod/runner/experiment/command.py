@@ -83,17 +83,7 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
         from horovod.runner.experiment.export import export
 
         return export(path, options, stdout, sys.stderr)
-    if verb == "monitor":
-        from horovod.runner.experiment.display import monitor
-        from horovod.runner.experiment.record import root_of
-
-        return monitor(root_of(Path.cwd(), project_of(path)), options, stdout)
-    if verb == "logs":
-        from horovod.runner.experiment.logs import logs
-        from horovod.runner.experiment.record import root_of
-
-        return logs(root_of(Path.cwd(), project_of(path)), options, stdout)
-    if verb in ("status", "kill"):
+    if verb in ("status", "logs", "kill", "monitor"):
         return _ask(verb, path, options, stdout)
     if verb not in ("init", "validate"):
         raise UsageError(f"horovodrun experiment {verb}: no such verb\n{USAGE}")
@@ -111,9 +101,13 @@ def manage(words: Sequence[str], run: Callable[[Sequence[str]], int], stdout: Te
 def _ask(verb: str, path: str, words: Sequence[str], stdout: TextIO) -> int:
     """About experiments of the project that were begun in this folder."""
     from horovod.runner.experiment import background
+    from horovod.runner.experiment.display import monitor
+    from horovod.runner.experiment.logs import logs
     from horovod.runner.experiment.record import root_of
 
     root = root_of(Path.cwd(), project_of(path))
+    if verb in ("logs", "monitor"):
+        return {"logs": logs, "monitor": monitor}[verb](root, words, stdout)
     name = words[0] if words else None
     if len(words) > 1 or (name is not None and not _ID.fullmatch(name)):
         raise UsageError(f"horovodrun experiment {verb}: expected the number of an experiment")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 TOKEN = "monitor.token"
+_TOKEN_BYTES = 32
+# For a client that connects and sends nothing, or does not read.
+_CLIENT_PATIENCE_S = 10.0
 _INTERVAL_S = 3.0
 _NOBODY = "no rank runs now"
 
@@ -81,28 +84,23 @@ def _shown_by(
     if options.prometheus is not None:
         return _serve(known, source, options.prometheus, stdout)
     if options.json:
-        return lambda: _print_json(known, source.look(), stdout)
+        return lambda: _print_json(known.number, source.look(), stdout)
     if not stdout.isatty():
-        return lambda: _print_plain(known, source.look(), stdout)
+        return lambda: _print_plain(source, stdout)
     try:
         from rich.live import Live
     except ImportError:
-        return lambda: _print_plain(known, source.look(), stdout)
+        return lambda: _print_plain(source, stdout)
     live = stack.enter_context(Live(auto_refresh=False))
-    return lambda: live.update(_table(known, source.look()), refresh=True)
+    return lambda: live.update(_table(source), refresh=True)
 
 
-def _title(known: record.Record) -> str:
-    states = [each.state for each in known.run_records(is_running=True)]
-    done = sum(each in ("finished", "failed", "killed") for each in states)
-    return f"experiment {known.number}: {done} of {len(states)} run(s) done"
-
-
-def _table(known: record.Record, views: list[RankView]) -> Any:
+def _table(source: Monitor) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=_title(known), caption=slowest(views) or None, expand=True)
+    views = source.look()
+    table = Table(title=source.title(), caption=slowest(views) or None, expand=True)
     for column in COLUMNS:
         table.add_column(column, no_wrap=True, ratio=1 if column == "said" else None)
     for row in rows_of(views):
@@ -112,16 +110,17 @@ def _table(known: record.Record, views: list[RankView]) -> Any:
     return table
 
 
-def _print_plain(known: record.Record, views: list[RankView], stdout: TextIO) -> None:
-    lines = [_title(known)]
+def _print_plain(source: Monitor, stdout: TextIO) -> None:
+    views = source.look()
+    lines = [source.title()]
     lines += record.aligned([COLUMNS, *rows_of(views)]) if views else [_NOBODY]
     print("\n".join([*lines, *filter(None, [slowest(views)])]), file=stdout, flush=True)
 
 
-def _print_json(known: record.Record, views: list[RankView], stdout: TextIO) -> None:
+def _print_json(number: int, views: list[RankView], stdout: TextIO) -> None:
     data = {
         "time": round(time.time(), 3),
-        "experiment": known.number,
+        "experiment": number,
         "ranks": [asdict(each) for each in views],
         "slowest": slowest(views),
     }
@@ -163,10 +162,12 @@ def _serve(
     known: record.Record, source: Monitor, port: int, stdout: TextIO
 ) -> Callable[[], object]:
     """Serves on a thread; whoever asks has to know the token, which is in a private file."""
-    token = _token_in(known.folder)
+    token = token_in(known.folder)
     latest = [""]
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _CLIENT_PATIENCE_S
+
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {token}".encode()):
@@ -201,15 +202,25 @@ def _serve(
     return look
 
 
-def _token_in(folder: Path) -> str:
-    """Of an experiment; made at first, and readable for its owner only."""
+def token_in(folder: Path) -> str:
+    """Of an experiment; made at first, and readable for its owner only.
+
+    Raises:
+        UsageError: it cannot be written, or was damaged.
+    """
     path = folder / TOKEN
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text(encoding="ascii")
+        with suppress(FileExistsError), open(path, "x", opener=_private) as file:
+            file.write(secrets.token_hex(_TOKEN_BYTES))
+        token = path.read_text(encoding="ascii")
     except OSError as error:
         raise record.unwritable(path, error) from None
-    with open(descriptor, "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(32))
-    return path.read_text(encoding="ascii")
+    except ValueError:
+        token = ""
+    if len(token) != 2 * _TOKEN_BYTES:  # an empty one would let anybody in
+        raise UsageError(f"{path} has no token: remove it, and a new one is made")
+    return token
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -40,7 +40,7 @@ class Experiment:
         file: its contents, in the canonical spelling.
         workers: how many workers.
         processes: how many processes each has: one per GPU, or one.
-        runs: what to run, one after the other; one if the file has no parameters.
+        runs: what to run; one if the file has no parameters.
         warnings: what is doubtful, with its line.
     """
 
@@ -55,6 +55,12 @@ class Experiment:
     def size(self) -> int:
         """How many ranks."""
         return self.workers * self.processes
+
+    @property
+    def threads(self) -> int | None:
+        """What the CPUs of a worker are for each of its processes; None if the file has none."""
+        cpus = self.file.train.resources.cpus
+        return None if cpus is None else max(1, int(cpus / self.processes))
 
     @property
     def canonical(self) -> str:

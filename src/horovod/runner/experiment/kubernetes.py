@@ -217,9 +217,8 @@ def _begin(experiment: Experiment) -> list[str]:
 def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, Any]]:
     key = {"name": f"{_name_of(experiment.file.project)}-horovod", "key": "key"}
     variables = {"OUTPUT_DIR": f"/output/{name}", "EXPERIMENT_ID": name, **run.variables}
-    cpus = experiment.file.train.resources.cpus
-    if cpus is not None:
-        variables["OMP_NUM_THREADS"] = str(max(1, int(cpus / experiment.processes)))
+    if experiment.threads is not None:
+        variables["OMP_NUM_THREADS"] = str(experiment.threads)
     return [
         {"name": "HOROVOD_SECRET_KEY", "valueFrom": {"secretKeyRef": key}},
         *({"name": each, "value": text} for each, text in variables.items()),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from horovod.errors import StartError, UsageError
+from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.supervision.slow_worker_watch import told_waits
+from horovod.runner.supervision.slow_worker_watch import Watch, told_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
 # Whoever looks says so again before this is over.
 INTEREST_S = 15.0
 _INTERVAL_S = 1.0
-_JOIN_S = 5.0
 
 
-class LiveReport:
+class LiveReport(Watch):
     """Writes what ranks tell of their waits into a file, as long as somebody wants to see it.
 
     Args:
@@ -35,31 +33,27 @@ class LiveReport:
     """
 
     def __init__(self, wanted: Path, path: Path, size: int) -> None:
+        super().__init__(lambda _: None, _INTERVAL_S)
         self._wanted = wanted
         self._path = path
         self._size = size
-        self._ended = threading.Event()
 
-    @contextlib.contextmanager
+    @contextmanager
     def using(self, store: StoreServer) -> Iterator[None]:
         """Goes on as long as a line is executed."""
-        thread = threading.Thread(target=self._run, args=(store,), name="horovod-live", daemon=True)
-        thread.start()
         try:
-            yield
+            with super().using(store):
+                yield
         finally:
-            self._ended.set()
-            thread.join(_JOIN_S)
-            with contextlib.suppress(OSError):  # ranks of the next line count anew
+            with suppress(OSError):  # ranks of the next line count anew
                 self._path.unlink(missing_ok=True)
 
-    def _run(self, store: StoreServer) -> None:
-        with contextlib.suppress(StartError, UsageError):  # the store was closed, the disk is full
-            while not self._ended.wait(_INTERVAL_S):
-                if self._is_wanted():
-                    told = told_waits(store, 0, self._size)
-                    text = json.dumps({rank: astuple(waits) for rank, waits in told.items()})
-                    record.write(self._path, text)
+    def _look(self, store: StoreServer) -> None:
+        if self._is_wanted():
+            told = told_waits(store, 0, self._size)
+            text = json.dumps({rank: astuple(waits) for rank, waits in told.items()})
+            with suppress(UsageError):  # the disk is full
+                record.write(self._path, text)
 
     def _is_wanted(self) -> bool:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
+from horovod.runner.experiment.new_lines import NewLines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _ID = re.compile(r"(\d+)(?:\.(\d+))?")
-_CHUNK_BYTES = 1 << 20
 _INTERVAL_S = 0.5
 
 
@@ -82,50 +82,12 @@ class _RunLogs:
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
         self._folder = folder
-        self._files: dict[Path, _NewLines] = {}
+        self._files: dict[Path, NewLines] = {}
 
     def copy(self, stdout: TextIO, *, is_last: bool) -> None:
         """Prints what is new."""
         for path in sorted(self._folder.glob(f"{record.LOGS}/line-*/rank.*/*")):
-            if path not in self._files:
-                where = f"{path.parents[1].name} {path.parent.name} {path.name}"
-                self._files[path] = _NewLines(path, f"{self._name}{where}: ")
-            self._files[path].copy(stdout, is_last=is_last)
-
-
-class _NewLines:
-    """Reads each byte of a file once, and prints whole lines.
-
-    Args:
-        path: of the file.
-        prefix: of each line.
-    """
-
-    def __init__(self, path: Path, prefix: str) -> None:
-        self._path = path
-        self._prefix = prefix
-        self._offset = 0
-        self._begun: list[bytes] = []
-
-    def copy(self, stdout: TextIO, *, is_last: bool) -> None:
-        """Prints what is new; a line without an end only if it is the last time."""
-        size = self._path.stat().st_size
-        if size < self._offset:  # the run was begun anew
-            self._offset, self._begun = 0, []
-        if size > self._offset:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                while data := file.read(_CHUNK_BYTES):
-                    self._offset += len(data)
-                    self._take(data, stdout)
-        if is_last and any(self._begun):
-            self._take(b"\n", stdout)
-
-    def _take(self, data: bytes, stdout: TextIO) -> None:
-        whole, newline, rest = data.rpartition(b"\n")
-        if newline:
-            text = b"".join([*self._begun, whole]).decode(errors="replace")
-            for line in text.split("\n"):
-                stdout.write(f"{self._prefix}{line}\n")
-            self._begun = []
-        self._begun.append(rest)
+            where = f"{self._name}{path.parents[1].name} {path.parent.name} {path.name}"
+            lines = self._files.setdefault(path, NewLines(path))
+            for line in lines.read(is_last=is_last):
+                stdout.write(f"{where}: {line}\n")

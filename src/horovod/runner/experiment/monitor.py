@@ -10,13 +10,14 @@ import json
 import time
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
 from horovod.rendezvous.waits import Waits
 from horovod.runner.experiment import record
+from horovod.runner.experiment.new_lines import NewLines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,21 +79,26 @@ class RunView:
     Args:
         name: of the run.
         folder: of the run.
+
+    Attributes:
+        line: the line that it executes; None if it executes none.
+        is_over: whether it has ended, however it did.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
         self.line: _Line | None = None
+        self.is_over = False
+        self._name = name
         self._folder = folder
-        self._offset = 0
+        self._events = NewLines(folder / record.EVENTS)
         self._told: dict[int, Waits] = {}
         self._rates: dict[int, tuple[float, float]] = {}
-        self._is_over = False
 
     def look(self) -> list[RankView]:
         """The ranks of the line that is executed; none if there is no such line."""
-        if not self._is_over:
-            self._read_events()
+        for text in self._events.read():
+            with suppress(ValueError):  # a line whose writer was killed
+                self._take(json.loads(text))
         line = self.line
         if line is None:
             return []
@@ -105,24 +111,11 @@ class RunView:
             said = _last_line(self._logs_of(line, rank))
             views.append(
                 RankView(
-                    self.name, line.number, rank, host, state, seconds, collectives, waiting,
+                    self._name, line.number, rank, host, state, seconds, collectives, waiting,
                     said=said,
                 )
             )  # fmt: skip
         return views
-
-    def _read_events(self) -> None:
-        try:
-            with (self._folder / record.EVENTS).open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        whole, newline, _ = data.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for text in whole.splitlines():
-            with suppress(ValueError):  # a line whose writer was killed
-                self._take(json.loads(text))
 
     def _take(self, event: dict[str, Any]) -> None:
         match event.get("event"):
@@ -134,9 +127,9 @@ class RunView:
             case "line-ended":
                 self.line = None
             case "run-ended":
-                self.line, self._is_over = None, True
+                self.line, self.is_over = None, True
             case "run-started":  # again, when it is resumed
-                self.line, self._is_over = None, False
+                self.line, self.is_over = None, False
 
     def _read_live(self) -> None:
         try:
@@ -228,7 +221,7 @@ class Monitor:
     """
 
     def __init__(self, known: record.Record) -> None:
-        self._known = known
+        self._number = known.number
         self._wanted = known.folder / record.MONITORED
         self._runs = [
             RunView(known.name_of(index), known.folder_of(index))
@@ -242,10 +235,15 @@ class Monitor:
             self._wanted.touch()
         memory = self._memory.look()
         return [
-            RankView(**{**asdict(view), "memory": memory.get((view.run, view.rank))})
+            replace(view, memory=memory.get((view.run, view.rank)))
             for run in self._runs
             for view in run.look()
         ]
+
+    def title(self) -> str:
+        """How far the experiment was at the last look."""
+        done = sum(run.is_over for run in self._runs)
+        return f"experiment {self._number}: {done} of {len(self._runs)} run(s) done"
 
 
 COLUMNS = ("run", "line", "rank", "host", "state", "seconds", "coll./s", "waits", "memory", "said")

@@ -148,10 +148,10 @@ class Training:
 
     def _threads(self) -> dict[str, str]:
         """What the CPUs of a worker are for each of its processes."""
-        cpus = self._experiment.file.train.resources.cpus
-        if cpus is None or "OMP_NUM_THREADS" in self._settings.environ:
+        threads = self._experiment.threads
+        if threads is None or "OMP_NUM_THREADS" in self._settings.environ:
             return {}
-        return {"OMP_NUM_THREADS": str(max(1, int(cpus / self._experiment.processes)))}
+        return {"OMP_NUM_THREADS": str(threads)}
 
     def _say(self, text: str) -> None:
         self._lanes[0].options.console.say(text)

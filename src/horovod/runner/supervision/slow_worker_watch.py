@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 _JOIN_S = 5.0
 
 
-class _Watch:
-    """A thread that looks at what ranks tell as long as a job runs."""
+class Watch:
+    """A thread that looks at what ranks tell as long as a job runs.
+
+    Args:
+        say: takes one line.
+        window_s: looks that often, in seconds.
+    """
 
     def __init__(self, say: Callable[[str], None], window_s: float) -> None:
         self._say = say
@@ -42,7 +47,8 @@ class _Watch:
         """Watches as long as the job runs; then sums up, if a rank was slow."""
         began_s = time.monotonic()
         store.set(WANTED_KEY, b"")
-        thread = threading.Thread(target=self._watch, args=(store,), name="horovod-slow-workers")
+        name = f"horovod-{type(self).__name__}"
+        thread = threading.Thread(target=self._watch, args=(store,), name=name, daemon=True)
         thread.start()
         try:
             yield
@@ -62,10 +68,11 @@ class _Watch:
         raise NotImplementedError
 
     def _summary(self, elapsed_s: float) -> str:
-        raise NotImplementedError
+        """What is said at the end of the job; nothing if it is empty."""
+        return ""
 
 
-class SlowWorkerWatch(_Watch):
+class SlowWorkerWatch(Watch):
     """Follows a job whose ranks stay, in a thread of its own.
 
     Args:
@@ -89,7 +96,7 @@ class SlowWorkerWatch(_Watch):
         return summary(dict(zip(self._names, self._workers.ranks, strict=True)), elapsed_s)
 
 
-class SlowMemberWatch(_Watch):
+class SlowMemberWatch(Watch):
     """Follows an elastic job through its generations, in a thread of its own.
 
     Args:

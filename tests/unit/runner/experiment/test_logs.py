@@ -1,4 +1,4 @@
-"""What ranks wrote is read once, and printed in whole lines."""
+"""What ranks wrote is printed behind who it is of."""
 
 from __future__ import annotations
 
@@ -9,41 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horovod.errors import UsageError
-from horovod.runner.experiment.logs import _NewLines, logs
+from horovod.runner.experiment.logs import logs
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_lines_are_printed_when_they_are_whole(tmp_path: Path) -> None:
-    path = tmp_path / "stdout"
-    lines = _NewLines(path, "> ")
-
-    def after(data: bytes, *, is_last: bool = False) -> str:
-        with path.open("ab") as file:
-            file.write(data)
-        stdout = io.StringIO()
-        lines.copy(stdout, is_last=is_last)
-        return stdout.getvalue()
-
-    assert after(b"") == ""
-    assert after(b"one\n\ntw") == "> one\n> \n"
-    assert after("ö\r2".encode()) == ""
-    assert after(b"\nthree\n\xff") == "> twö\r2\n> three\n"
-    assert after(b"", is_last=True) == "> \ufffd\n"
-    path.write_bytes(b"")
-    assert after(b"anew\n") == "> anew\n"
-
-
-def test_a_long_line_is_read_once(tmp_path: Path) -> None:
-    path = tmp_path / "stdout"
-    path.write_bytes(b"x" * (5 << 20))
-    lines, stdout = _NewLines(path, ""), io.StringIO()
-    for _ in range(1000):
-        lines.copy(stdout, is_last=False)
-    assert stdout.getvalue() == ""
-    lines.copy(stdout, is_last=True)
-    assert stdout.getvalue() == "x" * (5 << 20) + "\n"
 
 
 def test_runs_are_named_unless_one_is_asked_for(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.experiment.display import exposition
+from horovod.runner.experiment.display import TOKEN, exposition, token_in
 from horovod.runner.experiment.live import INTEREST_S, LiveReport
 from horovod.runner.experiment.monitor import RankView, RunView, rows_of, slowest
 
@@ -115,6 +116,17 @@ def test_for_whom_the_others_wait(
         for rank, (share, state) in enumerate(zip(shares, states, strict=True))
     ]
     assert slowest(views) == expected
+
+
+def test_a_token_is_private_and_never_empty(tmp_path: Path) -> None:
+    token = token_in(tmp_path)
+    path = tmp_path / TOKEN
+    assert (len(token), path.stat().st_mode & 0o777) == (64, 0o600)
+    assert token_in(tmp_path) == token
+    for damaged in (b"", token[:-1].encode(), b"\xff" * 64):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match="has no token: remove it"):
+            token_in(tmp_path)
 
 
 def test_the_text_for_prometheus() -> None:
