@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 WORKERS = 4
 MEAN_S = 5.0
 WORKER_TIMEOUT_S = 3.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 # How often each kind of disturbance is chosen.
 KINDS = {"kill": 5, "term": 2, "stop for a moment": 2, "stop": 1}
 CUTS = {"cut": 3}

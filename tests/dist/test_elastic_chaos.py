@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher import environment
 
 CHAOS = Path(__file__).resolve().parents[2] / "benchmarks" / "elastic_chaos.py"
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 
 
 def test_a_minute_of_chaos_loses_no_sample_and_leaves_nothing_behind(tmp_path: Path) -> None:

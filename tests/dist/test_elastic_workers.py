@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horovod.job.membership import Membership
 
 # Of which PyTorch may take a good part to be imported, on a busy machine.
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 # Forks processes that have imported everything, which takes a newcomer most of its time.

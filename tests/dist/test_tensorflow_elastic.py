@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 # Forks processes that have imported everything, which takes most of their time.
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -22,7 +22,7 @@ pytest.importorskip("sklearn")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # Two ranks import TensorFlow at the same time.
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 EPOCHS = 15
 
 needs_tensorflow = pytest.mark.skipif(
