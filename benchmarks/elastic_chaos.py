@@ -5,7 +5,8 @@
 
 A job of ``horovodrun`` has four workers on this machine, and gets a new one for each that is lost.
 On average every 5 s, by a plan that follows from ``--seed``, one of them is killed (SIGKILL), asked
-to leave (SIGTERM), or stopped (SIGSTOP), some of those for a moment only, others for ever.
+to leave (SIGTERM), or stopped (SIGSTOP), some of those for a moment only, others for ever. Each of
+these comes once before any comes again.
 
 With ``--cuts`` two of the workers are on another host: a network namespace with a sshd, as in tests
 of ssh. Root, iproute2 and openssh are needed. Its network is cut now and then for 1 to 8 s. Nothing
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 WORKERS = 4
 MEAN_S = 5.0
 WORKER_TIMEOUT_S = 3.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 # How often each kind of disturbance is chosen.
 KINDS = {"kill": 5, "term": 2, "stop for a moment": 2, "stop": 1}
 CUTS = {"cut": 3}
@@ -148,6 +149,38 @@ def _thirds(numbers: Sequence[int]) -> tuple[float, float]:
     return statistics.median(numbers[third : 2 * third] or numbers), statistics.median(
         numbers[-third:]
     )
+
+
+class Plan:
+    """When what happens, by the seed alone; to whom depends on who is there.
+
+    Args:
+        seed: of the random numbers.
+        cuts: whether the network may be cut.
+    """
+
+    def __init__(self, seed: int, *, cuts: bool) -> None:
+        self._kinds = {**KINDS, **CUTS} if cuts else KINDS
+        self._dice, self._victims = random.Random(seed), random.Random(seed + 1)
+        self._first = self._dice.sample(list(self._kinds), len(self._kinds))
+
+    def pause_s(self) -> float:
+        """Until the next disturbance."""
+        return self._dice.expovariate(1 / MEAN_S)
+
+    def kind(self) -> str:
+        """Of the next disturbance."""
+        if self._first:
+            return self._first.pop()
+        return self._dice.choices(list(self._kinds), list(self._kinds.values()))[0]
+
+    def victim(self, standing: Sequence[int]) -> int:
+        """One of these processes."""
+        return self._victims.choice(standing)
+
+    def seconds(self, least: float, most: float) -> float:
+        """How long the network is cut, or a process stopped."""
+        return self._dice.uniform(least, most)
 
 
 class Network:
@@ -292,12 +325,12 @@ class Sampler:
                 use.descriptors.append(descriptors)
 
 
-def disturb(job: Job, seconds: float, dice: random.Random, report: Report) -> Sampler:
+def disturb(job: Job, seconds: float, plan: Plan, report: Report) -> Sampler:
     """Disturbs a job for a while."""
     sampler = Sampler()
     launcher = [job.process.pid, *(each.pid for each in _agents(job.process.pid))]
     until_s = time.monotonic() + seconds
-    next_s = time.monotonic() + dice.expovariate(1 / MEAN_S)
+    next_s = time.monotonic() + plan.pause_s()
     # The process that goes on then; 0 for the network.
     resume: list[tuple[float, int]] = []
     while time.monotonic() < until_s and job.process.poll() is None:
@@ -310,8 +343,8 @@ def disturb(job: Job, seconds: float, dice: random.Random, report: Report) -> Sa
         standing = [pid for pid in job.standing() if pid not in stopped]
         # Whoever knows what was trained must not be lost with all others.
         if now_s >= next_s and 0 not in stopped and len(standing) > 1:
-            next_s = now_s + dice.expovariate(1 / MEAN_S)
-            _strike(job, dice, standing, resume, report)
+            next_s = now_s + plan.pause_s()
+            _strike(job, plan, standing, resume, report)
         time.sleep(0.02)
     for _, pid in resume:
         _resume(job, pid)
@@ -333,25 +366,24 @@ def _agents(launcher: int) -> list[psutil.Process]:
 
 def _strike(
     job: Job,
-    dice: random.Random,
+    plan: Plan,
     standing: Sequence[int],
     resume: list[tuple[float, int]],
     report: Report,
 ) -> None:
-    victim = dice.choice(standing)
-    can_cut = job.network is not None and not job.network.near().isdisjoint(standing)
-    kinds = {**KINDS, **CUTS} if can_cut else KINDS
-    kind = dice.choices(list(kinds), list(kinds.values()))[0]
+    victim, kind = plan.victim(standing), plan.kind()
+    if kind == "cut" and (job.network is None or job.network.near().isdisjoint(standing)):
+        return  # nobody would be left
     report.disturbances[kind] = report.disturbances.get(kind, 0) + 1
     if kind == "cut" and job.network is not None:
-        seconds = dice.uniform(*CUT_S)
+        seconds = plan.seconds(*CUT_S)
         job.lines.append(f"[chaos] cut for {seconds:.1f} s")
         job.network.cut()
         resume.append((time.monotonic() + seconds, 0))
         return
     number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(kind, signal.SIGSTOP)
     if kind == "stop for a moment":
-        resume.append((time.monotonic() + dice.uniform(0.1, 2 * MOMENT_S), victim))
+        resume.append((time.monotonic() + plan.seconds(0.1, 2 * MOMENT_S), victim))
     else:
         job.struck.add(victim)
     job.lines.append(f"[chaos] {kind}: {victim}, {job.places[victim]}")
@@ -399,7 +431,7 @@ def run(seconds: float, seed: int, *, cuts: bool) -> Report:
         network = Network(stack, keys) if cuts else None
         with started(folder, network) as job:
             job.wait_full()
-            sampler = disturb(job, seconds, random.Random(seed), report)
+            sampler = disturb(job, seconds, Plan(seed, cuts=cuts), report)
             report.exit_code = job.ends()
             report.output = job.lines
         result = folder / "result"

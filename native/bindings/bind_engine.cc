@@ -210,6 +210,7 @@ nb::dict statistics(const PyEngine& self) {
   dict["direct_batches"] = numbers.direct_batches;
   dict["gpu_batches"] = numbers.gpu_batches;
   dict["nccl_batches"] = numbers.nccl_batches;
+  dict["tuned_threshold"] = numbers.tuned_threshold;
   dict["waited_ns"] = numbers.waited_ns;
   return dict;
 }

@@ -99,9 +99,9 @@ Engine::Engine(TransportParts parts, const EngineOptions& options)
 Engine::~Engine() { close("its engine was destroyed"); }
 
 EngineStatistics Engine::statistics() const {
-  return {counters_.submitted,        counters_.announced_by_id, counters_.batches,
-          counters_.fused_operations, counters_.passes,          counters_.direct_batches,
-          counters_.gpu_batches,      counters_.nccl_batches,    counters_.waited_ns};
+  return {counters_.submitted,       counters_.announced_by_id, counters_.batches,     counters_.fused_operations,
+          counters_.passes,          counters_.direct_batches,  counters_.gpu_batches, counters_.nccl_batches,
+          counters_.tuned_threshold, counters_.waited_ns};
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation) {

@@ -46,10 +46,11 @@ struct EngineStatistics {
   uint64_t batches = 0;
   uint64_t fused_operations = 0;  // executed together with others
   uint64_t passes = 0;
-  uint64_t direct_batches = 0;  // reduced where they lie in shared memory
-  uint64_t gpu_batches = 0;     // on GPUs
-  uint64_t nccl_batches = 0;    // of these: given to NCCL
-  uint64_t waited_ns = 0;       // between what was submitted last and its end, with nothing submitted meanwhile
+  uint64_t direct_batches = 0;   // reduced where they lie in shared memory
+  uint64_t gpu_batches = 0;      // on GPUs
+  uint64_t nccl_batches = 0;     // of these: given to NCCL
+  uint64_t tuned_threshold = 0;  // bytes; what autotuning has decided on, on the coordinator; 0: nothing yet
+  uint64_t waited_ns = 0;        // between what was submitted last and its end, with nothing submitted meanwhile
 };
 
 }  // namespace hvd

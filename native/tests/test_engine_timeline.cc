@@ -145,6 +145,8 @@ TEST("engine autotune: tries thresholds while steps repeat, and the results stay
       }
     }
   });
+  CHECK(world.engine(0).statistics().tuned_threshold > 0);
+  CHECK_EQ(world.engine(1).statistics().tuned_threshold, uint64_t{0});
 }
 
 }  // namespace

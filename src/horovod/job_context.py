@@ -23,7 +23,7 @@ import sys
 import threading
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
 
 from horovod.config import Config, tell_place
@@ -128,6 +128,8 @@ class Context:
         self._start = start
         self._job: _Job | None = None
         self._elastic: ElasticWorker | None = None
+        # Bytes; what autotuning has found in an earlier generation, on the rank that leads it.
+        self._tuned_threshold = 0
         self._provisional: Config | None = None
         self._declared: list[DeclaredSet] = []
         self._incarnation = Incarnation()
@@ -247,6 +249,7 @@ class Context:
             self._provisional = None
             if job is not None:
                 process.left(self, job)
+                self._keep_tuned(job)
         if job is not None:
             job.running.close(reason or "it called hvd.shutdown()")
 
@@ -309,7 +312,18 @@ class Context:
             self._bootstrap.part(mpi_was_initialized=was_initialized())
 
     def _connect(self, config: Config, incarnation: Incarnation) -> Running:
-        return start_engine(self._meet(config), incarnation, process.mpi)
+        config = self._meet(config)
+        if self._tuned_threshold and not config.fusion_threshold_is_set:
+            config = replace(
+                config, fusion_threshold=self._tuned_threshold, fusion_threshold_is_set=True
+            )
+        return start_engine(config, incarnation, process.mpi)
+
+    def _keep_tuned(self, job: _Job) -> None:
+        """A survivor need not tune again."""
+        if self._elastic is not None and job.config.autotune:
+            tuned = job.running.engine.statistics()["tuned_threshold"]
+            self._tuned_threshold = tuned or self._tuned_threshold
 
     def _meet(self, config: Config) -> Config:
         """Finds the other ranks, if no launcher of ours told where they are; once in a context."""

@@ -1,7 +1,7 @@
 """A worker of an elastic job of horovodrun, without a framework: it counts steps.
 
 It prints a line whenever its place changes, and trains until rank 0 sees the file of its first
-argument.
+argument. If AWAITED names a file, it waits for that before it trains.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from horovod import context
 from horovod.common.elastic import ObjectState
 from horovod.train import objects
 from horovod.train.elastic.run import run
+
+PATIENCE_S = 90.0
 
 
 def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
@@ -31,8 +33,18 @@ def train(state: ObjectState) -> None:
         state.commit()
 
 
+def await_file(name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not os.path.exists(name):
+        assert time.monotonic() < deadline, f"there is no {name}"
+        time.sleep(0.01)
+
+
 def main() -> None:
     context.init()
+    if awaited := os.environ.get("AWAITED"):
+        print("loads", flush=True)
+        await_file(awaited)
     state = ObjectState(broadcast_object, lambda: context.global_group().rank, step=0)
     train(state)
     print(f"ends after {state.step > 0} with {os.environ['HOROVOD_SIZE']}", flush=True)

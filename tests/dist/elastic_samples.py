@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 LENGTH, BATCH_SIZE, EPOCHS = 96, 4, 4
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 PLAN: dict[str, Any] = {}
 PIPE: list[Connection] = []

@@ -123,6 +123,7 @@ def train(state: State) -> int:
         log=len(state.log),
         sets=sets,
         told=[os.environ[f"HOROVOD_{name}"] for name in ("RANK", "SIZE")],
+        limits=(hvd.min_size(), hvd.max_size()),
     )
     left = STEPS_AT_THE_END
     while left:

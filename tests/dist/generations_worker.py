@@ -17,7 +17,7 @@ from horovod.job import StoreAddress
 from horovod.job.worker import JoinedWorker, join
 
 LAST_GENERATION = 2
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def total(value: int) -> int:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ class Launcher:
         )
         self.began_s = time.monotonic()
         self.lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._ended: set[str] = set()
         self._news = threading.Condition()
         self._readers = [
             threading.Thread(target=self._read, args=(name,), daemon=True) for name in self.lines
@@ -55,18 +56,21 @@ class Launcher:
                 with self._news:
                     self.lines[name].append(line.rstrip("\n"))
                     self._news.notify_all()
+        with self._news:
+            self._ended.add(name)
+            self._news.notify_all()
 
     def wait_lines(
         self, name: str, pattern: str, count: int = 1, timeout_s: float = DEADLINE_S
     ) -> list[str]:
-        """Waits until that many lines match, and returns them."""
+        """Waits until that many lines match, and returns them; not beyond the end of the stream."""
 
         def found() -> list[str]:
             return [line for line in self.lines[name] if re.search(pattern, line)]
 
         with self._news:
-            enough = self._news.wait_for(lambda: len(found()) >= count, timeout_s)
-            assert enough, f"no {count} lines {pattern!r} among {self.lines}"
+            self._news.wait_for(lambda: len(found()) >= count or name in self._ended, timeout_s)
+            assert len(found()) >= count, f"no {count} lines {pattern!r} among {self.lines}"
             return found()
 
     def wait(self, timeout_s: float = DEADLINE_S) -> int:
@@ -88,6 +92,17 @@ class Launcher:
     def descendants(self) -> list[psutil.Process]:
         """Guard, agent, ranks and their children."""
         return psutil.Process(self.process.pid).children(recursive=True)
+
+    def wait_descendant(self, *words: str) -> psutil.Process:
+        """Waits until one of them has these words in its command line."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline_s:
+            for process in self.descendants():
+                with suppress(psutil.Error):  # it has ended meanwhile
+                    if set(words) <= set(process.cmdline()):
+                        return process
+            time.sleep(0.02)
+        raise AssertionError(f"no process has {words} in its command line")
 
 
 @contextmanager

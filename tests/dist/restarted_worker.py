@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from horovod.train.elastic.ledger import Ledger, Share
 
 LENGTH, BATCH_SIZE, EPOCHS = 48, 2, 3
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 def broadcast_object(obj: Any, root_rank: int = 0) -> Any:

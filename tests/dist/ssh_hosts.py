@@ -168,11 +168,10 @@ class SshHosts:
         """Waits until no process of a job is left on any host."""
         deadline = time.monotonic() + timeout_s
         for host in range(len(self.cluster.hosts)):
-            left = self.processes(host)
-            psutil.wait_procs(left, max(0.0, deadline - time.monotonic()))
-            # By then an agent may have made the process that ends it.
-            alive = [process for process in self.processes(host) if process.is_running()]
-            assert not alive, f"on host {host}: {[process.cmdline() for process in alive]}"
+            # Meanwhile an agent may make the process that ends it.
+            while left := [each for each in self.processes(host) if each.is_running()]:
+                assert time.monotonic() < deadline, f"on host {host}: {left}"
+                psutil.wait_procs(left, max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Ends all daemons. Idempotent."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 LENGTH, BATCH_SIZE, EPOCHS = 96, 4, 3
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 PIPE: list[Connection] = []
 

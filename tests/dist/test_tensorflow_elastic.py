@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 # Forks processes that have imported everything, which takes most of their time.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -131,6 +131,43 @@ def test_a_worker_is_killed_and_another_one_comes(fleet: Fleet, mode: str) -> No
     for each in workers:
         each.process.join(PATIENCE_S)
         assert each.process.exitcode == 0
+
+
+@pytest.mark.parametrize("mode", ["fit", "function", "session"])
+def test_a_worker_leaves_and_another_one_dies_in_a_reset_callback(fleet: Fleet, mode: str) -> None:
+    mode = f"training: {mode} 3"
+    leaving, stays = fleet.start(2, mode)
+    (dies,) = fleet.start(1, f"{mode} dies")
+    fleet.begin([leaving, stays, dies])
+    for each in (leaving, stays, dies):
+        each.told("trains")
+    os.kill(leaving.process.pid or 0, signal.SIGTERM)
+    leaving.process.join(PATIENCE_S)
+    assert leaving.process.exitcode == 0
+    after_leave = fleet.begin([stays, dies])[0]
+    assert after_leave["begins"] > (0, 0)
+    for each in (stays, dies):
+        each.told("trains")
+    (newcomer,) = fleet.start(1, mode)
+    fleet.publish([stays, dies, newcomer])
+    dies.process.join(PATIENCE_S)
+    fleet.job.wait_until(lambda job: dies.worker.identity not in job.available, PATIENCE_S)
+    assert fleet.begin([stays, newcomer])[0]["begins"] > after_leave["begins"]
+    ends = [each.told("ends") for each in (stays, newcomer)]
+    assert ends[0]["digest"] == ends[1]["digest"]
+    for each in (stays, newcomer):
+        each.process.join(PATIENCE_S)
+        assert each.process.exitcode == 0
+
+
+@pytest.mark.parametrize("mode", ["fit", "function"])
+def test_a_mistake_of_the_program_is_no_reset(fleet: Fleet, mode: str) -> None:
+    workers = fleet.start(2, f"training: {mode} wrong")
+    fleet.begin(workers)
+    for each in workers:
+        assert "wrong" in each.told("error")["error"]
+        each.process.join(PATIENCE_S)
+        assert each.process.exitcode == 3
 
 
 @pytest.mark.parametrize("style", ["loops", "fit"])

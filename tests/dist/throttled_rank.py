@@ -27,6 +27,7 @@ MOST_STEPS = 3000
 STOP = """
 import os, signal, sys, time
 pid = int(sys.argv[1])
+print(flush=True)
 while os.getppid() == pid:
     os.kill(pid, signal.SIGSTOP)
     time.sleep(0.06)
@@ -46,7 +47,9 @@ def throttle(how: str) -> None:
     """Makes this process slow."""
     if how == "stop":
         command = [sys.executable, "-S", "-c", STOP, str(os.getpid())]
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        process.stdout.readline()  # it has begun; on a busy machine that takes as long as the test
     elif how != "sleep":
         (Path(how) / "cgroup.procs").write_text(str(os.getpid()))
 

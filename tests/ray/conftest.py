@@ -6,7 +6,9 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+from tests.ray.ray_waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,14 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    os.environ |= {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Ray lets workers run behind all else, so other parts of CI would starve them.
+        "RAY_worker_niceness": "0",
+        # By default 60 s, after which Ray Train begins anew; a busy machine may need longer.
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "240",
+    }
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
@@ -41,3 +50,27 @@ def cluster() -> Iterator[Any]:
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def nothing_is_left(cluster: Any) -> Iterator[None]:
+    """All that a job had is given back, and no node of another test is there any more."""
+    _await_free_nodes()
+    before = _listening()
+    yield
+    _await_free_nodes()
+    wait_until(lambda: _listening() <= before)
+
+
+def _listening() -> set[int]:
+    """The ports at which this process listens."""
+    connections = psutil.Process().net_connections("inet")
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+
+
+def _await_free_nodes() -> None:
+    import ray
+
+    wait_until(
+        lambda: ray.cluster_resources().get("CPU") == ray.available_resources().get("CPU") == 4
+    )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
 from tests.ray.elastic_training import EPOCHS, LENGTH, Script, steps, with_keras, with_torch
-from tests.ray.ray_waits import is_running, wait_until
+from tests.ray.ray_waits import START_S, is_running, wait_until
 
 from horovod import context
 from horovod.errors import RankFailedError, UnsupportedError
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 class Heard:
@@ -46,15 +48,8 @@ class Heard:
         return {item["pid"] for item in self.items}
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(cluster: Any) -> Iterator[None]:
-    """All that a job had is given back."""
-    yield
-    wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
-
-
 def settings(**kwargs: Any) -> Any:
-    return RayExecutor.create_settings(**kwargs)
+    return RayExecutor.create_settings(**{"timeout_s": START_S, **kwargs})
 
 
 def test_pytorch_trains_each_sample_once_whoever_comes_and_goes(
@@ -188,6 +183,21 @@ def test_the_error_of_a_function_is_the_cause() -> None:
     assert "in fail" in caught.value.traceback
 
 
+class Unloadable:
+    """Cannot be made again in a worker."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("raise ModuleNotFoundError('of this worker')",)
+
+
+def test_a_function_that_a_worker_cannot_load_is_explained() -> None:
+    with (
+        RayExecutor(settings(), min_workers=2, max_workers=2) as executor,
+        pytest.raises(RankFailedError, match="ModuleNotFoundError: of this worker"),
+    ):
+        executor.run(print, args=[Unloadable()])
+
+
 def test_without_room_the_wait_ends() -> None:
     with (
         RayExecutor(settings(), min_workers=9, elastic_timeout=3) as executor,
@@ -238,6 +248,62 @@ def test_a_host_that_is_dropped_leaves_in_good_order() -> None:
     assert [(rank, size) for rank, size, _ in results] == [(0, 1)]
     taken = [item["step"] for item in heard.of("steps") if item["rank"] == 0]
     assert taken == sorted(set(taken))  # nothing was repeated
+
+
+def drain(cluster: Any, node: Any) -> None:
+    """Tells Ray that a node will be taken away in 10 minutes, as for a spot instance."""
+    from ray._raylet import GcsClient
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    due_ms = int((time.time() + 600) * 1000)
+    accepted, why = GcsClient(cluster.address).drain_node(node.node_id, reason, "spot", due_ms)
+    assert accepted, why
+
+
+def test_workers_of_a_node_that_is_drained_leave_in_good_order(cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=2, node_ip_address="127.0.0.5")
+    drained: list[Any] = []
+
+    def act(item: dict[str, Any]) -> None:
+        if item["what"] == "steps" and item["size"] == 3 and not drained:
+            drained.append(item)
+            drain(cluster, node)
+
+    heard = Heard(act)
+    with RayExecutor(settings(), min_workers=2, max_workers=3, cpus_per_worker=2) as executor:
+        results = executor.run(steps, args=[3, 2], callbacks=[heard])
+    cluster.remove_node(node)
+    assert [size for _, size, _ in results] == [2, 2]
+    assert "127.0.0.5" in {item["address"] for item in heard.items if item["size"] == 3}
+    assert "127.0.0.5" not in {item["address"] for item in heard.items if item["size"] == 2}
+    for _, _, pid in results:
+        taken = [item["step"] for item in heard.of("steps") if item["pid"] == pid]
+        assert taken == sorted(set(taken))  # nothing was repeated
+
+
+def asked_of_the_autoscaler() -> list[dict[str, float]]:
+    """For which bundles of resources the cluster shall have room; an autoscaler reads it there."""
+    from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    asked: list[dict[str, float]] = json.loads(
+        _internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or "[]"
+    )
+    return asked
+
+
+def test_the_autoscaler_is_asked_for_the_most_workers() -> None:
+    asked: list[list[dict[str, float]]] = []
+
+    def act(item: dict[str, Any]) -> None:
+        if not asked:
+            asked.append(asked_of_the_autoscaler())
+
+    with RayExecutor(settings(), min_workers=1, max_workers=7, cpus_per_worker=2) as executor:
+        executor.run(steps, args=[2], callbacks=[act])
+    assert asked == [[{"CPU": 2}] * 7]
+    assert asked_of_the_autoscaler() == []
 
 
 def test_slots_are_what_the_resources_of_a_node_allow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import ray
@@ -22,7 +22,7 @@ from ray.train import (
     UserCallback,
 )
 from tests.ray.elastic_training import broadcast_object
-from tests.ray.ray_waits import wait_until
+from tests.ray.ray_waits import START_S
 
 from horovod import context
 from horovod.errors import UsageError
@@ -32,26 +32,16 @@ from horovod.train import objects
 from horovod.train.elastic.run import run
 from horovod.train.elastic.state import ObjectState
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
 
 EPOCHS = 3
-
-
-@pytest.fixture
-def nothing_is_left(cluster: Any) -> Iterator[None]:
-    """All that a run had is given back."""
-    yield
-    wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
 
 
 def trainer_of(train: Any, folder: Path, config: Any, **more: Any) -> HorovodTrainer:
     return HorovodTrainer(
         train,
         train_loop_config=config,
-        horovod_config=HorovodConfig(elastic_timeout_s=60),
+        horovod_config=HorovodConfig(START_S, elastic_timeout_s=240),
         scaling_config=ScalingConfig(num_workers=(2, 3), resources_per_worker={"CPU": 1}),
         run_config=RunConfig(name="elastic", storage_path=str(folder), **more.pop("run", {})),
         **more,

@@ -21,7 +21,7 @@ def run(cluster: Any, name: str, *words: object) -> str:
         env={**os.environ, "RAY_ADDRESS": cluster.address},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=240,
+        timeout=600,
         check=True,
     )
     accuracy = re.search(r"test accuracy: ([\d.]+)% on 2 rank", done.stdout)

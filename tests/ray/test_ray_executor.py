@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tests.ray.ray_waits import is_running, wait_until
+from tests.ray.ray_waits import PATIENCE_S, START_S, is_running, wait_until
 
 from horovod import context
 from horovod.errors import UsageError
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 
     from horovod.ray.runner import MiniSettings
 
-pytestmark = pytest.mark.usefixtures("cluster")
-
-PATIENCE_S = 30.0
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def settings(**kwargs: Any) -> MiniSettings:
-    return RayExecutor.create_settings(**kwargs)
+    return RayExecutor.create_settings(**{"timeout_s": START_S, **kwargs})
 
 
 @pytest.fixture

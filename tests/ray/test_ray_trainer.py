@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import ray
 import ray.data
 import ray.train
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
-from tests.ray.ray_waits import wait_until
+from tests.ray.ray_waits import START_S
 
 import horovod.torch as hvd
 from horovod.errors import UsageError
 from horovod.ray import HorovodConfig, HorovodTrainer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.usefixtures("nothing_is_left"),
@@ -26,18 +23,12 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def nothing_is_left(cluster: Any) -> Iterator[None]:
-    """All that a run had is given back."""
-    yield
-    wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
-
-
 def trainer_of(train: Any, folder: Path, config: Any = None, **more: Any) -> HorovodTrainer:
     failures = more.pop("max_failures", 0)
     return HorovodTrainer(
         train,
         train_loop_config=config,
+        horovod_config=HorovodConfig(timeout_s=START_S),
         scaling_config=ScalingConfig(num_workers=3),
         run_config=RunConfig(
             storage_path=str(folder), failure_config=FailureConfig(max_failures=failures)

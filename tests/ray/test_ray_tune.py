@@ -5,31 +5,19 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import ray
 from ray import tune
-from tests.ray.ray_waits import wait_until
 
 import horovod.torch as hvd
 from horovod.errors import UsageError
 from horovod.ray.tune import DistributedTrainableCreator, get_checkpoint, report
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = [
     pytest.mark.usefixtures("nothing_is_left"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),  # of Ray about itself
 ]
-
-
-@pytest.fixture
-def nothing_is_left(cluster: Any) -> Iterator[None]:
-    """All that trials had is given back."""
-    yield
-    wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
 
 
 def counts(config: dict[str, Any], marker: str) -> None:

@@ -18,7 +18,7 @@ std::optional<AutotuneOptions> tuned_here(const MachineOptions& options, const J
 Machine::Machine(Neighbors neighbors, Backends backends, const MachineOptions& options)
     : with_(neighbors),
       completion_(with_.submission, with_.observer),
-      tuning_(tuned_here(options, with_.job), with_.job.log),
+      tuning_(tuned_here(options, with_.job), with_.job.log, with_.counters),
       executions_(
           {with_.job, with_.transport, with_.control, with_.devices, with_.observer, completion_, with_.counters},
           std::move(backends), tuning_),

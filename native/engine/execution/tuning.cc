@@ -5,7 +5,10 @@ namespace hvd {
 std::optional<size_t> Tuning::note_answer(uint32_t set, const Operation& operation) {
   if (!takes(set, operation) || !steps_.note(operation.spec.name)) return std::nullopt;
   autotuner_->step_ended(std::chrono::steady_clock::now());
-  if (autotuner_->finished()) log_(LogLevel::kInfo, "autotune: " + autotuner_->reason());
+  if (autotuner_->finished()) {
+    counters_.tuned_threshold.store(autotuner_->fusion_threshold(), std::memory_order_relaxed);
+    log_(LogLevel::kInfo, "autotune: " + autotuner_->reason());
+  }
   if (const auto error = autotuner_->error()) log_(LogLevel::kWarning, error->what());
   return autotuner_->fusion_threshold();
 }

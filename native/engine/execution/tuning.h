@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/execution/autotuner.h"
 #include "engine/execution/step_marker.h"
+#include "engine/submission/counters.h"
 #include "engine/submission/operation.h"
 
 namespace hvd {
@@ -15,8 +16,10 @@ namespace hvd {
 class Tuning {
  public:
   // Without options it does nothing.
-  Tuning(const std::optional<AutotuneOptions>& options, LogSink log)
-      : autotuner_(options ? std::make_unique<Autotuner>(*options) : nullptr), log_(std::move(log)) {}
+  Tuning(const std::optional<AutotuneOptions>& options, LogSink log, Counters& counters)
+      : autotuner_(options ? std::make_unique<Autotuner>(*options) : nullptr),
+        log_(std::move(log)),
+        counters_(counters) {}
 
   // An operation of this process set was agreed on. Returns the threshold to go on with, if a new step begins.
   [[nodiscard]] std::optional<size_t> note_answer(uint32_t set, const Operation& operation);
@@ -30,6 +33,7 @@ class Tuning {
 
   const std::unique_ptr<Autotuner> autotuner_;
   const LogSink log_;
+  Counters& counters_;
   StepMarker steps_;
 };
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from horovod.ray.elastic_actor import Failed, Finished
 from horovod.runner.supervision import events
@@ -250,5 +250,5 @@ def text_of(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     # The first lines repeat which actor it was, and after the first sentence come guesses.
-    line = lines[-1] if isinstance(error, RayActorError) else lines[0]
+    line = lines[-1] if isinstance(error, RayActorError | RayTaskError) else lines[0]
     return line.partition(". ")[0].rstrip(".")[:_MOST_CHARACTERS]

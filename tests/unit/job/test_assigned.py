@@ -18,7 +18,7 @@ from horovod.job.worker import join
 if TYPE_CHECKING:
     from horovod.job import StoreAddress
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 def train() -> tuple[int, int, int, int]:

@@ -25,7 +25,7 @@ from horovod.settings.foreign_launchers import ForeignLauncher
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def soon() -> float:

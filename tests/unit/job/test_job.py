@@ -20,7 +20,7 @@ from horovod.rendezvous import StoreClient, make_secret
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(params=[open_job, open_job_process])

@@ -29,6 +29,7 @@ def test_a_script_prints_hosts(tmp_path: Path) -> None:
     assert found(f"sh {script} worker") == {"worker-0": 2, "worker-1": 4}
     assert found("echo a; echo b:3", slots=2) == {"a": 2, "b": 3}
     assert found("echo '[fe80::1]:2'") == {"fe80::1": 2}
+    assert found("echo a:0; echo b:1") == {"a": 0, "b": 1}
     assert found("true") == {}
 
 
@@ -37,7 +38,7 @@ def test_a_line_without_slots_needs_a_default() -> None:
         found("echo a:1; echo b")
 
 
-@pytest.mark.parametrize("line", ["a:b", "a b", "a:1,b:2", "a:0"])
+@pytest.mark.parametrize("line", ["a:b", "a b", "a:1,b:2", "a:-1"])
 def test_a_line_that_cannot_be_read_is_quoted(line: str) -> None:
     with pytest.raises(UsageError, match=f"line 1 of the host discovery script .*{line}"):
         found(f"echo '{line}'")

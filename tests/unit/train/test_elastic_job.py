@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horovod import context
+from horovod._native import Buffer
 from horovod.common.elastic import ObjectState
 from horovod.errors import PeerLostError, StartError, UsageError
 from horovod.job import Assignment, Worker
@@ -27,7 +28,7 @@ from horovod.train.process_set import ProcessSet, add_process_set
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
@@ -150,6 +151,48 @@ def test_a_newcomer_works_while_the_others_train(fleet: Fleet) -> None:
     fleet.begin(3)
     assert newcomer.result(PATIENCE_S) == ((2, 3, 2, 0), (1, 3), 2, (2, 3))
     assert [worker.result(PATIENCE_S) for worker in workers] == [2, 2]
+
+
+def test_what_autotuning_has_found_is_kept(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_AUTOTUNE", "1")
+    began = threading.Semaphore(0)
+
+    def train() -> tuple[int, int, int]:
+        tuned: list[int] = []
+        thresholds: list[int] = []
+
+        def tune() -> None:
+            config = context.current_config()
+            thresholds.append(config.fusion_threshold if config.fusion_threshold_is_set else 0)
+            if context.generation() == 0:
+                for _ in range(60):  # which is more than it takes
+                    take_step()
+                statistics = context.global_group().engine.statistics()
+                tuned.append(statistics["tuned_threshold"])
+            began.release()
+
+        trained_until(1, tune)
+        return tuned[0], *thresholds
+
+    workers = [fleet.start(slot, train) for slot in range(2)]
+    fleet.begin(2)
+    for _ in workers:
+        assert began.acquire(timeout=PATIENCE_S)
+    fleet.begin(2)
+    tuned, before, after = workers[0].result(PATIENCE_S)
+    assert before == 0 < tuned == after
+    assert workers[1].result(PATIENCE_S) == (0, 0, 0)
+
+
+def take_step() -> None:
+    """Some allreduces at a time, as of gradients."""
+    group, handles = context.global_group(), []
+    for number in range(6):
+        values = bytearray(80_000)
+        view = Buffer.from_array(values)
+        handles.append(group.allreduce((view,), (view,), name=f"g{number}", keep=values))
+    for handle in handles:
+        handle.wait()
 
 
 def test_a_newcomer_may_meet_the_others_in_a_reset_callback(fleet: Fleet) -> None:

@@ -66,7 +66,7 @@ class HostDiscoveryScript(HostDiscovery):
     def _parse(self, line: str, number: int) -> tuple[str, int]:
         where = f"line {number} of the host discovery script {self._command!r}"
         try:
-            (host,) = parse_hosts(line)
+            (host,) = parse_hosts(line, least_slots=0)
         except (UsageError, ValueError) as error:
             raise UsageError(f"{where}: cannot read {line!r} ({error})") from None
         slots = self._slots if host.slots is None else host.slots

@@ -62,7 +62,7 @@ class Slot:
     user: str = ""
 
 
-def parse_hosts(text: str) -> list[Host]:
+def parse_hosts(text: str, least_slots: int = 1) -> list[Host]:
     """Reads a list such as ``a:2,me@b:4``, ``localhost`` or ``[fe80::1]:2``.
 
     A host that is named more than once gets the sum of its slots.
@@ -70,6 +70,7 @@ def parse_hosts(text: str) -> list[Host]:
     Args:
         text: comma-separated ``host``, ``host:slots`` or ``[IPv6 address]:slots``, each of them
             maybe with ``user@`` in front.
+        least_slots: of each host; 0 if one may be named that has none now.
 
     Returns:
         The hosts in the order in which they were first named.
@@ -77,7 +78,7 @@ def parse_hosts(text: str) -> list[Host]:
     Raises:
         UsageError: an entry cannot be read; the message quotes it.
     """
-    return _merge([_parse_host(entry.strip()) for entry in text.split(",")])
+    return _merge([_parse_host(entry.strip(), least_slots) for entry in text.split(",")])
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
@@ -143,7 +144,7 @@ def _parse_line(entry: str, fields: Sequence[str]) -> Host:
     return Host(host.name, slots, host.user)
 
 
-def _parse_host(entry: str) -> Host:
+def _parse_host(entry: str, least_slots: int = 1) -> Host:
     match = _HOST.fullmatch(entry)
     if match is None:
         raise UsageError(
@@ -151,7 +152,7 @@ def _parse_host(entry: str) -> Host:
             "'[IPv6 address]:slots', with 'user@' in front if need be"
         )
     slots = None if match["slots"] is None else int(match["slots"])
-    if slots == 0:
+    if slots is not None and slots < least_slots:
         raise UsageError(f"host {entry!r} has no slot: give it at least one")
     return Host(match["v6"] or match["name"], slots, match["user"] or "")
 
