@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -28,12 +29,20 @@ def large(x: Any) -> Any:
     return hvd.allreduce([part.sum(axis=0) for part in parts], name="large")
 
 
+# As for the other frameworks (tests/dist/test_faults.py).
+TOLD_WITHIN_S = 10.0
+
+
 def _error_of(run: Callable[[], Any]) -> BaseException:
+    began_s = time.monotonic()
     try:
         jax.block_until_ready(run())
     except (jax.errors.JaxRuntimeError, ValueError, hvd.HorovodInternalError) as error:
-        return error
-    raise AssertionError("the rank is not missed")
+        told = error
+    else:
+        raise AssertionError("the rank is not missed")
+    assert time.monotonic() - began_s < TOLD_WITHIN_S, told
+    return told
 
 
 def _begin_again(limit_s: int) -> None:
