@@ -32,7 +32,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
-        test-libraries test-ray test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+        test-libraries test-ray test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -109,6 +109,13 @@ $(VENV)/jax.stamp $(VENV)/jax_oldest.stamp: $(VENV)/%.stamp: requirements/%.txt 
 	python -m venv --clear $(VENV)/$*
 	$(VENV)/$*/bin/$(PIP) --no-compile -r requirements/$*.txt
 	@$(VENV)/$*/bin/python -c 'import jax, optax, sklearn.datasets' 2>/dev/null || true
+	@touch $@
+
+# A peer of the benchmarks of JAX: compiled here, by the compiler of Open MPI's wheel, and not for CUDA, whatever the path has.
+$(VENV)/mpi4jax.stamp: requirements/mpi4jax.txt $(VENV)/bench.stamp
+	python -m venv --clear $(VENV)/mpi4jax
+	grep -v ^mpi4jax $< | $(VENV)/mpi4jax/bin/$(PIP) --no-compile -r /dev/stdin
+	PATH=$(BIN):/usr/bin:/bin $(VENV)/mpi4jax/bin/$(PIP) --no-build-isolation --no-deps "$$(grep ^mpi4jax $<)"
 	@touch $@
 
 # Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
@@ -283,6 +290,9 @@ bench: $(VENV)/dev.stamp $(VENV)/bench.stamp $(VENV)/installed.stamp ## measure 
 	python benchmarks/output.py
 	python benchmarks/many_ranks.py
 	python benchmarks/timeline.py
+
+bench-jax: $(VENV)/jax.stamp $(VENV)/mpi4jax.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## JAX beside its own collectives, mpi4jax and PyTorch; minutes
+	python benchmarks/jax_step.py $(BENCH)
 
 bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emulated hosts, as root; half an hour
 	python benchmarks/between_hosts.py $(BENCH)

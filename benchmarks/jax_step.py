@@ -3,13 +3,15 @@
     python benchmarks/jax_step.py
     python benchmarks/jax_step.py --rounds 3 --ways jax gloo
 
-Needs the environments of `make test-jax`. Each way is a job of its own; the ways take turns, round
-after round, and what is shown is the median over the rounds. README.md says what is measured.
+`make bench-jax` makes the environments; without that of mpi4jax, mpi4jax is left out. Each way is a
+job of its own; the ways take turns, round after round, and what is shown is the median over the
+rounds. README.md says what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -29,6 +31,7 @@ WAYS = {
     "jax": "horovod.jax, jitted",
     "jax-sync": "the same, JAX_CPU_ENABLE_ASYNC_DISPATCH=0",
     "gloo": "JAX's own psum over gloo",
+    "mpi4jax": "mpi4jax over Open MPI",
     "alone": "JAX, no communication",
     "alone-sync": "the same, JAX_CPU_ENABLE_ASYNC_DISPATCH=0",
     "torch": "horovod.torch, in place",
@@ -183,6 +186,28 @@ class GlooJob(Job):
         return self.jit(mapped, **options)
 
 
+class MpiJob(Job):
+    """With mpi4jax: an operation for each array, as it has no other."""
+
+    def __init__(self) -> None:
+        import mpi4jax
+        from mpi4py import MPI
+
+        super().__init__()
+        self.size = MPI.COMM_WORLD.size
+        self.allreduce = functools.partial(mpi4jax.allreduce, op=MPI.SUM, comm=MPI.COMM_WORLD)
+
+    def reduced(self, tree: Any) -> Any:
+        import jax
+
+        return jax.tree.map(self.allreduce, tree)
+
+    def gradients(self, tree: Any) -> Any:
+        import jax
+
+        return jax.tree.map(lambda leaf: self.allreduce(leaf) / self.size, tree)
+
+
 def measure_jax(job: Job) -> dict[str, float]:
     """Allreduces, then steps."""
     import jax
@@ -249,9 +274,11 @@ def be_a_rank(args: argparse.Namespace) -> None:
         found = measure_torch(args.way)
     elif args.way == "gloo":
         found = measure_jax(GlooJob(args.coordinator))
+    elif args.way == "mpi4jax":
+        found = measure_jax(MpiJob())
     else:
         found = measure_jax(Job() if args.way.startswith("alone") else HorovodJob())
-    if os.environ["HOROVOD_RANK"] == "0":
+    if os.environ.get("HOROVOD_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "0":
         args.result.write_text(json.dumps(found))
 
 
@@ -264,11 +291,25 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def python_of(way: str) -> Path:
+    """The interpreter whose environment has what a way needs."""
+    names = {"torch": "", "torch-alone": "", "mpi4jax": "mpi4jax"}
+    return Path(sys.prefix) / names.get(way, "jax") / "bin" / "python"
+
+
+def launcher_of(way: str) -> list[str]:
+    """What starts two ranks."""
+    if way == "mpi4jax":
+        import measure
+
+        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        return [str(measure.find_mpirun()), *root, "--oversubscribe", "--bind-to", "none"]
+    return [sys.executable, "-m", "horovod.runner.cli"]
+
+
 def run_way(way: str, folder: Path) -> dict[str, float]:
     """A job of two ranks of one way."""
     result = folder / f"{way}.json"
-    own = Path(sys.prefix)
-    python = own / "bin" / "python" if way.startswith("torch") else own / "jax" / "bin" / "python"
     words = ["--way", way, "--result", str(result), "--coordinator", f"127.0.0.1:{free_port()}"]
     env = {**os.environ, **SETTINGS}
     # The environment of JAX has no Horovod of its own.
@@ -277,7 +318,7 @@ def run_way(way: str, folder: Path) -> dict[str, float]:
     if way.endswith("-sync"):
         env["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"
     subprocess.run(
-        [sys.executable, "-m", "horovod.runner.cli", "-np", "2", str(python), __file__, *words],
+        [*launcher_of(way), "-np", "2", str(python_of(way)), __file__, *words],
         env=env,
         check=True,
         timeout=TIMEOUT_S,
@@ -308,7 +349,8 @@ def main() -> None:
     """Starts one job after the other, or is a rank of one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    there = [way for way in WAYS if python_of(way).exists()]
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=there)
     for given_to_ranks, kind in (("--way", str), ("--result", Path), ("--coordinator", str)):
         parser.add_argument(given_to_ranks, type=kind, help=argparse.SUPPRESS)
     args = parser.parse_args()

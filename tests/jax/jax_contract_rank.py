@@ -16,6 +16,5 @@ import horovod.jax as hvd
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     hvd.init()
-    for mode in sys.argv[1:]:
-        print(mode, *run_all_checks(mode == "jitted"), flush=True)
+    print("\n".join(run_all_checks(is_jitted=sys.argv[1] == "jitted")), flush=True)
     hvd.shutdown()

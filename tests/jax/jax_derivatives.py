@@ -175,6 +175,33 @@ def second_derivatives_and_programs_of_all_kinds(rank: int, size: int) -> None:
     _near(branch(False, x), x, "cond")
 
 
+def a_function_with_derivatives_of_its_own_communicates(rank: int, size: int) -> None:
+    """Forward and backward, each with a collective."""
+
+    @jax.custom_vjp
+    def total(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    total.defvjp(lambda x: (total(x), x), lambda x, c: (c * hvd.allreduce(x, op=hvd.Sum),))
+    x = _everyone(10, size)[0]  # the same on all ranks
+    for run in (total, jax.jit(total)):
+        _near(run(x), size * x, "custom_vjp")
+        _near(jax.grad(lambda x, f=run: (f(x) ** 2).sum())(x), 2 * size**2 * x**2, "its gradient")
+
+
+def programs_over_one_device_communicate(rank: int, size: int) -> None:
+    """A mesh of the one device that a rank has."""
+    spec = jax.sharding.PartitionSpec("d")
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "d")
+    total = jax.shard_map(
+        lambda x: jax.lax.psum(hvd.allreduce(x, op=hvd.Sum), "d"),
+        mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec(),
+    )  # fmt: skip
+    x = _everyone(11, size)[0]
+    for run in (total, jax.jit(total)):
+        _near(run(x), size * x, "shard_map")
+
+
 def a_batch_is_one_operation(rank: int, size: int) -> None:
     x = _everyone(9, size, ROWS * 3)[rank].reshape(3, ROWS, 2)
     for name, (function, _) in _operations(rank, size).items():
@@ -208,6 +235,8 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     tangents_are_those_of_finite_differences,
     uneven_parts_have_their_adjoints,
     second_derivatives_and_programs_of_all_kinds,
+    a_function_with_derivatives_of_its_own_communicates,
+    programs_over_one_device_communicate,
     a_batch_is_one_operation,
     integers_in_a_tree_have_no_derivative,
 )

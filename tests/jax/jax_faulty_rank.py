@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 import horovod.jax as hvd
 from horovod.errors import PeerLostError
+from horovod.jax import native_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +29,29 @@ def large(x: Any) -> Any:
     return hvd.allreduce([part.sum(axis=0) for part in parts], name="large")
 
 
+# As for the other frameworks (tests/dist/test_faults.py).
+TOLD_WITHIN_S = 10.0
+
+
 def _error_of(run: Callable[[], Any]) -> BaseException:
+    began_s = time.monotonic()
     try:
         jax.block_until_ready(run())
     except (jax.errors.JaxRuntimeError, ValueError, hvd.HorovodInternalError) as error:
-        return error
-    raise AssertionError("the rank is not missed")
+        told = error
+    else:
+        raise AssertionError("the rank is not missed")
+    assert time.monotonic() - began_s < TOLD_WITHIN_S, told
+    return told
+
+
+def _begin_again(limit_s: int) -> None:
+    """What is compiled stays; from here on, who does not come is missed after so long."""
+    small(jnp.ones(3)).block_until_ready()
+    hvd.shutdown()
+    os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = "1"
+    os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(limit_s)
+    hvd.init()
 
 
 def dies_in_a_jitted_step() -> None:
@@ -57,7 +76,7 @@ def dies_in_a_jitted_step() -> None:
 def waits_for_one_that_is_stopped() -> None:
     """The other rank is continued in the end, and hears that the job is over."""
     pids = hvd.allgather_object(os.getpid())
-    small(jnp.ones(3)).block_until_ready()
+    _begin_again(limit_s=2)
     if hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     error = _error_of(lambda: small(jnp.ones(3)))
@@ -70,6 +89,7 @@ def waits_for_one_that_is_stopped() -> None:
 
 def computes_something_else() -> None:
     """Each rank waits for what the other one never runs."""
+    _begin_again(limit_s=2)
     name = f"of rank {hvd.rank()}"
     error = _error_of(lambda: jax.jit(lambda x: hvd.allreduce(x, name=name))(jnp.ones(3)))
     assert "StalledError" in str(error), error
@@ -82,13 +102,21 @@ def is_interrupted_while_it_waits() -> None:
     if hvd.rank() == 1:  # waits for something else
         assert "Ctrl-C" in str(_error_of(lambda: hvd.allreduce(jnp.ones(3), name="other")))
         return
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    x = jnp.ones(3)
+    threading.Thread(target=_interrupt_what_waits, daemon=True).start()
     try:
-        error = _error_of(lambda: small(jnp.ones(3)))
+        error = _error_of(lambda: small(x))
         assert "interrupted by Ctrl-C" in str(error), error
         threading.Event().wait(60)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
+
+
+def _interrupt_what_waits() -> None:
+    pause = threading.Event()
+    while not native_ops.is_in_flight():
+        pause.wait(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def leaves_work_behind() -> None:

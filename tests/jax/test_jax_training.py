@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from jax_output import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FOLDER = Path(__file__).parent
 DERIVATIVES = (
     "every_operation_has_its_tangent_and_its_adjoint",
     "tangents_are_those_of_finite_differences",
     "uneven_parts_have_their_adjoints",
     "second_derivatives_and_programs_of_all_kinds",
+    "a_function_with_derivatives_of_its_own_communicates",
+    "programs_over_one_device_communicate",
     "a_batch_is_one_operation",
     "integers_in_a_tree_have_no_derivative",
 )
@@ -38,13 +43,24 @@ OTHERS = (
 THREE = (DERIVATIVES[0], TRAINING[1])
 
 
-def test_all_cases_on_two_ranks(run_ranks: Callable[..., Any]) -> None:
-    job = run_ranks(2, "jax_cases_rank.py")
+# Jobs of their own: each compiles many programs.
+@pytest.mark.parametrize(
+    "cases", [DERIVATIVES, TRAINING, OTHERS], ids=["derivatives", "training", "others"]
+)
+def test_all_cases_on_two_ranks(cases: tuple[str, ...], run_ranks: Callable[..., Any]) -> None:
+    job = run_ranks(2, "jax_cases_rank.py", *cases)
     assert job.returncode == 0, job.stdout + job.stderr
-    assert said_by(job, 0) == said_by(job, 1) == [*DERIVATIVES, *TRAINING, *OTHERS]
+    assert said_by(job, 0) == said_by(job, 1) == [*cases]
 
 
 def test_derivatives_and_training_on_three_ranks(run_ranks: Callable[..., Any]) -> None:
     job = run_ranks(3, "jax_cases_rank.py", *THREE)
     assert job.returncode == 0, job.stdout + job.stderr
     assert said_by(job, 2) == [*THREE]
+
+
+def test_no_case_is_left_out(run_python: Callable[..., Any]) -> None:
+    names = "[case.__name__ for each in (d, t, o) for case in each.CASES]"
+    program = f"import jax_derivatives as d, jax_training as t, jax_cases as o; print(*{names})"
+    job = run_python("-c", f"import sys; sys.path.append({str(FOLDER)!r}); {program}")
+    assert job.stdout.split() == [*DERIVATIVES, *TRAINING, *OTHERS], job.stderr

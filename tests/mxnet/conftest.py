@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +12,13 @@ import pytest
 import horovod
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
 
 FOLDER = Path(__file__).resolve().parent
 sys.path += [str(FOLDER), str(FOLDER.parent / "contract")]
+
+from limited import run_limited  # noqa: E402
 
 PYTHON = Path(sys.prefix) / "mxnet" / "bin" / "python"
 DEADLINE_S = 240.0
@@ -40,21 +42,15 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     def run(
         *command: object, launcher: tuple[object, ...] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(word) for word in (*launcher, PYTHON, *command)],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(tmp_path),
-                "OMP_NUM_THREADS": "1",
-                # A rank that waits in vain ends the test with a report.
-                "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60",
-                **variables,
-            },
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+            # A rank that waits in vain ends the test with a report.
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60",
+            **variables,
+        }
+        return run_limited((*launcher, PYTHON, *command), environment, DEADLINE_S)
 
     return run
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import horovod.mxnet as hvd
 from horovod.errors import UsageError
+from horovod.mxnet import native_ops
 from horovod.train.elastic.checkpoint.data import Packed
 from horovod.train.elastic.checkpoint.file import read, write
 
@@ -36,6 +37,34 @@ def gradients_come_in_any_order(rank: int, size: int, steps: int = 1000) -> None
     total = steps * (steps - 1) / 2 + steps * (size - 1) / 2
     for array in arrays:
         np.testing.assert_allclose(array.asnumpy(), total, rtol=1e-4)
+
+
+def priorities_are_handed_on(rank: int, size: int) -> None:
+    """Those of the caller, and of a trainer those that let the first layers go first."""
+    seen: list[tuple[str, int]] = []
+    push = native_ops.push
+
+    def recorded(request: native_ops.Request) -> None:
+        seen.append((request.name.decode(), request.priority))
+        push(request)
+
+    parameters = [mx.gluon.Parameter(f"w{number}", shape=(3,)) for number in range(3)]
+    for each in parameters:
+        each.initialize(mx.init.Zero())
+    native_ops.push = recorded
+    try:
+        hvd.allreduce_(mx.nd.ones(3), name="first", priority=5)
+        hvd.broadcast_(mx.nd.ones(3), 0, name="second", priority=-7)
+        trainer = hvd.DistributedTrainer(parameters, "sgd", prefix="handed.")
+        with mx.autograd.record():
+            loss = mx.nd.add_n(*(each.data() for each in parameters)).sum()
+        loss.backward()
+        trainer.step(1)
+    finally:
+        native_ops.push = push
+    mx.nd.waitall()
+    of_trainer = [(f"handed.{number}", -number) for number in range(3)]
+    assert seen == [("first", 5), ("second", -7), *of_trainer], seen
 
 
 def arrays_may_go_at_once(rank: int, size: int) -> None:
@@ -301,6 +330,7 @@ def old_scripts_find_every_argument_in_its_place(rank: int, size: int) -> None:
 CASES = (
     old_scripts_find_every_argument_in_its_place,
     gradients_come_in_any_order,
+    priorities_are_handed_on,
     arrays_may_go_at_once,
     what_was_computed_before_is_waited_for,
     arrays_of_the_other_interface_stay_what_they_are,

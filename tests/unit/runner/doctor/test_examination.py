@@ -67,6 +67,10 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
             "2: fails: horovod.torch has no allreduc: did you mean allreduce?",
         ),
         (
+            "import horovod.jax as hvd\nhvd.allreduce_async(x)",
+            "2: fails: horovod.jax has no allreduce_async: did you mean allreduce?",
+        ),
+        (
             "import horovod.torch as hvd\nhvd.allreduce(\n  x,\n  average=False)",
             "4: deprecated: allreduce(average=…): use op=hvd.Average or op=hvd.Sum",
         ),
