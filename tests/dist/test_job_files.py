@@ -30,10 +30,10 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def job_file(*lines: str, workers: str = "2", **train: Any) -> str:
+def job_file(*lines: Any, workers: str = "2", version: int = 1, **train: Any) -> str:
     """Writes a job file; JSON is YAML."""
     data = {"horovod": {"workers": json.loads(workers)}, "run": list(lines), **train}
-    Path("job.yml").write_text(json.dumps({"project": "p", "train": data}))
+    Path("job.yml").write_text(json.dumps({"version": version, "project": "p", "train": data}))
     return "job.yml"
 
 
@@ -95,6 +95,36 @@ def test_the_first_failure_stops_everything() -> None:
     ended = events()[-2]
     assert (ended["line"], ended["exit_code"], ended["rank"]) == (2, 7, 2)
     assert log(2, 2, stream="stderr") == "enough\n"
+
+
+def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() -> None:
+    once = 'echo "$HOROVOD_RANK of $WORD" >> "$OUTPUT_DIR/once"'
+    fails = "echo try; [ -e again ] || { touch again; exit 3; }"
+    path = job_file(
+        {"cmd": once, "on": "host"},
+        {"cmd": fails, "on": "rank0"},
+        "cat $OUTPUT_DIR/once",
+        restarts=1,
+        env={"WORD": "two"},
+        version=2,
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    assert "run 1: line 2 failed: it is started again, and may be 0 more time(s)" in job.stderr
+    assert [log(3, rank) for rank in range(2)] == ["0 of two\n"] * 2
+    folder = Path("output/p/1/logs")
+    assert (folder / "line-02.2/rank.0/stdout").read_text() == log(2, 0) == "try\n"
+    assert log(2, 1) == ""
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    path = job_file("exec sleep 1000", "touch second", timeout="1s", restarts=3, version=2)
+    with launched("-f", path) as job:
+        assert job.wait() == 124
+    assert "the run has taken 1 s, which is its timeout" in job.stderr
+    assert "run 1: line 1 of 2 failed: exec sleep 1000" in job.stderr
+    assert (events()[-1]["state"], events()[-1]["exit_code"]) == ("failed", 124)
+    assert not Path("second").exists()
 
 
 def test_ctrl_c_ends_the_line_and_starts_none_of_the_others() -> None:

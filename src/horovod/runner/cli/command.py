@@ -415,7 +415,7 @@ def _begin(
         launch_options = _launch_options(options, console, interrupts)
         finish = partial(_finish, console=console)
         own_lanes = [Lane(slots, launch_options) for slots in lanes]
-        return Training(experiment, own_lanes, settings, finish).run(own)
+        return Training(experiment, own_lanes, settings, launch, finish).run(own)
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

@@ -51,6 +51,8 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
     for line in experiment.warnings:
         if options.format == "sbatch" or not re.search(r": train\.(image|install): ", line):
             print(f"# {line}", file=stderr)
+    if experiment.file.train.restarts:
+        print(f"# {path}: train.restarts: not exported: what fails is not tried again", file=stderr)
     wishes = Wishes(options.image, options.output_claim, options.data_claim)
     text = FORMATS[options.format](experiment, wishes)
     if options.o is None:

@@ -13,8 +13,23 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from horovod.errors import UsageError
-from horovod.runner.experiment.grid import Run, placeholders, range_values, runs_of, variable_of
-from horovod.runner.experiment.schema import LEAST_MEBIBYTES, Horovod, JobFile, RangeOf, Workers
+from horovod.runner.experiment.grid import (
+    Line,
+    Run,
+    placeholders,
+    range_values,
+    runs_of,
+    variable_of,
+)
+from horovod.runner.experiment.schema import (
+    LEAST_MEBIBYTES,
+    OF_VERSION_2,
+    Horovod,
+    JobFile,
+    RangeOf,
+    Workers,
+    duration_s,
+)
 from horovod.runner.experiment.spelling import canonical, is_raw
 from horovod.runner.experiment.yaml_tree import Document, Path, Problem, load
 
@@ -61,6 +76,12 @@ class Experiment:
         """What the CPUs of a worker are for each of its processes; None if the file has none."""
         cpus = self.file.train.resources.cpus
         return None if cpus is None else max(1, int(cpus / self.processes))
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a run may take; None for any time."""
+        text = self.file.train.timeout
+        return None if text is None else duration_s(text)
 
     @property
     def canonical(self) -> str:
@@ -216,7 +237,8 @@ def _undefined(document: Document) -> Iterator[Problem]:
         return
     lines, parameters = train.get("run"), train.get("parameters")
     known = sorted(parameters) if isinstance(parameters, dict) else []
-    for index, line in enumerate(lines if isinstance(lines, list) else []):
+    for index, given in enumerate(lines if isinstance(lines, list) else []):
+        line = given.get("cmd") if isinstance(given, dict) else given
         names = placeholders(line) if isinstance(line, str) else []
         for name in sorted(set(names) - set(known)):
             has = f"parameters has {', '.join(known)}" if known else "there are no parameters"
@@ -240,6 +262,11 @@ class _Meaning:
         self._document = document
         self._train = file.train
         self.shape = self._shape()
+        self._lines = [
+            Line(each) if isinstance(each, str) else Line(each.cmd, each.on)
+            for each in self._train.run
+        ]
+        self._check_new_keys(file.version)
         self._check_memory()
         self._check_version()
         self._check_lines()
@@ -251,6 +278,24 @@ class _Meaning:
         workers = (horovod or Horovod(workers=Workers(count=1, processes=None))).workers
         # Without a GPU one process, never none.
         return workers.count, workers.processes or max(1, self._train.resources.gpus)
+
+    def _check_new_keys(self, version: str) -> None:
+        for name in self._train.env:
+            if _RESERVED.fullmatch(name):
+                self._complain(("train", "env", name), "Horovod and the shell need it as it is")
+        if version != "1":
+            return
+        train = self._train
+        paths: list[Path] = [("train", key) for key in OF_VERSION_2 if getattr(train, key)]
+        paths += [
+            ("train", "run", index)
+            for index, each in enumerate(train.run)
+            if not isinstance(each, str)
+        ]
+        if train.framework not in (None, "tensorflow"):
+            paths.append(("train", "framework"))
+        for path in paths:
+            self._complain(path, "is not RiseML's: write 'version: 2' at the top of the file")
 
     def _check_memory(self) -> None:
         memory = self._train.resources.mem
@@ -278,13 +323,13 @@ class _Meaning:
 
     def _check_lines(self) -> None:
         known, used = set(self._train.parameters), set()
-        for index, line in enumerate(self._train.run):
+        for index, (line, on) in enumerate((each.text, each.on) for each in self._lines):
             path: Path = ("train", "run", index)
             used |= set(placeholders(line))
             if _LOST.match(line):
                 text = f"{line!r} has no effect on the lines after it: each has a shell of its own"
                 self._warn(path, text)
-            if _INSTALLER.search(line) and self.shape[0] * self.shape[1] > 1:
+            if _INSTALLER.search(line) and on == "all" and self.shape[0] * self.shape[1] > 1:
                 self._warn(path, "every process runs this, also several on one host at once")
             used |= {name for name in known if variable_of(name) in line}
         for name in sorted(known - used):
@@ -307,7 +352,7 @@ class _Meaning:
                 self._complain((*path, "range"), str(error))
         if not self.problems:
             try:
-                self.runs = runs_of(values, self._train.run)
+                self.runs = runs_of(values, self._lines)
             except ValueError as error:
                 self._complain(("train", "parameters"), str(error))
 
