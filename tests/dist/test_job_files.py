@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,30 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
     assert "run 1: line 1 of 2 failed: exec sleep 1000" in job.stderr
     assert (events()[-1]["state"], events()[-1]["exit_code"]) == ("failed", 124)
     assert not Path("second").exists()
+
+
+@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
+def test_a_search_ends_runs_that_others_surpass() -> None:
+    report = f'{PYTHON} -c "import horovod; horovod.report_result(x={{{{x}}}})"'
+    # Of four runs, only one that is the best so far may go on.
+    path = job_file(
+        report,
+        "best=$(cat best || echo 0); [ $X -gt $best ] || exec sleep 1000; echo $X > best",
+        workers="1",
+        version=2,
+        search={"method": "asha", "runs": 4, "seed": 3},
+        metrics={"x": "max"},
+        parameters={"x": {"between": {"min": 1, "max": 1000000}}},
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    chosen = [int(x) for x in re.findall(r"run 1.\d: x=(\d+)", job.stderr)]
+    best = [n == 0 or x > max(chosen[:n]) for n, x in enumerate(chosen)]
+    assert {*best} == {True, False}
+    *rows, last = table_of(path)[1:]
+    assert [row.split()[1] for row in rows] == ["finished" if each else "pruned" for each in best]
+    winner = chosen.index(max(chosen))
+    assert last == f"the best run is 1.{winner + 1}: x={chosen[winner]}"
 
 
 def test_ctrl_c_ends_the_line_and_starts_none_of_the_others() -> None:

@@ -51,8 +51,11 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
     for line in experiment.warnings:
         if options.format == "sbatch" or not re.search(r": train\.(image|install): ", line):
             print(f"# {line}", file=stderr)
-    if experiment.file.train.restarts:
+    train = experiment.file.train
+    if train.restarts:
         print(f"# {path}: train.restarts: not exported: what fails is not tried again", file=stderr)
+    if train.search is not None and train.search.method == "asha":
+        print(f"# {path}: train.search: not exported: all runs go on to their end", file=stderr)
     wishes = Wishes(options.image, options.output_claim, options.data_claim)
     text = FORMATS[options.format](experiment, wishes)
     if options.o is None:

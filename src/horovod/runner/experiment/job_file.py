@@ -16,6 +16,7 @@ from horovod.errors import UsageError
 from horovod.runner.experiment.grid import (
     Line,
     Run,
+    filled,
     placeholders,
     range_values,
     runs_of,
@@ -24,6 +25,8 @@ from horovod.runner.experiment.grid import (
 from horovod.runner.experiment.schema import (
     LEAST_MEBIBYTES,
     OF_VERSION_2,
+    Between,
+    BetweenOf,
     Horovod,
     JobFile,
     RangeOf,
@@ -338,6 +341,7 @@ class _Meaning:
 
     def _combine(self) -> None:
         values: dict[str, list[str]] = {}
+        between: dict[str, Between] = {}
         variables: dict[str, str] = {}
         for name, given in self._train.parameters.items():
             path: Path = ("train", "parameters", name)
@@ -346,15 +350,38 @@ class _Meaning:
                 self._complain(path, f"a parameter must not set the variable {variable_of(name)}")
             if other != name:
                 self._complain(path, f"its variable {variable_of(name)} is that of {other}")
+            if isinstance(given, BetweenOf):
+                between[name] = given.between
+                if self._train.search is None:
+                    self._complain((*path, "between"), "is for a search: write search, too")
+                continue
             try:
                 values[name] = range_values(given.range) if isinstance(given, RangeOf) else given
             except ValueError as error:
                 self._complain((*path, "range"), str(error))
-        if not self.problems:
-            try:
-                self.runs = runs_of(values, self._lines)
-            except ValueError as error:
-                self._complain(("train", "parameters"), str(error))
+        self._check_search()
+        if self.problems:
+            return
+        try:
+            self.runs = self._chosen(values, between)
+        except ValueError as error:
+            key = "parameters" if self._train.search is None else "search"
+            self._complain(("train", key), str(error))
+
+    def _check_search(self) -> None:
+        search, path = self._train.search, ("train", "search")
+        if search is not None and not self._train.parameters:
+            self._complain(path, "there are no parameters to choose")
+        if search is not None and search.method == "asha" and not self._train.metrics:
+            self._complain(path, "asha needs to know what counts: write metrics: {accuracy: max}")
+
+    def _chosen(self, values: dict[str, list[str]], between: dict[str, Between]) -> list[Run]:
+        search = self._train.search
+        if search is None:
+            return runs_of(values, self._lines)
+        from horovod.runner.experiment.search import sampled
+
+        return [filled(each, self._lines) for each in sampled(values, between, search)]
 
     def _complain(self, path: Path, text: str) -> None:
         self.problems.append(self._document.problem(path, text))

@@ -145,10 +145,47 @@ class RangeOf(_Strict):
     range: Range
 
 
+class Between(_Strict):
+    """Bounds of a value that a search chooses: a whole number if both of them are."""
+
+    min: Text
+    max: Text
+    log: Annotated[
+        Literal["true", "false"], WithJsonSchema({"enum": [True, False, "true", "false"]})
+    ] = "false"
+
+
+class BetweenOf(_Strict):
+    """A parameter that a search chooses."""
+
+    between: Between
+
+
+def _kind_of_values(value: Any) -> str:
+    is_between = isinstance(value, BetweenOf) or (isinstance(value, dict) and "between" in value)
+    return "between" if is_between else _is_mapping(value)
+
+
 Values = Annotated[
-    Annotated[list[Text], Field(min_length=1), Tag("plain")] | Annotated[RangeOf, Tag("mapping")],
-    Discriminator(_is_mapping),
+    Annotated[list[Text], Field(min_length=1), Tag("plain")]
+    | Annotated[RangeOf, Tag("mapping")]
+    | Annotated[BetweenOf, Tag("between")],
+    Discriminator(_kind_of_values),
 ]
+
+
+class Search(_Strict):
+    """Some runs in place of all combinations."""
+
+    method: Literal["random", "asha"]
+    runs: int = Field(10, ge=1, le=10_000)
+    seed: int = Field(0, ge=0, lt=2**32)
+    min_results: int = Field(1, ge=1)
+    reduction: int = Field(4, ge=2)
+
+
+_METHOD = {"enum": ["random", "asha"]}
+AnySearch = Annotated[Search, WithJsonSchema({"anyOf": [_METHOD, Search.model_json_schema()]})]
 AnyImage = Annotated[
     Annotated[str, Tag("plain")] | Annotated[Image, Tag("mapping")], Discriminator(_is_mapping)
 ]
@@ -170,6 +207,7 @@ class Train(_Strict):
     timeout: Duration | None = None
     restarts: int = Field(0, ge=0, le=1000)
     metrics: dict[str, Literal["max", "min"]] = {}
+    search: AnySearch | None = None
 
     @model_validator(mode="after")
     def _one_section(self) -> Train:
@@ -179,7 +217,7 @@ class Train(_Strict):
 
 
 # Beyond what RiseML had; a file that has one of them says so by its version.
-OF_VERSION_2 = ("env", "timeout", "restarts", "metrics")
+OF_VERSION_2 = ("env", "timeout", "restarts", "metrics", "search")
 
 
 class JobFile(_Strict):

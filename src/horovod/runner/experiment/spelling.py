@@ -37,6 +37,8 @@ def canonical(document: Document) -> list[Problem]:
         return problems
     if isinstance(train.get("run"), str):
         train["run"] = [train["run"].strip()]
+    if isinstance(train.get("search"), str):
+        train["search"] = {"method": train["search"]}
     sections: list[tuple[Path, Any]] = [
         (("train",), train),
         (("train", "tensorflow"), train.get("tensorflow")),

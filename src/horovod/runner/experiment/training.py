@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from horovod.runner.experiment.grid import Run
     from horovod.runner.experiment.job_file import Experiment
     from horovod.runner.experiment.lines import Launch
-    from horovod.runner.experiment.record import Record
+    from horovod.runner.experiment.record import Record, RunRecord
+    from horovod.runner.experiment.search import Pruning
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.supervision.outcome import Outcome
@@ -70,11 +71,16 @@ class Training:
         runs = self._experiment.runs
         records = own.run_records(is_running=False)
         left = [index for index, each in enumerate(records, 1) if each.state not in _DONE]
+        pruning = self._pruning(own, records)
         codes: dict[int, int] = {}
 
         def work(index: int, lane: Lane) -> bool:
-            lines = RunLines(runs[index - 1], own.name_of(index), own.folder_of(index), lane, means)
-            ended = self._run(runs[index - 1], own.name_of(index), own.folder_of(index), lines)
+            run, name, folder = runs[index - 1], own.name_of(index), own.folder_of(index)
+            judged = None if pruning is None else pruning.follow(folder)
+            asked = None if judged is None else judged.why_in_vain
+            ended = self._run(run, name, folder, RunLines(run, name, folder, lane, means, asked))
+            if judged is not None:
+                judged.end(ended.state)
             codes[index] = ended.exit_code
             return ended.state != "killed"
 
@@ -89,6 +95,19 @@ class Training:
                 self._say(line)
         self._say(f"experiment {own.number}: output, logs and events are in {own.folder}")
         return next((codes[index] for index in sorted(codes) if codes[index]), 0)
+
+    def _pruning(self, own: Record, records: Sequence[RunRecord]) -> Pruning | None:
+        """What judges runs while they go on; it knows those that are done already."""
+        train = self._experiment.file.train
+        if train.search is None or train.search.method != "asha":
+            return None
+        from horovod.runner.experiment.search import Pruning
+
+        pruning = Pruning(train.search, *next(iter(train.metrics.items())))
+        for index, each in enumerate(records, 1):
+            if each.state in _DONE:
+                pruning.follow(own.folder_of(index)).end(each.state)
+        return pruning
 
     def _means(self, own: Record) -> Means:
         variables = {

@@ -181,6 +181,23 @@ def test_memory(value: int | str, number: int) -> None:
         (NEW + train("  metrics: {loss: low}"), "5:13: train.metrics.loss", "'max' or 'min'"),
         (NEW + train("  env: {A B: 1}"), "5:9: train.env.A B", "pattern"),
         (NEW + train("  env: {PATH: /bin}"), "5:9: train.env.PATH", "need it as it is"),
+        (train("  search: random", "  parameters: {a: [1]}"), "4:3: train.search", "version: 2"),
+        (NEW + train("  search: random"), "5:3: train.search", "no parameters to choose"),
+        (
+            NEW + train("  search: {method: asha}", "  parameters: {a: [1]}"),
+            "5:3: train.search",
+            "write metrics: {accuracy: max}",
+        ),
+        (
+            NEW + train("  search: grid", "  parameters: {a: [1]}"),
+            "5:3: train.search",
+            "'random' or 'asha'",
+        ),
+        (
+            NEW + train("  parameters: {a: {between: {min: 1, max: 2}}}"),
+            "5:20: train.parameters.a.between",
+            "is for a search",
+        ),
         (
             NEW + "project: p\ntrain:\n  run:\n  - a\n  - {cmd: b, onn: host}",
             "6:14: train.run[1].onn",
