@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WHY_NO_HOSTS = why_not()
 PYTHON = shlex.quote(sys.executable)
 SUM = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('summing_rank.py')))}"
+# Trains until there is a file "end".
+ELASTIC = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('driven_worker.py')))} end"
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +153,32 @@ def test_a_search_ends_runs_that_others_surpass() -> None:
     assert [row.split()[1] for row in rows] == ["finished" if each else "pruned" for each in best]
     winner = chosen.index(max(chosen))
     assert last == f"the best run is 1.{winner + 1}: x={chosen[winner]}"
+
+
+def test_an_elastic_line_goes_on_without_a_rank() -> None:
+    prepare = {"cmd": 'echo "$HOROVOD_RANK of $HOROVOD_SIZE"', "on": "rank0"}
+    elastic = {"min": 2, "max": 3}
+    last = {"cmd": "echo last", "on": "host"}
+    path = job_file(prepare, ELASTIC, last, workers="3", version=2, elastic=elastic)
+    plan = horovodrun("experiment", "plan", "-f", path, "-H", "localhost:3")
+    assert "3 ranks\n  at the beginning; then from 2 to 3\n" in "\n".join(plan.lines["stdout"])
+    with launched("-f", path, "-H", "localhost:3") as job:
+        begun = job.wait_lines("stdout", r"rank \d of 3 is \d+", 3)
+        os.kill(int(begun[0].split(" is ")[1].split()[0]), signal.SIGKILL)
+        job.wait_lines("stdout", r"rank \d of 2 is \d+", 2)
+        Path("end").touch()
+        assert job.wait() == 0, job.stderr
+    assert job.lines["stdout"][0].endswith("0 of 3")
+    assert sum("ends after True with 2" in line for line in job.lines["stdout"]) == 2
+    assert len([line for line in job.lines["stdout"] if line.endswith("last")]) == 1
+
+
+def test_an_elastic_line_finds_its_hosts() -> None:
+    Path("end").touch()
+    path = job_file(ELASTIC, version=2, elastic={"min": 1})
+    job = horovodrun("-f", path, "--host-discovery-script", "echo localhost:2")
+    assert job.process.returncode == 0, job.stderr
+    assert sum("ends after" in line for line in job.lines["stdout"]) == 2
 
 
 def test_ctrl_c_ends_the_line_and_starts_none_of_the_others() -> None:

@@ -52,10 +52,13 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
         if options.format == "sbatch" or not re.search(r": train\.(image|install): ", line):
             print(f"# {line}", file=stderr)
     train = experiment.file.train
-    if train.restarts:
-        print(f"# {path}: train.restarts: not exported: what fails is not tried again", file=stderr)
-    if train.search is not None and train.search.method == "asha":
-        print(f"# {path}: train.search: not exported: all runs go on to their end", file=stderr)
+    for key, is_lost, what in (
+        ("restarts", bool(train.restarts), "what fails is not tried again"),
+        ("search", train.search and train.search.method == "asha", "all runs go on to their end"),
+        ("elastic", train.elastic is not None, "the number of ranks stays"),
+    ):
+        if is_lost:
+            print(f"# {path}: train.{key}: not exported: {what}", file=stderr)
     wishes = Wishes(options.image, options.output_claim, options.data_claim)
     text = FORMATS[options.format](experiment, wishes)
     if options.o is None:

@@ -81,6 +81,15 @@ class Experiment:
         return None if cpus is None else max(1, int(cpus / self.processes))
 
     @property
+    def sizes(self) -> tuple[int, int | None] | None:
+        """The fewest and the most ranks of an elastic job; None if their number stays."""
+        elastic = self.file.train.elastic
+        if elastic is None:
+            return None
+        most = None if elastic.max is None else elastic.max * self.processes
+        return elastic.min * self.processes, most
+
+    @property
     def timeout_s(self) -> float | None:
         """How long a run may take; None for any time."""
         text = self.file.train.timeout
@@ -270,6 +279,7 @@ class _Meaning:
             for each in self._train.run
         ]
         self._check_new_keys(file.version)
+        self._check_elastic()
         self._check_memory()
         self._check_version()
         self._check_lines()
@@ -299,6 +309,17 @@ class _Meaning:
             paths.append(("train", "framework"))
         for path in paths:
             self._complain(path, "is not RiseML's: write 'version: 2' at the top of the file")
+
+    def _check_elastic(self) -> None:
+        elastic, workers = self._train.elastic, self.shape[0]
+        if elastic is None:
+            return
+        path = ("train", "elastic")
+        if elastic.min > workers or (elastic.max is not None and elastic.max < workers):
+            text = f"min and max must have the {workers} worker(s) between them that it begins with"
+            self._complain(path, text)
+        if self._train.concurrency > 1:
+            self._complain(path, "an elastic run may take all hosts: write concurrency: 1")
 
     def _check_memory(self) -> None:
         memory = self._train.resources.mem

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.outcome import Outcome
 
     StoreUser = Callable[[StoreServer], AbstractContextManager[None]]
-    Launch = Callable[[Sequence[Slot], JobSettings, LaunchOptions, StoreUser], Outcome]
+    Launch = Callable[[Line, Sequence[Slot], JobSettings, LaunchOptions, StoreUser], Outcome]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class RunLines:
                 command=("bash", "-c", line.script),
                 variables={**means.settings.variables, **self._variables()},
             )
-            outcome = means.launch(slots, settings, options, live.using)
+            outcome = means.launch(line, slots, settings, options, live.using)
         seconds = time.monotonic() - began_s
         failure = outcome.failure
         where = {} if failure is None else {"rank": failure.rank, "host": failure.hostname}

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 def lanes_of(experiment: Experiment, hosts: Sequence[Host]) -> list[list[Slot]]:
     """Slots for each of the runs that may go on at the same time. Pure.
 
-    Runs that need GPUs share no host, since each takes the GPUs of a host from the first one on.
+    Without hosts, which a discovery tells later, there is one lane without slots. Runs that need
+    GPUs share no host, since each takes the GPUs of a host from the first one on.
 
     Raises:
         UsageError: there is no room for one run.
     """
+    if not hosts:
+        return [[]]
     train = experiment.file.train
     at_most = min(train.concurrency, len(experiment.runs))
     return divided(hosts, experiment.size, at_most, shares_hosts=train.resources.gpus == 0)
@@ -38,7 +41,9 @@ def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
             f"# {experiment.path}, in canonical spelling",
             experiment.canonical,
             f"{shape} = {_count(experiment.size, 'rank')}",
+            *_elastic(experiment),
             *(line for slots in lanes for line in _hosts(slots)),
+            *([] if any(lanes) else ["  on the hosts that the discovery tells"]),
             "",
             *_runs(experiment.runs, len(lanes)),
         ]
@@ -66,6 +71,13 @@ def check_gpus(experiment: Experiment, hosts: Sequence[Host]) -> None:
 def _count(number: int, word: str) -> str:
     plural = f"{word}es" if word.endswith("s") else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
+
+
+def _elastic(experiment: Experiment) -> Iterator[str]:
+    if experiment.sizes is not None:
+        fewest, most = experiment.sizes
+        up_to = "as many as there are slots" if most is None else str(most)
+        yield f"  at the beginning; then from {fewest} to {up_to}"
 
 
 def _hosts(slots: Sequence[Slot]) -> Iterator[str]:

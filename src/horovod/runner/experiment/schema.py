@@ -191,6 +191,13 @@ AnyImage = Annotated[
 ]
 
 
+class Elastic(_Strict):
+    """Between which numbers of workers a job goes on."""
+
+    min: int = Field(ge=1)
+    max: int | None = Field(None, ge=1)
+
+
 class Train(_Strict):
     """What to run, and on what."""
 
@@ -208,6 +215,7 @@ class Train(_Strict):
     restarts: int = Field(0, ge=0, le=1000)
     metrics: dict[str, Literal["max", "min"]] = {}
     search: AnySearch | None = None
+    elastic: Elastic | None = None
 
     @model_validator(mode="after")
     def _one_section(self) -> Train:
@@ -217,7 +225,7 @@ class Train(_Strict):
 
 
 # Beyond what RiseML had; a file that has one of them says so by its version.
-OF_VERSION_2 = ("env", "timeout", "restarts", "metrics", "search")
+OF_VERSION_2 = ("env", "timeout", "restarts", "metrics", "search", "elastic")
 
 
 class JobFile(_Strict):

@@ -141,6 +141,13 @@ def test_what_version_2_adds_is_exported(kind: str) -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     path = tmp_path / "job.yml"
+    path.write_text(NEW + "  elastic: {min: 1}\n")
+    said = io.StringIO()
+    assert export(str(path), ["--format", "sbatch"], io.StringIO(), said) == 0
+    assert [line.split(": ")[1:3] for line in said.getvalue().splitlines()] == [
+        ["train.restarts", "not exported"],
+        ["train.elastic", "not exported"],
+    ]
     path.write_text(GRID)
     with pytest.raises(UsageError, match=r"names no image: write train\.image, or give --image"):
         export(str(path), ["--format", "job"], io.StringIO(), io.StringIO())

@@ -198,6 +198,13 @@ def test_memory(value: int | str, number: int) -> None:
             "5:20: train.parameters.a.between",
             "is for a search",
         ),
+        (train("  elastic: {min: 1}"), "4:3: train.elastic", "write 'version: 2'"),
+        (NEW + train("  elastic: {min: 2}"), "5:3: train.elastic", "min and max must have the 1"),
+        (
+            NEW + train("  elastic: {min: 1}", "  concurrency: 2"),
+            "5:3: train.elastic",
+            "write concurrency: 1",
+        ),
         (
             NEW + "project: p\ntrain:\n  run:\n  - a\n  - {cmd: b, onn: host}",
             "6:14: train.run[1].onn",
