@@ -121,6 +121,19 @@ def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() 
     assert log(2, 1) == ""
 
 
+def test_what_is_installed_is_installed_once_on_each_host() -> None:
+    path = job_file("cat one", install=["echo one >> one", 'echo "$HOROVOD_SIZE" >> one'])
+    assert horovodrun("-f", path).process.returncode == 0
+    assert [log(1, rank) for rank in range(2)] == ["one\n2\n"] * 2
+    job = horovodrun("-f", job_file("true", install=["exit 5", "touch second"]))
+    assert job.process.returncode == 5
+    assert "train.install failed: no line was begun" in job.stderr
+    assert [each["event"] for each in events("2")] == [
+        "install-started", "install-ended", "run-started", "run-ended",
+    ]  # fmt: skip
+    assert not Path("second").exists()
+
+
 def test_a_run_that_takes_too_long_is_ended() -> None:
     path = job_file("exec sleep 1000", "touch second", timeout="1s", restarts=3, version=2)
     with launched("-f", path) as job:

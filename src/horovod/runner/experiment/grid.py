@@ -25,6 +25,13 @@ _SKIPS = {
     "host": '[ "${HOROVOD_LOCAL_RANK:-$SLURM_LOCALID}" != 0 ]',
     "rank0": '[ "${HOROVOD_RANK:-$SLURM_PROCID}" != 0 ]',
 }
+# Out of those that the host may use: for each process as many as it has.
+_OWN_GPUS = """\
+IFS=, read -ra gpus <<< "${{CUDA_VISIBLE_DEVICES:-$(seq -s, 0 127)}}"
+first=$((${{HOROVOD_LOCAL_RANK:-${{HOROVOD_WORKER_SLOT:-$SLURM_LOCALID}}}} * {gpus}))
+export CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${{gpus[*]:$first:{gpus}}}")
+unset gpus first
+"""
 
 
 @dataclass(frozen=True)
@@ -34,17 +41,21 @@ class Line:
     Attributes:
         text: for a shell.
         on: all of them, or one of each host, or rank0; the others wait for its end.
+        gpus: how many GPUs of its host each process sees, beside those of the others; 0 for all,
+            of which ``hvd.local_rank()`` chooses one.
     """
 
     text: str
     on: str = "all"
+    gpus: int = 0
 
     @property
     def script(self) -> str:
         """What a shell of each process executes."""
+        own_gpus = _OWN_GPUS.format(gpus=self.gpus) if self.gpus else ""
         if self.on == "all":
-            return self.text
-        return f"{_SKIPS[self.on]} || exec bash -c {shlex.quote(self.text)}"
+            return own_gpus + self.text
+        return f"{own_gpus}{_SKIPS[self.on]} || exec bash -c {shlex.quote(self.text)}"
 
     def __str__(self) -> str:
         """The line, for the user."""

@@ -81,6 +81,13 @@ class Experiment:
         return None if cpus is None else max(1, int(cpus / self.processes))
 
     @property
+    def install(self) -> tuple[str, ...]:
+        """What is run once on each host before the lines."""
+        image = self.file.train.image
+        own = [] if image is None or isinstance(image, str) else image.install
+        return (*own, *self.file.train.install)
+
+    @property
     def sizes(self) -> tuple[int, int | None] | None:
         """The fewest and the most ranks of an elastic job; None if their number stays."""
         elastic = self.file.train.elastic
@@ -274,8 +281,10 @@ class _Meaning:
         self._document = document
         self._train = file.train
         self.shape = self._shape()
+        each_gpus = self._train.resources.gpus // self.shape[1]
+        gpus = each_gpus if each_gpus > 1 else 0  # of one alone, hvd.local_rank() is the number
         self._lines = [
-            Line(each) if isinstance(each, str) else Line(each.cmd, each.on)
+            Line(each, gpus=gpus) if isinstance(each, str) else Line(each.cmd, each.on, gpus)
             for each in self._train.run
         ]
         self._check_new_keys(file.version)
@@ -340,10 +349,9 @@ class _Meaning:
         if tensorflow is not None and tensorflow.tensorboard:
             text = "TensorBoard is not started: run 'tensorboard --logdir output'"
             self._warn(("train", "tensorflow", "tensorboard"), text)
-        for key in ("image", "install"):
-            if getattr(self._train, key):
-                text = "is not used: the command runs in the environment of horovodrun"
-                self._warn(("train", key), text)
+        if self._train.image:
+            text = "is not used: the lines run in the environment of horovodrun"
+            self._warn(("train", "image"), text)
 
     def _check_lines(self) -> None:
         known, used = set(self._train.parameters), set()

@@ -220,10 +220,7 @@ def _script(experiment: Experiment, run: Run) -> str:
 
 
 def _begin(experiment: Experiment) -> list[str]:
-    train = experiment.file.train
-    image = train.image
-    own = [] if image is None or isinstance(image, str) else image.install
-    return ["set -e", 'mkdir -p "$OUTPUT_DIR"', *own, *train.install]
+    return ["set -e", 'mkdir -p "$OUTPUT_DIR"', *experiment.install]
 
 
 def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, Any]]:

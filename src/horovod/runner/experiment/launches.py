@@ -50,10 +50,12 @@ def launch_of(
     fewest, most = experiment.sizes
     asked = replace(asked, min_num_proc=fewest, max_num_proc=most)
     elastic = elastic_options(asked, experiment.size, hosts, environ, grace_s)
-    if not hosts and any(line.on != "all" for run in experiment.runs for line in run.lines):
+    on_some = any(line.on != "all" for run in experiment.runs for line in run.lines)
+    if not hosts and (on_some or experiment.install):
+        what = "lines for some ranks (on)" if on_some else "commands to install"
         raise UsageError(
-            f"{experiment.path} has lines for some ranks (on), which need hosts that stay: name "
-            "them with -H in place of --host-discovery-script"
+            f"{experiment.path} has {what}, which need hosts that stay: name them with -H in place "
+            "of --host-discovery-script"
         )
 
     def launch_line(

@@ -37,6 +37,7 @@ def sbatch(experiment: Experiment) -> str:
         options["time"] = math.ceil(experiment.timeout_s / 60)  # minutes
     if len(experiment.runs) > 1:
         options["array"] = f"1-{len(experiment.runs)}%{train.concurrency}"
+    installing = "\n".join(["set -e", *experiment.install]) if experiment.install else ""
     lines = ["#!/bin/bash", f"# {experiment.path}: {experiment.size} ranks"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items()]
     lines += [
@@ -47,6 +48,11 @@ def sbatch(experiment: Experiment) -> str:
         "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}",
         *_exports(train.env),
         'mkdir -p "$OUTPUT_DIR"',
+        *(
+            [f"srun --ntasks-per-node=1 --ntasks=$SLURM_NNODES bash -c {shlex.quote(installing)}"]
+            if installing
+            else []
+        ),
         "",
         "# All tasks of a step end before the next one begins; the first that fails ends all.",
         "line() {",

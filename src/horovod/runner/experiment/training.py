@@ -71,6 +71,8 @@ class Training:
         runs = self._experiment.runs
         records = own.run_records(is_running=False)
         left = [index for index, each in enumerate(records, 1) if each.state not in _DONE]
+        if code := self._install(own, left, means):
+            return code
         pruning = self._pruning(own, records)
         codes: dict[int, int] = {}
 
@@ -95,6 +97,22 @@ class Training:
                 self._say(line)
         self._say(f"experiment {own.number}: output, logs and events are in {own.folder}")
         return next((codes[index] for index in sorted(codes) if codes[index]), 0)
+
+    def _install(self, own: Record, left: Sequence[int], means: Means) -> int:
+        """Prepares the hosts; without that, all runs that are left have failed."""
+        commands = self._experiment.install
+        if not commands or not left:
+            return 0
+        from horovod.runner.experiment.install import install
+
+        code = install(commands, self._lanes, own.folder, means)
+        for index in left if code else ():
+            folder, name = own.folder_of(index), own.name_of(index)
+            add(folder, "run-started", id=name)
+            add(folder, "run-ended", id=name, state="failed", exit_code=code)
+        if code:
+            self._say("train.install failed: no line was begun")
+        return code
 
     def _pruning(self, own: Record, records: Sequence[RunRecord]) -> Pruning | None:
         """What judges runs while they go on; it knows those that are done already."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +35,20 @@ def test_a_line_is_for_some_processes(on: str, expected: str) -> None:
         assert (done.returncode, done.stdout) in [(3, "it's\n"), (0, "")]
         ran += [f"{rank}"] if done.returncode else []
     assert " ".join(ran) == expected
+
+
+def gpus_of(line: Line, **env: str) -> str:
+    words = ["bash", "-c", line.script]
+    env |= {"HOROVOD_RANK": "5", "PATH": os.environ["PATH"]}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_each_process_that_has_several_gpus_sees_its_own() -> None:
+    line = Line('echo "$CUDA_VISIBLE_DEVICES:$gpus"', gpus=2)
+    assert gpus_of(line, HOROVOD_LOCAL_RANK="3") == "6,7:\n"
+    assert gpus_of(line, HOROVOD_WORKER_SLOT="1", CUDA_VISIBLE_DEVICES="4,GPU-5,6,7") == "6,7:\n"
+    assert gpus_of(replace(line, on="host"), SLURM_LOCALID="0") == "0,1:\n"
+    assert gpus_of(replace(line, gpus=0), HOROVOD_LOCAL_RANK="3") == ":\n"
 
 
 def test_a_file_without_parameters_is_one_run() -> None:

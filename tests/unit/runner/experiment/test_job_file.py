@@ -103,6 +103,13 @@ def test_what_is_written_counts_and_not_what_yaml_makes_of_it() -> None:
     assert [run.parameters["lr"] for run in experiment.runs] == ["1e-6", "0.10", "on"]
 
 
+@pytest.mark.parametrize(("processes", "gpus"), [(1, 4), (2, 2), (4, 0), (8, 0)])
+def test_a_process_may_have_several_gpus(processes: int, gpus: int) -> None:
+    workers = f"  horovod: {{workers: {{count: 2, processes: {processes}}}}}"
+    experiment = parsed(train(workers, "  resources: {gpus: 4}"))
+    assert [line.gpus for line in experiment.runs[0].lines] == [gpus]
+
+
 def test_lines_may_be_folded_or_one_word() -> None:
     text = "project: p\ntrain:\n  run: >-\n    python\n    train.py\n"
     assert parsed(text).runs[0].lines == (Line("python train.py"),)

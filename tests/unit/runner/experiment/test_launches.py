@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PLAIN = "project: p\ntrain: {run: [a], horovod: {workers: 2}}\n"
 ELASTIC = "version: 2\n" + PLAIN.replace("workers: 2}", "workers: 2}, elastic: {min: 1, max: 4}")
+INSTALL = ELASTIC.replace("[a]", "[a], install: [b]")
 ON_HOSTS = ELASTIC.replace("[a]", "[{cmd: a, on: host}]")
 DISCOVERY = ("--host-discovery-script", "echo localhost:2")
 
@@ -23,6 +24,8 @@ DISCOVERY = ("--host-discovery-script", "echo localhost:2")
         (PLAIN, DISCOVERY, 2, "write 'elastic: {min: N}' under train"),
         (PLAIN, ("--reset-limit", "2"), 2, "--reset-limit is for elastic jobs"),
         (ON_HOSTS, DISCOVERY, 2, "lines for some ranks (on), which need hosts that stay"),
+        (INSTALL, DISCOVERY, 2, "commands to install, which need hosts that stay"),
+        (INSTALL, (), 0, "\nonce on each host: b\n"),
         (ELASTIC, ("--min-np", "1"), 2, "--min-np does not go together with -f"),
         (ELASTIC, ("--join-file", "x"), 2, "--join-file does not go together with -f"),
         (ELASTIC, ("--reset-limit", "-1"), 2, "--reset-limit is -1"),
