@@ -390,7 +390,7 @@ def test_what_cannot_be_asked_of_an_experiment() -> None:
         assert job.process.returncode == 2
         assert what in job.stderr
     job = horovodrun("-d", "true")
-    assert "-d and --resume are for job files" in job.stderr
+    assert "-d, --resume and --backend are for job files" in job.stderr
     assert not Path("output").exists()
 
 

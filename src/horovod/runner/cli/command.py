@@ -113,8 +113,8 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _join(options, command, environ)
     if options.job_file is not None:
         return _train(options, command, environ)
-    if options.detach or options.resume is not None:
-        raise UsageError("-d and --resume are for job files: horovodrun -f FILE")
+    if options.detach or options.resume is not None or options.backend is not None:
+        raise UsageError("-d, --resume and --backend are for job files: horovodrun -f FILE")
     if not command:
         raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
@@ -392,7 +392,14 @@ def _job_file_hosts(
     options: argparse.Namespace, experiment: Experiment, environ: Mapping[str, str]
 ) -> list[Host]:
     """The hosts of an experiment; none if a discovery will tell them."""
+    from horovod.runner.experiment.plan import CLUSTER
+
     asked = _asked(options)
+    named = options.hosts is not None or options.hostfile is not None
+    if options.backend == "ray":
+        if named or asked.host_discovery_script:
+            raise UsageError("--backend ray: name no hosts, since Ray knows those of its cluster")
+        return [Host(CLUSTER, None)]
     if experiment.sizes is None:
         if asked.is_elastic:
             raise UsageError(
@@ -400,15 +407,16 @@ def _job_file_hosts(
                 f"train in {experiment.path}"
             )
         asked.check_unused(_ELASTIC_FLAGS)
-    named = options.hosts is not None or options.hostfile is not None
     return [] if asked.host_discovery_script and not named else _hosts(options, environ)
 
 
 def _launch_of(
     options: argparse.Namespace, experiment: Experiment, settings: JobSettings
 ) -> Launch:
-    from horovod.runner.experiment.launches import launch_of
+    from horovod.runner.experiment.launches import launch_of, launch_on_ray
 
+    if options.backend == "ray":
+        return launch_on_ray(experiment)
     hosts = _job_file_hosts(options, experiment, settings.environ)
     given = {**settings.environ, **settings.variables}
     return launch_of(experiment, _asked(options), hosts, given, settings.grace_s)
@@ -422,6 +430,7 @@ def _begin(
 ) -> int:
     from horovod.runner.experiment import record
     from horovod.runner.experiment.background import detach, resumed
+    from horovod.runner.experiment.launches import connect_to_ray
     from horovod.runner.experiment.plan import lanes_of
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.experiment.training import Training, new_folder
@@ -442,6 +451,8 @@ def _begin(
         )
         return 0
     own = record.begin(folder, experiment.runs)
+    if options.backend == "ray":
+        connect_to_ray()
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         finish = partial(_finish, console=console)

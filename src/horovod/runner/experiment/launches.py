@@ -21,6 +21,32 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.outcome import Outcome
 
 
+def launch_on_ray(experiment: Experiment) -> Launch:
+    """What starts the ranks of each line on a Ray cluster.
+
+    Raises:
+        UsageError: Ray is not installed, or cannot do what the file asks for.
+    """
+    if experiment.sizes is not None:
+        raise UsageError(
+            f"{experiment.path} is elastic, which goes together with hosts only: leave out "
+            "train.elastic, or --backend ray"
+        )
+    try:
+        from horovod.ray import job_lines
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--backend ray: {error}") from None
+    resources = experiment.file.train.resources
+    return job_lines.launch_on_ray(experiment.workers, resources.cpus, resources.gpus)
+
+
+def connect_to_ray() -> None:
+    """Connects this process to a cluster; Ray wants to do that in the main thread."""
+    from horovod.ray import job_lines
+
+    job_lines.connect()
+
+
 def launch_of(
     experiment: Experiment,
     asked: Asked,

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Host, Slot
 
 
+# In place of a host, if Ray finds room for the workers.
+CLUSTER = "a Ray cluster"
+
+
 def lanes_of(experiment: Experiment, hosts: Sequence[Host]) -> list[list[Slot]]:
     """Slots for each of the runs that may go on at the same time. Pure.
 
@@ -29,8 +33,9 @@ def lanes_of(experiment: Experiment, hosts: Sequence[Host]) -> list[list[Slot]]:
     if not hosts:
         return [[]]
     train = experiment.file.train
+    shares = train.resources.gpus == 0 or hosts[0].name == CLUSTER
     at_most = min(train.concurrency, len(experiment.runs))
-    return divided(hosts, experiment.size, at_most, shares_hosts=train.resources.gpus == 0)
+    return divided(hosts, experiment.size, at_most, shares_hosts=shares)
 
 
 def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
@@ -58,7 +63,7 @@ def check_gpus(experiment: Experiment, hosts: Sequence[Host]) -> None:
         UsageError: they need more GPUs than this machine has, and no host was named.
     """
     need = experiment.workers * experiment.file.train.resources.gpus
-    if need == 0 or len(hosts) > 1 or hosts[0].slots is not None:
+    if need == 0 or len(hosts) != 1 or hosts[0].slots is not None or hosts[0].name == CLUSTER:
         return
     have = sum(device.name[6:].isdecimal() for device in Path("/dev").glob("nvidia*"))
     if have < need:
