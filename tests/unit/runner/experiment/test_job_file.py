@@ -400,7 +400,7 @@ def test_the_schema_for_editors_takes_files_as_they_are_written(
     schema = Draft202012Validator(json_schema())
     schema.check_schema(schema.schema)
     texts = [Path("riseml.yml").read_text(), RISEML, *(file.read_text() for file in FILES)]
-    assert len(texts) == 4
+    assert len(texts) == 5
     for text in texts:
         schema.validate(yaml.safe_load(text))
         schema.validate(json.loads(json.dumps(parsed(text).data)))
