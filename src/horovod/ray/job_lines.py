@@ -19,6 +19,7 @@ import ray
 import ray.util
 
 from horovod.config import inherited_environment
+from horovod.errors import StartError
 from horovod.job.environment import python_command, with_horovod_on_path
 from horovod.ray import ray_logger
 from horovod.ray.executor import RayExecutor
@@ -45,9 +46,19 @@ _STREAMS = ("stdout", "stderr")
 
 
 def connect() -> None:
-    """Connects this process to the cluster of RAY_ADDRESS, or to one that it starts here."""
-    if not ray.is_initialized():
+    """Connects this process to the cluster of RAY_ADDRESS, or to one that it starts here.
+
+    Raises:
+        StartError: there is none, and none could be started.
+    """
+    if ray.is_initialized():
+        return
+    try:
         ray.init(log_to_driver=False, logging_level="warning")
+    except Exception as error:
+        raise StartError(
+            f"there is no Ray cluster to run on: {_last_line(error)}; RAY_ADDRESS says where it is"
+        ) from None
 
 
 def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
@@ -65,15 +76,16 @@ def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
         options: LaunchOptions,
         store_user: StoreUser,
     ) -> Outcome:
+        timeout_s = options.start_timeout_s or START_TIMEOUT_S
         executor = RayExecutor(
-            RayExecutor.create_settings(placement_group_timeout_s=START_TIMEOUT_S),
+            RayExecutor.create_settings(placement_group_timeout_s=timeout_s),
             num_workers=workers,
             cpus_per_worker=1 if cpus is None else cpus,
             use_gpu=gpus > 0,
             gpus_per_worker=gpus or None,
         )
         words = ["-np", str(len(slots)), "--num-nodes", str(workers)]
-        words += ["--start-timeout", str(START_TIMEOUT_S)]
+        words += ["--start-timeout", f"{timeout_s:g}"]
         if options.output_filename is not None:
             words += ["--output-filename", options.output_filename]
         variables = {
@@ -139,11 +151,15 @@ class _Execution:
             self._node.address = self._executor.execute_single(lambda _: _free_address())
             codes = self._executor.run(self._node, callbacks=[_printer(self._options.console)])
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            text = lines[0] if lines else type(error).__name__
-            return Outcome(1, f"Ray could not run the line: {text}")
+            return Outcome(1, f"Ray could not run the line: {_last_line(error)}")
         code = next((each for each in codes if each), 0)
         return Outcome(code, f"a rank on the cluster ended with code {code}" if code else "")
+
+
+def _last_line(error: Exception) -> str:
+    """What an error of Ray says, in front of which may be a stack."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 def _printer(console: Console) -> Any:
