@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+import horovod
 import horovod.torch as hvd
 
 
@@ -131,6 +132,8 @@ def main() -> None:
         schedule.step()
         if is_first:
             print(f"epoch {epoch + 1:2d}: loss {loss:.4f}, training accuracy {accuracy:.2%}")
+            # Horovod: in the run of a job file, for the table of its runs.
+            horovod.report_result(accuracy=accuracy, loss=loss)
             # Horovod: all ranks hold the same weights, so one of them saves them.
             args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             torch.save({"epoch": epoch, "model": model.state_dict()}, args.checkpoint)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WHY_NO_HOSTS = why_not()
 PYTHON = shlex.quote(sys.executable)
 SUM = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('summing_rank.py')))}"
+# Trains until there is a file "end".
+ELASTIC = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('driven_worker.py')))} end"
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +34,10 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def job_file(*lines: str, workers: str = "2", **train: Any) -> str:
+def job_file(*lines: Any, workers: str = "2", version: int = 1, **train: Any) -> str:
     """Writes a job file; JSON is YAML."""
     data = {"horovod": {"workers": json.loads(workers)}, "run": list(lines), **train}
-    Path("job.yml").write_text(json.dumps({"project": "p", "train": data}))
+    Path("job.yml").write_text(json.dumps({"version": version, "project": "p", "train": data}))
     return "job.yml"
 
 
@@ -95,6 +99,99 @@ def test_the_first_failure_stops_everything() -> None:
     ended = events()[-2]
     assert (ended["line"], ended["exit_code"], ended["rank"]) == (2, 7, 2)
     assert log(2, 2, stream="stderr") == "enough\n"
+
+
+def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() -> None:
+    once = 'echo "$HOROVOD_RANK of $WORD" >> "$OUTPUT_DIR/once"'
+    fails = "echo try; [ -e again ] || { touch again; exit 3; }"
+    path = job_file(
+        {"cmd": once, "on": "host"},
+        {"cmd": fails, "on": "rank0"},
+        "cat $OUTPUT_DIR/once",
+        restarts=1,
+        env={"WORD": "two"},
+        version=2,
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    assert "run 1: line 2 failed: it is started again, and may be 0 more time(s)" in job.stderr
+    assert [log(3, rank) for rank in range(2)] == ["0 of two\n"] * 2
+    folder = Path("output/p/1/logs")
+    assert (folder / "line-02.2/rank.0/stdout").read_text() == log(2, 0) == "try\n"
+    assert log(2, 1) == ""
+
+
+def test_what_is_installed_is_installed_once_on_each_host() -> None:
+    path = job_file("cat one", install=["echo one >> one", 'echo "$HOROVOD_SIZE" >> one'])
+    assert horovodrun("-f", path).process.returncode == 0
+    assert [log(1, rank) for rank in range(2)] == ["one\n2\n"] * 2
+    job = horovodrun("-f", job_file("true", install=["exit 5", "touch second"]))
+    assert job.process.returncode == 5
+    assert "train.install failed: no line was begun" in job.stderr
+    assert [each["event"] for each in events("2")] == [
+        "install-started", "install-ended", "run-started", "run-ended",
+    ]  # fmt: skip
+    assert not Path("second").exists()
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    path = job_file("exec sleep 1000", "touch second", timeout="1s", restarts=3, version=2)
+    with launched("-f", path) as job:
+        assert job.wait() == 124
+    assert "the run has taken 1 s, which is its timeout" in job.stderr
+    assert "run 1: line 1 of 2 failed: exec sleep 1000" in job.stderr
+    assert (events()[-1]["state"], events()[-1]["exit_code"]) == ("failed", 124)
+    assert not Path("second").exists()
+
+
+@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
+def test_a_search_ends_runs_that_others_surpass() -> None:
+    report = f'{PYTHON} -c "import horovod; horovod.report_result(x={{{{x}}}})"'
+    # Of four runs, only one that is the best so far may go on.
+    path = job_file(
+        report,
+        "best=$(cat best || echo 0); [ $X -gt $best ] || exec sleep 1000; echo $X > best",
+        workers="1",
+        version=2,
+        search={"method": "asha", "runs": 4, "seed": 3},
+        metrics={"x": "max"},
+        parameters={"x": {"between": {"min": 1, "max": 1000000}}},
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    chosen = [int(x) for x in re.findall(r"run 1.\d: x=(\d+)", job.stderr)]
+    best = [n == 0 or x > max(chosen[:n]) for n, x in enumerate(chosen)]
+    assert {*best} == {True, False}
+    *rows, last = table_of(path)[1:]
+    assert [row.split()[1] for row in rows] == ["finished" if each else "pruned" for each in best]
+    winner = chosen.index(max(chosen))
+    assert last == f"the best run is 1.{winner + 1}: x={chosen[winner]}"
+
+
+def test_an_elastic_line_goes_on_without_a_rank() -> None:
+    prepare = {"cmd": 'echo "$HOROVOD_RANK of $HOROVOD_SIZE"', "on": "rank0"}
+    elastic = {"min": 2, "max": 3}
+    last = {"cmd": "echo last", "on": "host"}
+    path = job_file(prepare, ELASTIC, last, workers="3", version=2, elastic=elastic)
+    plan = horovodrun("experiment", "plan", "-f", path, "-H", "localhost:3")
+    assert "3 ranks\n  at the beginning; then from 2 to 3\n" in "\n".join(plan.lines["stdout"])
+    with launched("-f", path, "-H", "localhost:3") as job:
+        begun = job.wait_lines("stdout", r"rank \d of 3 is \d+", 3)
+        os.kill(int(begun[0].split(" is ")[1].split()[0]), signal.SIGKILL)
+        job.wait_lines("stdout", r"rank \d of 2 is \d+", 2)
+        Path("end").touch()
+        assert job.wait() == 0, job.stderr
+    assert job.lines["stdout"][0].endswith("0 of 3")
+    assert sum("ends after True with 2" in line for line in job.lines["stdout"]) == 2
+    assert len([line for line in job.lines["stdout"] if line.endswith("last")]) == 1
+
+
+def test_an_elastic_line_finds_its_hosts() -> None:
+    Path("end").touch()
+    path = job_file(ELASTIC, version=2, elastic={"min": 1})
+    job = horovodrun("-f", path, "--host-discovery-script", "echo localhost:2")
+    assert job.process.returncode == 0, job.stderr
+    assert sum("ends after" in line for line in job.lines["stdout"]) == 2
 
 
 def test_ctrl_c_ends_the_line_and_starts_none_of_the_others() -> None:
@@ -293,7 +390,7 @@ def test_what_cannot_be_asked_of_an_experiment() -> None:
         assert job.process.returncode == 2
         assert what in job.stderr
     job = horovodrun("-d", "true")
-    assert "-d and --resume are for job files" in job.stderr
+    assert "-d, --resume and --backend are for job files" in job.stderr
     assert not Path("output").exists()
 
 

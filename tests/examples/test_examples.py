@@ -301,3 +301,20 @@ def test_the_list_of_gradients_is_that_of_resnet50() -> None:
     )
     folder = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r});"
     assert run("-c", folder + sum_up).split() == ["161", "25557032"]
+
+
+@pytest.mark.parametrize("name", ["learning_rates", "search"])
+def test_job_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "search":
+        pytest.importorskip("optuna")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    run("-m", "horovod.runner.cli", "-f", f"examples/jobs/{name}.yml", PATH=path)
+    words = ["experiment", "status", "1", "-f", f"examples/jobs/{name}.yml"]
+    rows = run("-m", "horovod.runner.cli", *words).splitlines()[1:]
+    best = [row for row in rows if row.startswith("the best run is 1.")]
+    assert len(best) == (name == "search")
+    for row in rows[: len(rows) - len(best)]:
+        assert row.split()[1] in ("finished", "pruned")
+        assert "accuracy=" in row

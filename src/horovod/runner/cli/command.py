@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horovod.runner.experiment.job_file import Experiment
+    from horovod.runner.experiment.lines import Launch
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.supervision.outcome import Outcome
 
@@ -112,8 +113,8 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         return _join(options, command, environ)
     if options.job_file is not None:
         return _train(options, command, environ)
-    if options.detach or options.resume is not None:
-        raise UsageError("-d and --resume are for job files: horovodrun -f FILE")
+    if options.detach or options.resume is not None or options.backend is not None:
+        raise UsageError("-d, --resume and --backend are for job files: horovodrun -f FILE")
     if not command:
         raise UsageError(f"no command was given: write it after the options, {EXAMPLE!r} for one")
     if options.node_rank is not None or options.num_nodes is not None or options.rendezvous:
@@ -362,7 +363,9 @@ def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping
         (options.node_rank is not None or bool(options.rendezvous), "--node-rank"),
         (options.output_filename is not None, "--output-filename"),
         (options.stdin_rank is not None, "--stdin-rank"),
-        (_asked(options).is_elastic, "an elastic job"),
+        (options.min_num_proc is not None, "--min-np"),
+        (options.max_num_proc is not None, "--max-np"),
+        (options.join_file is not None, "--join-file"),
     ):
         if is_given:
             raise UsageError(
@@ -372,16 +375,51 @@ def _train(options: argparse.Namespace, command: Sequence[str], environ: Mapping
     experiment = read_job_file(options.job_file)
     for line in experiment.warnings:
         say(sys.stderr, line)
-    hosts = _hosts(options, environ)
+    hosts = _job_file_hosts(options, experiment, environ)
     check_gpus(experiment, hosts)
     lanes = lanes_of(experiment, hosts)
     settings, launcher = _settings(options, ("bash",), environ)
     if launcher is not Launcher.AGENTS:
         raise UsageError("-f goes together with neither --mpi nor --jsrun")
     if options.dry_run:
+        _launch_of(options, experiment, settings)
         print(plan_text(experiment, lanes))
         return 0
     return _begin(options, experiment, lanes, settings)
+
+
+def _job_file_hosts(
+    options: argparse.Namespace, experiment: Experiment, environ: Mapping[str, str]
+) -> list[Host]:
+    """The hosts of an experiment; none if a discovery will tell them."""
+    from horovod.runner.experiment.plan import CLUSTER
+
+    asked = _asked(options)
+    named = options.hosts is not None or options.hostfile is not None
+    if options.backend == "ray":
+        if named or asked.host_discovery_script:
+            raise UsageError("--backend ray: name no hosts, since Ray knows those of its cluster")
+        return [Host(CLUSTER, None)]
+    if experiment.sizes is None:
+        if asked.is_elastic:
+            raise UsageError(
+                "--host-discovery-script is for elastic jobs: write 'elastic: {min: N}' under "
+                f"train in {experiment.path}"
+            )
+        asked.check_unused(_ELASTIC_FLAGS)
+    return [] if asked.host_discovery_script and not named else _hosts(options, environ)
+
+
+def _launch_of(
+    options: argparse.Namespace, experiment: Experiment, settings: JobSettings
+) -> Launch:
+    from horovod.runner.experiment.launches import launch_of, launch_on_ray
+
+    if options.backend == "ray":
+        return launch_on_ray(experiment)
+    hosts = _job_file_hosts(options, experiment, settings.environ)
+    given = {**settings.environ, **settings.variables}
+    return launch_of(experiment, _asked(options), hosts, given, settings.grace_s)
 
 
 def _begin(
@@ -392,6 +430,7 @@ def _begin(
 ) -> int:
     from horovod.runner.experiment import record
     from horovod.runner.experiment.background import detach, resumed
+    from horovod.runner.experiment.launches import connect_to_ray
     from horovod.runner.experiment.plan import lanes_of
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.experiment.training import Training, new_folder
@@ -400,8 +439,9 @@ def _begin(
     if options.resume is not None:
         folder = root / str(options.resume)
         experiment = resumed(folder)
-        lanes = lanes_of(experiment, _hosts(options, settings.environ))
-    else:
+        lanes = lanes_of(experiment, _job_file_hosts(options, experiment, settings.environ))
+    launch_line = _launch_of(options, experiment, settings)
+    if options.resume is None:
         folder = new_folder(root, options.job_file)
     if options.detach and not detach(folder, lambda: record.begin(folder, experiment.runs)):
         say(
@@ -411,11 +451,13 @@ def _begin(
         )
         return 0
     own = record.begin(folder, experiment.runs)
+    if options.backend == "ray":
+        connect_to_ray()
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         launch_options = _launch_options(options, console, interrupts)
         finish = partial(_finish, console=console)
         own_lanes = [Lane(slots, launch_options) for slots in lanes]
-        return Training(experiment, own_lanes, settings, finish).run(own)
+        return Training(experiment, own_lanes, settings, launch_line, finish).run(own)
 
 
 def _launch(options: argparse.Namespace, slots: Sequence[Slot], settings: JobSettings) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
 EXAMPLE = "horovodrun -np 2 python train.py"
+BACKENDS = ("hosts", "ray")
 SHELLS = ("bash", "zsh", "fish")
 SHORT_HELP = f"""\
 usage: {_USAGE}
@@ -102,6 +103,12 @@ def _add_job(options: _Options) -> None:
     )
     add(section, "-d", "--detach", action="store_true", help="run a job file in the background")
     add(section, "--resume", type=int, metavar="ID", help="what has not finished of an experiment")
+    add(
+        section,
+        "--backend",
+        choices=BACKENDS,
+        help="where a job file runs: on hosts, which is the default, or on a Ray cluster",
+    )
     add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
     _add_hosts(options, section)
     _add_start(options, section)

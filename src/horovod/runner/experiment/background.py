@@ -84,7 +84,8 @@ def status(root: Path, name: str | None, stdout: TextIO) -> int:
     """
     if name is not None:
         known = record.read(root / name)
-        lines = record.table(known.run_records(is_running=known.may_run()))
+        metrics = read_job_file(str(known.folder / record.JOB_FILE)).file.train.metrics
+        lines = record.table(known.run_records(is_running=known.may_run()), metrics)
     else:
         rows = [("experiment", "state", "runs")]
         for each in record.all_in(root):

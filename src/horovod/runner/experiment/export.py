@@ -7,7 +7,6 @@ that fails ends the job.
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +48,16 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
     options = _parser().parse_args(list(words))
     experiment = read_job_file(path)
     for line in experiment.warnings:
-        if options.format == "sbatch" or not re.search(r": train\.(image|install): ", line):
+        if options.format == "sbatch" or ": train.image: " not in line:
             print(f"# {line}", file=stderr)
+    train = experiment.file.train
+    for key, is_lost, what in (
+        ("restarts", bool(train.restarts), "what fails is not tried again"),
+        ("search", train.search and train.search.method == "asha", "all runs go on to their end"),
+        ("elastic", train.elastic is not None, "the number of ranks stays"),
+    ):
+        if is_lost:
+            print(f"# {path}: train.{key}: not exported: {what}", file=stderr)
     wishes = Wishes(options.image, options.output_claim, options.data_claim)
     text = FORMATS[options.format](experiment, wishes)
     if options.o is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from math import prod
 from typing import TYPE_CHECKING
@@ -19,6 +20,48 @@ MOST_DIGITS = 20
 _PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
 
 
+# Who does not execute a line. A step of srun has other variables than a rank of horovodrun.
+_SKIPS = {
+    "host": '[ "${HOROVOD_LOCAL_RANK:-$SLURM_LOCALID}" != 0 ]',
+    "rank0": '[ "${HOROVOD_RANK:-$SLURM_PROCID}" != 0 ]',
+}
+# Out of those that the host may use: for each process as many as it has.
+_OWN_GPUS = """\
+IFS=, read -ra gpus <<< "${{CUDA_VISIBLE_DEVICES:-$(seq -s, 0 127)}}"
+first=$((${{HOROVOD_LOCAL_RANK:-${{HOROVOD_WORKER_SLOT:-$SLURM_LOCALID}}}} * {gpus}))
+export CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${{gpus[*]:$first:{gpus}}}")
+unset gpus first
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What processes run.
+
+    Attributes:
+        text: for a shell.
+        on: all of them, or one of each host, or rank0; the others wait for its end.
+        gpus: how many GPUs of its host each process sees, beside those of the others; 0 for all,
+            of which ``hvd.local_rank()`` chooses one.
+    """
+
+    text: str
+    on: str = "all"
+    gpus: int = 0
+
+    @property
+    def script(self) -> str:
+        """What a shell of each process executes."""
+        own_gpus = _OWN_GPUS.format(gpus=self.gpus) if self.gpus else ""
+        if self.on == "all":
+            return own_gpus + self.text
+        return f"{own_gpus}{_SKIPS[self.on]} || exec bash -c {shlex.quote(self.text)}"
+
+    def __str__(self) -> str:
+        """The line, for the user."""
+        return self.text if self.on == "all" else f"{self.text} (on {self.on})"
+
+
 @dataclass(frozen=True)
 class Run:
     """One combination.
@@ -29,7 +72,7 @@ class Run:
     """
 
     parameters: Mapping[str, str]
-    lines: tuple[str, ...]
+    lines: tuple[Line, ...]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -68,7 +111,7 @@ def _is_long(number: Decimal) -> bool:
     return bool(number.is_finite() and number and max(abs(number.adjusted()), digits) > MOST_DIGITS)
 
 
-def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[str]) -> list[Run]:
+def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[Line]) -> list[Run]:
     """All combinations: names in the order of the alphabet, the last one varies fastest.
 
     Raises:
@@ -80,8 +123,15 @@ def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[str]) -> list[R
     found = []
     for combination in itertools.product(*(values[name] for name in names)):
         parameters = dict(zip(names, combination, strict=True))
-        found.append(Run(parameters, tuple(_filled(line, parameters) for line in lines)))
+        found.append(filled(parameters, lines))
     return found
+
+
+def filled(parameters: Mapping[str, str], lines: Sequence[Line]) -> Run:
+    """The run that has these values of the parameters."""
+    return Run(
+        parameters, tuple(replace(line, text=_filled(line.text, parameters)) for line in lines)
+    )
 
 
 def placeholders(line: str) -> list[str]:

@@ -13,8 +13,26 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from horovod.errors import UsageError
-from horovod.runner.experiment.grid import Run, placeholders, range_values, runs_of, variable_of
-from horovod.runner.experiment.schema import LEAST_MEBIBYTES, Horovod, JobFile, RangeOf, Workers
+from horovod.runner.experiment.grid import (
+    Line,
+    Run,
+    filled,
+    placeholders,
+    range_values,
+    runs_of,
+    variable_of,
+)
+from horovod.runner.experiment.schema import (
+    LEAST_MEBIBYTES,
+    OF_VERSION_2,
+    Between,
+    BetweenOf,
+    Horovod,
+    JobFile,
+    RangeOf,
+    Workers,
+    duration_s,
+)
 from horovod.runner.experiment.spelling import canonical, is_raw
 from horovod.runner.experiment.yaml_tree import Document, Path, Problem, load
 
@@ -61,6 +79,28 @@ class Experiment:
         """What the CPUs of a worker are for each of its processes; None if the file has none."""
         cpus = self.file.train.resources.cpus
         return None if cpus is None else max(1, int(cpus / self.processes))
+
+    @property
+    def install(self) -> tuple[str, ...]:
+        """What is run once on each host before the lines."""
+        image = self.file.train.image
+        own = [] if image is None or isinstance(image, str) else image.install
+        return (*own, *self.file.train.install)
+
+    @property
+    def sizes(self) -> tuple[int, int | None] | None:
+        """The fewest and the most ranks of an elastic job; None if their number stays."""
+        elastic = self.file.train.elastic
+        if elastic is None:
+            return None
+        most = None if elastic.max is None else elastic.max * self.processes
+        return elastic.min * self.processes, most
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a run may take; None for any time."""
+        text = self.file.train.timeout
+        return None if text is None else duration_s(text)
 
     @property
     def canonical(self) -> str:
@@ -216,7 +256,8 @@ def _undefined(document: Document) -> Iterator[Problem]:
         return
     lines, parameters = train.get("run"), train.get("parameters")
     known = sorted(parameters) if isinstance(parameters, dict) else []
-    for index, line in enumerate(lines if isinstance(lines, list) else []):
+    for index, given in enumerate(lines if isinstance(lines, list) else []):
+        line = given.get("cmd") if isinstance(given, dict) else given
         names = placeholders(line) if isinstance(line, str) else []
         for name in sorted(set(names) - set(known)):
             has = f"parameters has {', '.join(known)}" if known else "there are no parameters"
@@ -240,6 +281,14 @@ class _Meaning:
         self._document = document
         self._train = file.train
         self.shape = self._shape()
+        each_gpus = self._train.resources.gpus // self.shape[1]
+        gpus = each_gpus if each_gpus > 1 else 0  # of one alone, hvd.local_rank() is the number
+        self._lines = [
+            Line(each, gpus=gpus) if isinstance(each, str) else Line(each.cmd, each.on, gpus)
+            for each in self._train.run
+        ]
+        self._check_new_keys(file.version)
+        self._check_elastic()
         self._check_memory()
         self._check_version()
         self._check_lines()
@@ -251,6 +300,35 @@ class _Meaning:
         workers = (horovod or Horovod(workers=Workers(count=1, processes=None))).workers
         # Without a GPU one process, never none.
         return workers.count, workers.processes or max(1, self._train.resources.gpus)
+
+    def _check_new_keys(self, version: str) -> None:
+        for name in self._train.env:
+            if _RESERVED.fullmatch(name):
+                self._complain(("train", "env", name), "Horovod and the shell need it as it is")
+        if version != "1":
+            return
+        train = self._train
+        paths: list[Path] = [("train", key) for key in OF_VERSION_2 if getattr(train, key)]
+        paths += [
+            ("train", "run", index)
+            for index, each in enumerate(train.run)
+            if not isinstance(each, str)
+        ]
+        if train.framework not in (None, "tensorflow"):
+            paths.append(("train", "framework"))
+        for path in paths:
+            self._complain(path, "is not RiseML's: write 'version: 2' at the top of the file")
+
+    def _check_elastic(self) -> None:
+        elastic, workers = self._train.elastic, self.shape[0]
+        if elastic is None:
+            return
+        path = ("train", "elastic")
+        if elastic.min > workers or (elastic.max is not None and elastic.max < workers):
+            text = f"min and max must have the {workers} worker(s) between them that it begins with"
+            self._complain(path, text)
+        if self._train.concurrency > 1:
+            self._complain(path, "an elastic run may take all hosts: write concurrency: 1")
 
     def _check_memory(self) -> None:
         memory = self._train.resources.mem
@@ -271,20 +349,19 @@ class _Meaning:
         if tensorflow is not None and tensorflow.tensorboard:
             text = "TensorBoard is not started: run 'tensorboard --logdir output'"
             self._warn(("train", "tensorflow", "tensorboard"), text)
-        for key in ("image", "install"):
-            if getattr(self._train, key):
-                text = "is not used: the command runs in the environment of horovodrun"
-                self._warn(("train", key), text)
+        if self._train.image:
+            text = "is not used: the lines run in the environment of horovodrun"
+            self._warn(("train", "image"), text)
 
     def _check_lines(self) -> None:
         known, used = set(self._train.parameters), set()
-        for index, line in enumerate(self._train.run):
+        for index, (line, on) in enumerate((each.text, each.on) for each in self._lines):
             path: Path = ("train", "run", index)
             used |= set(placeholders(line))
             if _LOST.match(line):
                 text = f"{line!r} has no effect on the lines after it: each has a shell of its own"
                 self._warn(path, text)
-            if _INSTALLER.search(line) and self.shape[0] * self.shape[1] > 1:
+            if _INSTALLER.search(line) and on == "all" and self.shape[0] * self.shape[1] > 1:
                 self._warn(path, "every process runs this, also several on one host at once")
             used |= {name for name in known if variable_of(name) in line}
         for name in sorted(known - used):
@@ -293,6 +370,7 @@ class _Meaning:
 
     def _combine(self) -> None:
         values: dict[str, list[str]] = {}
+        between: dict[str, Between] = {}
         variables: dict[str, str] = {}
         for name, given in self._train.parameters.items():
             path: Path = ("train", "parameters", name)
@@ -301,15 +379,38 @@ class _Meaning:
                 self._complain(path, f"a parameter must not set the variable {variable_of(name)}")
             if other != name:
                 self._complain(path, f"its variable {variable_of(name)} is that of {other}")
+            if isinstance(given, BetweenOf):
+                between[name] = given.between
+                if self._train.search is None:
+                    self._complain((*path, "between"), "is for a search: write search, too")
+                continue
             try:
                 values[name] = range_values(given.range) if isinstance(given, RangeOf) else given
             except ValueError as error:
                 self._complain((*path, "range"), str(error))
-        if not self.problems:
-            try:
-                self.runs = runs_of(values, self._train.run)
-            except ValueError as error:
-                self._complain(("train", "parameters"), str(error))
+        self._check_search()
+        if self.problems:
+            return
+        try:
+            self.runs = self._chosen(values, between)
+        except ValueError as error:
+            key = "parameters" if self._train.search is None else "search"
+            self._complain(("train", key), str(error))
+
+    def _check_search(self) -> None:
+        search, path = self._train.search, ("train", "search")
+        if search is not None and not self._train.parameters:
+            self._complain(path, "there are no parameters to choose")
+        if search is not None and search.method == "asha" and not self._train.metrics:
+            self._complain(path, "asha needs to know what counts: write metrics: {accuracy: max}")
+
+    def _chosen(self, values: dict[str, list[str]], between: dict[str, Between]) -> list[Run]:
+        search = self._train.search
+        if search is None:
+            return runs_of(values, self._lines)
+        from horovod.runner.experiment.search import sampled
+
+        return [filled(each, self._lines) for each in sampled(values, between, search)]
 
     def _complain(self, path: Path, text: str) -> None:
         self.problems.append(self._document.problem(path, text))

@@ -5,6 +5,7 @@ What is written names no secret: pods take it from a Secret that is made once.
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ def indexed_job(experiment: Experiment, wishes: Wishes) -> str:
             "parallelism": experiment.workers,
             "completionMode": "Indexed",
             "backoffLimit": 0,
+            **_deadline(experiment),
             "template": pod,
         }
         service = {
@@ -97,7 +99,11 @@ def train_job(experiment: Experiment, wishes: Wishes) -> str:
                 "apiVersion": "trainer.kubeflow.org/v1alpha1",
                 "kind": "TrainJob",
                 "metadata": {"name": name},
-                "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
+                "spec": {
+                    "runtimeRef": {"name": "torch-distributed"},
+                    **_deadline(experiment),
+                    "trainer": trainer,
+                },
             }
         ]
 
@@ -110,7 +116,7 @@ def mpi_job(experiment: Experiment, wishes: Wishes) -> str:
     def documents(run: Run, name: str) -> list[dict[str, Any]]:
         steps = [
             f"horovodrun -np {experiment.size} --hostfile /etc/mpi/hostfile"
-            f" bash -c {shlex.quote(line)}"
+            f" bash -c {shlex.quote(line.script)}"
             for line in run.lines
         ]
         launcher = _pod(experiment, run, name, wishes, "\n".join(["set -e", *steps]))
@@ -124,7 +130,11 @@ def mpi_job(experiment: Experiment, wishes: Wishes) -> str:
         spec = {
             "slotsPerWorker": experiment.processes,
             "launcherCreationPolicy": "WaitForWorkersReady",
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
+            "runPolicy": {
+                "cleanPodPolicy": "Running",
+                "backoffLimit": 0,
+                **_deadline(experiment),
+            },
             "mpiReplicaSpecs": replicas,
         }
         return [
@@ -204,14 +214,13 @@ def _script(experiment: Experiment, run: Run) -> str:
         ' --node-rank "$NODE_RANK" --rendezvous "$RENDEZVOUS"'
         f" --start-timeout {PATIENCE_S} bash -c "
     )
-    return "\n".join([*_begin(experiment), *(launch + shlex.quote(line) for line in run.lines)])
+    return "\n".join(
+        [*_begin(experiment), *(launch + shlex.quote(line.script) for line in run.lines)]
+    )
 
 
 def _begin(experiment: Experiment) -> list[str]:
-    train = experiment.file.train
-    image = train.image
-    own = [] if image is None or isinstance(image, str) else image.install
-    return ["set -e", 'mkdir -p "$OUTPUT_DIR"', *own, *train.install]
+    return ["set -e", 'mkdir -p "$OUTPUT_DIR"', *experiment.install]
 
 
 def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, Any]]:
@@ -219,10 +228,16 @@ def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, 
     variables = {"OUTPUT_DIR": f"/output/{name}", "EXPERIMENT_ID": name, **run.variables}
     if experiment.threads is not None:
         variables["OMP_NUM_THREADS"] = str(experiment.threads)
+    variables |= experiment.file.train.env
     return [
         {"name": "HOROVOD_SECRET_KEY", "valueFrom": {"secretKeyRef": key}},
         *({"name": each, "value": text} for each, text in variables.items()),
     ]
+
+
+def _deadline(experiment: Experiment) -> dict[str, int]:
+    timeout_s = experiment.timeout_s
+    return {} if timeout_s is None else {"activeDeadlineSeconds": math.ceil(timeout_s)}
 
 
 def _resources(experiment: Experiment) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class _RunLogs:
 
     def copy(self, stdout: TextIO, *, is_last: bool) -> None:
         """Prints what is new."""
-        for path in sorted(self._folder.glob(f"{record.LOGS}/line-*/rank.*/*")):
+        for path in sorted(self._folder.glob(f"{record.LOGS}/*/rank.*/*")):
             where = f"{self._name}{path.parents[1].name} {path.parent.name} {path.name}"
             lines = self._files.setdefault(path, NewLines(path))
             for line in lines.read(is_last=is_last):

@@ -64,12 +64,14 @@ class _Line:
         number: from 1.
         began: when, in seconds since the epoch.
         hosts: of each rank.
+        logs: the folder of what they write.
         ended: what is known of the ranks that have ended: seconds, exit code.
     """
 
     number: int
     began: float
     hosts: list[str]
+    logs: str
     ended: dict[int, tuple[float, int]] = field(default_factory=dict)
 
 
@@ -120,7 +122,9 @@ class RunView:
     def _take(self, event: dict[str, Any]) -> None:
         match event.get("event"):
             case "line-started":
-                self.line = _Line(event["line"], event["time"], event.get("hosts", []))
+                self.line = _Line(
+                    event["line"], event["time"], event.get("hosts", []), event.get("logs", "")
+                )
                 self._told, self._rates = {}, {}
             case "rank-ended" if self.line is not None:
                 self.line.ended[event["rank"]] = (event["seconds"], event["exit_code"])
@@ -149,7 +153,7 @@ class RunView:
 
     def _logs_of(self, line: _Line, rank: int) -> Path:
         width = len(str(len(line.hosts) - 1))
-        return self._folder / record.LOGS / f"line-{line.number:02d}" / f"rank.{rank:0{width}d}"
+        return self._folder / record.LOGS / line.logs / f"rank.{rank:0{width}d}"
 
 
 def _last_line(folder: Path) -> str:

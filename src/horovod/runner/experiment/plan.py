@@ -17,17 +17,25 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Host, Slot
 
 
+# In place of a host, if Ray finds room for the workers.
+CLUSTER = "a Ray cluster"
+
+
 def lanes_of(experiment: Experiment, hosts: Sequence[Host]) -> list[list[Slot]]:
     """Slots for each of the runs that may go on at the same time. Pure.
 
-    Runs that need GPUs share no host, since each takes the GPUs of a host from the first one on.
+    Without hosts, which a discovery tells later, there is one lane without slots. Runs that need
+    GPUs share no host, since each takes the GPUs of a host from the first one on.
 
     Raises:
         UsageError: there is no room for one run.
     """
+    if not hosts:
+        return [[]]
     train = experiment.file.train
+    shares = train.resources.gpus == 0 or hosts[0].name == CLUSTER
     at_most = min(train.concurrency, len(experiment.runs))
-    return divided(hosts, experiment.size, at_most, shares_hosts=train.resources.gpus == 0)
+    return divided(hosts, experiment.size, at_most, shares_hosts=shares)
 
 
 def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
@@ -38,8 +46,11 @@ def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
             f"# {experiment.path}, in canonical spelling",
             experiment.canonical,
             f"{shape} = {_count(experiment.size, 'rank')}",
+            *_elastic(experiment),
             *(line for slots in lanes for line in _hosts(slots)),
+            *([] if any(lanes) else ["  on the hosts that the discovery tells"]),
             "",
+            *(f"once on each host: {each}" for each in experiment.install),
             *_runs(experiment.runs, len(lanes)),
         ]
     )
@@ -52,7 +63,7 @@ def check_gpus(experiment: Experiment, hosts: Sequence[Host]) -> None:
         UsageError: they need more GPUs than this machine has, and no host was named.
     """
     need = experiment.workers * experiment.file.train.resources.gpus
-    if need == 0 or len(hosts) > 1 or hosts[0].slots is not None:
+    if need == 0 or len(hosts) != 1 or hosts[0].slots is not None or hosts[0].name == CLUSTER:
         return
     have = sum(device.name[6:].isdecimal() for device in Path("/dev").glob("nvidia*"))
     if have < need:
@@ -66,6 +77,13 @@ def check_gpus(experiment: Experiment, hosts: Sequence[Host]) -> None:
 def _count(number: int, word: str) -> str:
     plural = f"{word}es" if word.endswith("s") else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
+
+
+def _elastic(experiment: Experiment) -> Iterator[str]:
+    if experiment.sizes is not None:
+        fewest, most = experiment.sizes
+        up_to = "as many as there are slots" if most is None else str(most)
+        yield f"  at the beginning; then from {fewest} to {up_to}"
 
 
 def _hosts(slots: Sequence[Slot]) -> Iterator[str]:

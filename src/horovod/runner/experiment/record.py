@@ -42,7 +42,8 @@ class RunRecord:
     Attributes:
         name: its id, such as ``3`` or ``3.1``.
         parameters: in one line.
-        state: pending, running, lost (nobody runs it any more), finished, failed or killed.
+        state: pending, running, lost (nobody runs it any more), finished, failed, killed or
+            pruned.
         exit_code: 0, or that of the rank that failed first; None before.
         seconds: how long it took, or takes already; None before.
         line: the number of the line that is, or was, executed; 0 before.
@@ -227,8 +228,14 @@ def _lines_of(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def table(records: Sequence[RunRecord]) -> list[str]:
-    """A line for each run, below a line of titles. Pure."""
+def table(records: Sequence[RunRecord], metrics: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each run, below a line of titles. Pure.
+
+    Args:
+        records: of the runs.
+        metrics: of the job file: each with "max" or "min". A line at the end names the best run by
+            the first of them.
+    """
     rows = [("run", "state", "seconds", "results", "parameters")]
     for each in records:
         at = f"line {each.line}"
@@ -238,7 +245,16 @@ def table(records: Sequence[RunRecord]) -> list[str]:
         seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
         results = ", ".join(f"{key}={_short(value)}" for key, value in each.results.items())
         rows.append((each.name, state, seconds, results, each.parameters))
-    return aligned(rows)
+    return [*aligned(rows), *_best(records, metrics or {})]
+
+
+def _best(records: Sequence[RunRecord], metrics: Mapping[str, str]) -> list[str]:
+    name, goal = next(iter(metrics.items()), ("", ""))
+    known = [each for each in records if isinstance(each.results.get(name), int | float)]
+    if len(records) == 1 or not known:
+        return []
+    best = (max if goal == "max" else min)(known, key=lambda each: each.results[name])
+    return [f"the best run is {best.name}: {name}={_short(best.results[name])}"]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,8 +19,11 @@ from pydantic import (
 )
 
 Parameter = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 _MEMORY = re.compile(r"(\d+)([GM]i?)B?")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6}
 # As RiseML's documents use the number: 4 is GB, 4096 MiB.
 LEAST_MEBIBYTES = 256
@@ -44,10 +48,31 @@ _LINE = {"type": "string", "minLength": 1}
 AnyWorkers = Annotated[Workers, WithJsonSchema({"anyOf": [_COUNT, Workers.model_json_schema()]})]
 Text = Annotated[str, WithJsonSchema(_TEXT)]
 Line = Annotated[str, Field(min_length=1)]
+
+
+class Step(_Strict):
+    """A line that not every process runs; the others wait for its end."""
+
+    cmd: Annotated[Line, WithJsonSchema(_LINE)]
+    on: Literal["all", "host", "rank0"] = "all"
+
+
+_STEP = {"anyOf": [_LINE, Step.model_json_schema()]}
+
+
+def _is_mapping(value: Any) -> str:
+    return "mapping" if isinstance(value, dict | BaseModel) else "plain"
+
+
 Lines = Annotated[
-    list[Line],
+    list[
+        Annotated[
+            Annotated[Line, Tag("plain")] | Annotated[Step, Tag("mapping")],
+            Discriminator(_is_mapping),
+        ]
+    ],
     Field(min_length=1),
-    WithJsonSchema({"anyOf": [_LINE, {"type": "array", "items": _LINE, "minItems": 1}]}),
+    WithJsonSchema({"anyOf": [_LINE, {"type": "array", "items": _STEP, "minItems": 1}]}),
 ]
 
 
@@ -76,6 +101,18 @@ Memory = Annotated[
     int | str,
     BeforeValidator(_checked_memory),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["4Gi", "4096Mi"]}),
+]
+
+
+def _checked_duration(value: str) -> str:
+    duration_s(value)
+    return value
+
+
+Duration = Annotated[
+    str,
+    AfterValidator(_checked_duration),
+    WithJsonSchema({"type": ["number", "string"], "examples": ["90s", "2h"]}),
 ]
 
 
@@ -108,23 +145,63 @@ class RangeOf(_Strict):
     range: Range
 
 
-def _is_mapping(value: Any) -> str:
-    return "mapping" if isinstance(value, dict | BaseModel) else "plain"
+class Between(_Strict):
+    """Bounds of a value that a search chooses: a whole number if both of them are."""
+
+    min: Text
+    max: Text
+    log: Annotated[
+        Literal["true", "false"], WithJsonSchema({"enum": [True, False, "true", "false"]})
+    ] = "false"
+
+
+class BetweenOf(_Strict):
+    """A parameter that a search chooses."""
+
+    between: Between
+
+
+def _kind_of_values(value: Any) -> str:
+    is_between = isinstance(value, BetweenOf) or (isinstance(value, dict) and "between" in value)
+    return "between" if is_between else _is_mapping(value)
 
 
 Values = Annotated[
-    Annotated[list[Text], Field(min_length=1), Tag("plain")] | Annotated[RangeOf, Tag("mapping")],
-    Discriminator(_is_mapping),
+    Annotated[list[Text], Field(min_length=1), Tag("plain")]
+    | Annotated[RangeOf, Tag("mapping")]
+    | Annotated[BetweenOf, Tag("between")],
+    Discriminator(_kind_of_values),
 ]
+
+
+class Search(_Strict):
+    """Some runs in place of all combinations."""
+
+    method: Literal["random", "asha"]
+    runs: int = Field(10, ge=1, le=10_000)
+    seed: int = Field(0, ge=0, lt=2**32)
+    min_results: int = Field(1, ge=1)
+    reduction: int = Field(4, ge=2)
+
+
+_METHOD = {"enum": ["random", "asha"]}
+AnySearch = Annotated[Search, WithJsonSchema({"anyOf": [_METHOD, Search.model_json_schema()]})]
 AnyImage = Annotated[
     Annotated[str, Tag("plain")] | Annotated[Image, Tag("mapping")], Discriminator(_is_mapping)
 ]
 
 
+class Elastic(_Strict):
+    """Between which numbers of workers a job goes on."""
+
+    min: int = Field(ge=1)
+    max: int | None = Field(None, ge=1)
+
+
 class Train(_Strict):
     """What to run, and on what."""
 
-    framework: Literal["tensorflow"] | None = None
+    framework: Literal["tensorflow", "pytorch", "keras", "jax", "mxnet", "none"] | None = None
     tensorflow: TensorFlow | None = None
     horovod: Horovod | None = None
     image: AnyImage | None = None
@@ -133,6 +210,12 @@ class Train(_Strict):
     run: Lines
     parameters: dict[Parameter, Values] = {}
     concurrency: int = Field(1, ge=1)
+    env: dict[Variable, Text] = {}
+    timeout: Duration | None = None
+    restarts: int = Field(0, ge=0, le=1000)
+    metrics: dict[str, Literal["max", "min"]] = {}
+    search: AnySearch | None = None
+    elastic: Elastic | None = None
 
     @model_validator(mode="after")
     def _one_section(self) -> Train:
@@ -141,10 +224,14 @@ class Train(_Strict):
         return self
 
 
+# Beyond what RiseML had; a file that has one of them says so by its version.
+OF_VERSION_2 = ("env", "timeout", "restarts", "metrics", "search", "elastic")
+
+
 class JobFile(_Strict):
     """A whole file."""
 
-    version: Annotated[Literal["1"], WithJsonSchema({"enum": ["1", 1]})] = "1"
+    version: Annotated[Literal["1", "2"], WithJsonSchema({"enum": ["1", 1, "2", 2]})] = "1"
     project: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     train: Train
 
@@ -163,6 +250,18 @@ def memory_bytes(value: int | str) -> int:
     if found is None:
         raise ValueError(f"{value!r} is no amount of memory: write 4Gi or 4096Mi")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def duration_s(value: str) -> float:
+    """What ``timeout`` says, in seconds. Pure.
+
+    Raises:
+        ValueError: it is no length of time above 0.
+    """
+    found = _DURATION.fullmatch(value)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"{value!r} is no length of time: write 90s, 30m, 2h or 1d")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def mebibytes(value: int | str) -> int:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from horovod.runner.experiment.schema import mebibytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horovod.runner.experiment.grid import Run
     from horovod.runner.experiment.job_file import Experiment
 
@@ -31,8 +33,11 @@ def sbatch(experiment: Experiment) -> str:
         options["mem-per-cpu"] = f"{math.ceil(mebibytes(train.resources.mem) / processes / cpus)}M"
     if train.resources.gpus:
         options["gpus-per-task"] = max(1, train.resources.gpus // processes)
+    if experiment.timeout_s is not None:
+        options["time"] = math.ceil(experiment.timeout_s / 60)  # minutes
     if len(experiment.runs) > 1:
         options["array"] = f"1-{len(experiment.runs)}%{train.concurrency}"
+    installing = "\n".join(["set -e", *experiment.install]) if experiment.install else ""
     lines = ["#!/bin/bash", f"# {experiment.path}: {experiment.size} ranks"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items()]
     lines += [
@@ -41,7 +46,13 @@ def sbatch(experiment: Experiment) -> str:
         "${SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}",
         f"export OUTPUT_DIR=$PWD/output/{project}/$EXPERIMENT_ID",
         "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}",
+        *_exports(train.env),
         'mkdir -p "$OUTPUT_DIR"',
+        *(
+            [f"srun --ntasks-per-node=1 --ntasks=$SLURM_NNODES bash -c {shlex.quote(installing)}"]
+            if installing
+            else []
+        ),
         "",
         "# All tasks of a step end before the next one begins; the first that fails ends all.",
         "line() {",
@@ -58,5 +69,8 @@ def sbatch(experiment: Experiment) -> str:
 
 
 def _steps(run: Run) -> list[str]:
-    variables = [f"export {name}={shlex.quote(text)}" for name, text in run.variables.items()]
-    return [*variables, *(f"line {shlex.quote(each)}" for each in run.lines)]
+    return [*_exports(run.variables), *(f"line {shlex.quote(each.script)}" for each in run.lines)]
+
+
+def _exports(variables: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(text)}" for name, text in variables.items()]

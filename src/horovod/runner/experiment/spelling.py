@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _RETIRED = ("deploy", "description", "repository")
 _SERVERS = ("ps", "master")
+_RAW = (("parameters",), ("run",), ("env",), ("timeout",))
 
 
 def canonical(document: Document) -> list[Problem]:
@@ -36,6 +37,8 @@ def canonical(document: Document) -> list[Problem]:
         return problems
     if isinstance(train.get("run"), str):
         train["run"] = [train["run"].strip()]
+    if isinstance(train.get("search"), str):
+        train["search"] = {"method": train["search"]}
     sections: list[tuple[Path, Any]] = [
         (("train",), train),
         (("train", "tensorflow"), train.get("tensorflow")),
@@ -107,5 +110,5 @@ def _rename(document: Document, old: Path, new: Path) -> None:
 
 
 def is_raw(path: Path) -> bool:
-    """Whether a scalar counts as it is written: versions, lines and values of parameters."""
-    return path[-1:] == ("version",) or path[:2] in (("train", "parameters"), ("train", "run"))
+    """Whether a scalar counts as it is written: versions, times, lines, values of parameters."""
+    return path[-1:] == ("version",) or (path[0:1] == ("train",) and path[1:2] in _RAW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from horovod.config import Config
 from horovod.end_report import end_report
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.link import AgentLink
     from horovod.runner.supervision.outcome import Outcome
+    from horovod.runner.supervision.supervisor import Alarm
 
 AGENT_MODULE = "horovod.runner.agent"
 EXIT_WAIT_S = 1.0  # from the end of an agent's output to its exit code
@@ -56,6 +57,7 @@ class LaunchOptions:
         interrupts, wakeups: see :class:`horovod.runner.supervision.supervisor.Supervisor`.
         ssh: how to log in on other hosts.
         on_exit: called with the end of each rank that ends by itself, at once.
+        alarm: tells when something elsewhere ends the job; None if nothing can.
     """
 
     console: Console
@@ -67,6 +69,12 @@ class LaunchOptions:
     wakeups: int | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
     on_exit: Callable[[RankExit], object] = lambda _: None
+    alarm: Alarm | None = None
+
+    @property
+    def from_outside(self) -> dict[str, Any]:
+        """What ends a job from outside, as arguments of a supervisor."""
+        return {"interrupts": self.interrupts, "wakeups": self.wakeups, "alarm": self.alarm}
 
 
 def check_interfaces(names: Sequence[str]) -> None:
@@ -154,8 +162,7 @@ def launch(
             start_timeout_s=_start_timeout_s(settings, options),
             log=log,
             announce=options.console.say,
-            interrupts=options.interrupts,
-            wakeups=options.wakeups,
+            **options.from_outside,
             crossing=_crossing(opened, settings, jobs) if remote else None,
             explain=explain,
             on_exit=told_of_exit,

@@ -35,6 +35,17 @@ train:
   concurrency: 2
   run: python train.py {{lr-decay}}
 """
+NEW = """\
+version: 2
+project: new
+train:
+  timeout: 90s
+  restarts: 2
+  env: {WORD: it's}
+  run:
+  - {cmd: make data, on: rank0}
+  - python train.py
+"""
 # What the operators of Kubeflow ask for.
 CONTAINER = {
     "type": "object",
@@ -57,6 +68,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
         "properties": {
             "runtimeRef": {"required": ["name"]},
+            "activeDeadlineSeconds": {"type": "integer"},
             "trainer": {
                 **CONTAINER,
                 "required": [*CONTAINER["required"], "numNodes", "numProcPerNode"],
@@ -102,13 +114,13 @@ def test_it_is_as_it_was_written_once(kind: str) -> None:
     assert text_of(kind) == (EXPECTED / kind).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("source", [SINGLE, GRID])
+@pytest.mark.parametrize("source", [SINGLE, GRID, NEW])
 @pytest.mark.parametrize("kind", [each for each in FORMATS if each != "sbatch"])
 def test_manifests_are_valid(kind: str, source: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     wishes = Wishes("an/image", "outputs", "data")
     documents = list(yaml.safe_load_all(text_of(kind, source, wishes)))
-    assert len(documents) == (2 if kind == "job" else 1) * (1 if source == SINGLE else 2)
+    assert len(documents) == (2 if kind == "job" else 1) * (2 if source == GRID else 1)
     for each in documents:
         if each["kind"] not in SPECS:
             kubernetes_validate.validate(each, "1.30", strict=True)
@@ -119,8 +131,23 @@ def test_manifests_are_valid(kind: str, source: str) -> None:
             kubernetes_validate.validate(pod, "1.30", strict=True)
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_version_2_adds_is_exported(kind: str) -> None:
+    text = text_of(kind, NEW, Wishes("an/image"))
+    assert ("--time=2\n" if kind == "sbatch" else "activeDeadlineSeconds: 90\n") in text
+    assert '[ "${HOROVOD_RANK:-$SLURM_PROCID}" != 0 ] || exec bash -c' in text
+    assert "export WORD='it'\"'\"'s'" in text or "value: it's\n" in text
+
+
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     path = tmp_path / "job.yml"
+    path.write_text(NEW + "  elastic: {min: 1}\n")
+    said = io.StringIO()
+    assert export(str(path), ["--format", "sbatch"], io.StringIO(), said) == 0
+    assert [line.split(": ")[1:3] for line in said.getvalue().splitlines()] == [
+        ["train.restarts", "not exported"],
+        ["train.elastic", "not exported"],
+    ]
     path.write_text(GRID)
     with pytest.raises(UsageError, match=r"names no image: write train\.image, or give --image"):
         export(str(path), ["--format", "job"], io.StringIO(), io.StringIO())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from dataclasses import replace
+
 import pytest
 
-from horovod.runner.experiment.grid import placeholders, range_values, runs_of, variable_of
+from horovod.runner.experiment.grid import Line, placeholders, range_values, runs_of, variable_of
 from horovod.runner.experiment.schema import Range
 
 
@@ -13,13 +17,43 @@ def values(low: str, high: str, step: str) -> list[str]:
 
 
 def test_names_are_sorted_and_the_last_varies_fastest() -> None:
-    runs = runs_of({"lr": ["0.1", "0.2"], "epochs": ["5", "9"]}, ["x {{ lr }} {{epochs}}"])
-    assert [run.lines[0] for run in runs] == ["x 0.1 5", "x 0.2 5", "x 0.1 9", "x 0.2 9"]
+    runs = runs_of(
+        {"lr": ["0.1", "0.2"], "epochs": ["5", "9"]}, [Line("x {{ lr }} {{epochs}}", "host")]
+    )
+    assert [str(run.lines[0]) for run in runs] == [
+        f"x {text} (on host)" for text in ("0.1 5", "0.2 5", "0.1 9", "0.2 9")
+    ]
+
+
+@pytest.mark.parametrize(("on", "expected"), [("host", "0 2"), ("rank0", "0")])
+def test_a_line_is_for_some_processes(on: str, expected: str) -> None:
+    script = Line('echo "it\'s"; exit $CODE', on).script
+    ran = []
+    for rank in range(4):
+        env = {"HOROVOD_RANK": f"{rank}", "HOROVOD_LOCAL_RANK": f"{rank % 2}", "CODE": "3"}
+        done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) in [(3, "it's\n"), (0, "")]
+        ran += [f"{rank}"] if done.returncode else []
+    assert " ".join(ran) == expected
+
+
+def gpus_of(line: Line, **env: str) -> str:
+    words = ["bash", "-c", line.script]
+    env |= {"HOROVOD_RANK": "5", "PATH": os.environ["PATH"]}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_each_process_that_has_several_gpus_sees_its_own() -> None:
+    line = Line('echo "$CUDA_VISIBLE_DEVICES:$gpus"', gpus=2)
+    assert gpus_of(line, HOROVOD_LOCAL_RANK="3") == "6,7:\n"
+    assert gpus_of(line, HOROVOD_WORKER_SLOT="1", CUDA_VISIBLE_DEVICES="4,GPU-5,6,7") == "6,7:\n"
+    assert gpus_of(replace(line, on="host"), SLURM_LOCALID="0") == "0,1:\n"
+    assert gpus_of(replace(line, gpus=0), HOROVOD_LOCAL_RANK="3") == ":\n"
 
 
 def test_a_file_without_parameters_is_one_run() -> None:
-    (run,) = runs_of({}, ["a", "b {{c}}"])
-    assert run.lines == ("a", "b {{c}}")
+    (run,) = runs_of({}, [Line("a"), Line("b {{c}}")])
+    assert run.lines == (Line("a"), Line("b {{c}}"))
 
 
 def test_ranges_have_their_greatest_value_and_no_rounding() -> None:
@@ -49,7 +83,7 @@ def test_ranges_that_make_no_sense(given: tuple[str, str, str], what: str) -> No
 def test_too_many_runs() -> None:
     many = [str(each) for each in range(101)]
     with pytest.raises(ValueError, match="more than 10000 runs"):
-        runs_of({"a": many, "b": many}, ["x"])
+        runs_of({"a": many, "b": many}, [Line("x")])
 
 
 def test_placeholders_and_variables() -> None:

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from horovod.errors import UsageError
 from horovod.runner.experiment.command import manage
+from horovod.runner.experiment.grid import Line
 from horovod.runner.experiment.job_file import (
     Experiment,
     parse_job_file,
@@ -19,6 +20,7 @@ from horovod.runner.experiment.job_file import (
     read_job_file,
 )
 from horovod.runner.experiment.schema import json_schema, memory_bytes
+from horovod.runner.experiment.yaml_tree import load
 
 ROOT = Path(__file__).resolve().parents[4]
 # The file of RiseML's documents, as it stands there.
@@ -39,6 +41,9 @@ train:
 """
 
 
+NEW = "version: 2\n"
+
+
 def parsed(text: str) -> Experiment:
     return parse_job_file(text, "riseml.yml")
 
@@ -57,7 +62,7 @@ def problems(text: str) -> list[str]:
 def test_the_file_of_riseml_runs_as_it_stands() -> None:
     experiment = parsed(RISEML)
     assert (experiment.workers, experiment.processes, experiment.size) == (32, 4, 128)
-    assert [run.lines for run in experiment.runs] == [("python train.py",)]
+    assert [run.lines for run in experiment.runs] == [(Line("python train.py"),)]
     assert [each.split(": ")[0] for each in experiment.warnings] == [
         "riseml.yml:5:5",
         "riseml.yml:11:5",
@@ -99,9 +104,16 @@ def test_what_is_written_counts_and_not_what_yaml_makes_of_it() -> None:
     assert [run.parameters["lr"] for run in experiment.runs] == ["1e-6", "0.10", "on"]
 
 
+@pytest.mark.parametrize(("processes", "gpus"), [(1, 4), (2, 2), (4, 0), (8, 0)])
+def test_a_process_may_have_several_gpus(processes: int, gpus: int) -> None:
+    workers = f"  horovod: {{workers: {{count: 2, processes: {processes}}}}}"
+    experiment = parsed(train(workers, "  resources: {gpus: 4}"))
+    assert [line.gpus for line in experiment.runs[0].lines] == [gpus]
+
+
 def test_lines_may_be_folded_or_one_word() -> None:
     text = "project: p\ntrain:\n  run: >-\n    python\n    train.py\n"
-    assert parsed(text).runs[0].lines == ("python train.py",)
+    assert parsed(text).runs[0].lines == (Line("python train.py"),)
 
 
 def test_keys_of_others_are_left_alone() -> None:
@@ -135,7 +147,7 @@ def test_memory(value: int | str, number: int) -> None:
         ("project: p\ntrain: {run: []}", "2:9: train.run", "must not be empty"),
         ("project: 5\ntrain: {run: [a]}", "1:1: project", "not 5"),
         ("project: a b\ntrain: {run: [a]}", "1:1: project", "pattern"),
-        ("version: 2\n" + train(), "1:1: version", "must be '1', not '2'"),
+        ("version: 3\n" + train(), "1:1: version", "must be '1' or '2', not '3'"),
         ("prroject: p\n" + train(), "1:1: prroject", 'did you mean "project"?'),
         ("deploy: {}\n" + train(), "1:1: deploy", "alpha version"),
         (train("  horvod: {workers: 2}"), "4:3: train.horvod", 'did you mean "horovod"?'),
@@ -162,7 +174,60 @@ def test_memory(value: int | str, number: int) -> None:
             "4:17: train.distributed.type",
             "use horovod",
         ),
-        (train("  framework: pytorch"), "4:3: train.framework", "must be 'tensorflow'"),
+        (train("  framework: torch"), "4:3: train.framework", "'pytorch'"),
+        (train("  framework: pytorch"), "4:3: train.framework", "write 'version: 2'"),
+        (train("  timeout: 2h"), "4:3: train.timeout", "write 'version: 2'"),
+        (train("  restarts: 2"), "4:3: train.restarts", "write 'version: 2'"),
+        (
+            "project: p\ntrain:\n  run:\n  - {cmd: a, on: rank0}",
+            "4:5: train.run[0]",
+            "write 'version: 2'",
+        ),
+        (NEW + train("  timeout: 2 hours"), "5:3: train.timeout", "write 90s, 30m, 2h or 1d"),
+        (NEW + train("  timeout: 0"), "5:3: train.timeout", "no length of time"),
+        (NEW + train("  restarts: -1"), "5:3: train.restarts", "greater than or equal to 0"),
+        (NEW + train("  metrics: {loss: low}"), "5:13: train.metrics.loss", "'max' or 'min'"),
+        (NEW + train("  env: {A B: 1}"), "5:9: train.env.A B", "pattern"),
+        (NEW + train("  env: {PATH: /bin}"), "5:9: train.env.PATH", "need it as it is"),
+        (train("  search: random", "  parameters: {a: [1]}"), "4:3: train.search", "version: 2"),
+        (NEW + train("  search: random"), "5:3: train.search", "no parameters to choose"),
+        (
+            NEW + train("  search: {method: asha}", "  parameters: {a: [1]}"),
+            "5:3: train.search",
+            "write metrics: {accuracy: max}",
+        ),
+        (
+            NEW + train("  search: grid", "  parameters: {a: [1]}"),
+            "5:3: train.search",
+            "'random' or 'asha'",
+        ),
+        (
+            NEW + train("  parameters: {a: {between: {min: 1, max: 2}}}"),
+            "5:20: train.parameters.a.between",
+            "is for a search",
+        ),
+        (train("  elastic: {min: 1}"), "4:3: train.elastic", "write 'version: 2'"),
+        (NEW + train("  elastic: {min: 2}"), "5:3: train.elastic", "min and max must have the 1"),
+        (
+            NEW + train("  elastic: {min: 1}", "  concurrency: 2"),
+            "5:3: train.elastic",
+            "write concurrency: 1",
+        ),
+        (
+            NEW + "project: p\ntrain:\n  run:\n  - a\n  - {cmd: b, onn: host}",
+            "6:14: train.run[1].onn",
+            'did you mean "on"?',
+        ),
+        (
+            NEW + "project: p\ntrain:\n  run:\n  - {cmd: b, on: rank1}",
+            "5:14: train.run[0].on",
+            "'all', 'host' or 'rank0'",
+        ),
+        (
+            NEW + "project: p\ntrain:\n  run:\n  - cmd: b {{lr}}",
+            "5:5: train.run[0]",
+            "there are no parameters",
+        ),
         (train("  tensorflow: {tensorboard: maybe}"), "4:16: train.tensorflow.tensorboard", "bool"),
         (train("  resources: {gpus: -1}"), "4:15: train.resources.gpus", "not -1"),
         (train("  resources: {gpus: 1.5}"), "4:15: train.resources.gpus", "integer"),
@@ -222,6 +287,85 @@ def test_all_mistakes_are_named_at_once_in_the_order_of_the_file() -> None:
     assert [each.split(":")[1] for each in found] == ["3", "4"]
 
 
+PLANTED = """\
+version: 3              # wrong
+title: p                # wrong
+repository: x           # wrong
+train:
+  framework: torch      # wrong
+  tensorflow:
+    release: 1.5.0      # wrong
+    tensorboard: maybe  # wrong
+    horovod:
+      workrs: 32        # wrong
+    horovod: {}         # wrong
+    distributed:
+      ps: 1             # wrong
+  horovod:
+    workers:
+      count: 0          # wrong
+      processes: none   # wrong
+      per_host: 2       # wrong
+  horovd: 2             # wrong
+  image: 5              # wrong
+  install: pip          # wrong
+  resources:
+    gpus: -1            # wrong
+    gpu: 2              # wrong
+    cpus: many          # wrong
+    mem: 4 gigs         # wrong
+  resources:            # wrong
+    gpus: 4
+  run:
+  - python train.py
+  - {command: a}        # wrong
+  - cmd: ""             # wrong
+  - python {{lr}}       # wrong
+  - {cmd: a, on: one}   # wrong
+  parameters:
+    a b: [1]            # wrong
+    rate: 0.1           # wrong
+    n: []               # wrong
+    m:
+      range:            # wrong
+        min: 1
+        max: 2
+  concurrency: 0        # wrong
+  timeout: soon         # wrong
+  restarts: often       # wrong
+  metrics:
+    loss: low           # wrong
+"""
+
+
+def test_thirty_planted_mistakes_are_found_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "job.yml"
+    path.write_text(PLANTED)
+    wrong = {number for number, line in enumerate(PLANTED.splitlines(), 1) if "# wrong" in line}
+    assert len(wrong) >= 30
+    with pytest.raises(UsageError) as caught:
+        manage(["validate", "-f", str(path)], lambda words: 1, io.StringIO())
+    found = {
+        int(each.removeprefix(f"{path}:").split(":")[0]) for each in str(caught.value).split("\n")
+    }
+    assert found == wrong
+
+
+def test_what_version_2_adds() -> None:
+    experiment = parsed(
+        NEW + "project: p\ntrain:\n  framework: pytorch\n  timeout: 1.5m\n  restarts: 2\n"
+        "  env: {A: 010}\n  metrics: {accuracy: max}\n  run:\n  - {cmd: pip install x, on: host}\n"
+        "  - cmd: a\n  - b\n  horovod: {workers: 2}\n"
+    )
+    lines = (Line("pip install x", "host"), Line("a"), Line("b"))
+    assert [run.lines for run in experiment.runs] == [lines]
+    assert (experiment.timeout_s, experiment.file.train.env) == (90.0, {"A": "010"})
+    assert experiment.warnings == ()
+    assert parsed(experiment.canonical).file == experiment.file
+    schema = Draft202012Validator(json_schema())
+    schema.validate(json.loads(json.dumps(experiment.data)))
+
+
 def test_what_is_doubtful_is_said() -> None:
     experiment = parsed(
         "project: p\ntrain:\n  run:\n  - cd data\n  - pip install x\n  - python {{lr}} $DECAY\n"
@@ -257,9 +401,10 @@ def test_the_schema_for_editors_takes_files_as_they_are_written(
     schema = Draft202012Validator(json_schema())
     schema.check_schema(schema.schema)
     texts = [Path("riseml.yml").read_text(), RISEML, *(file.read_text() for file in FILES)]
-    assert len(texts) == 4
+    assert len(texts) == 5
     for text in texts:
-        schema.validate(yaml.safe_load(text))
+        # As YAML 1.2 of editors, in which "on" is a word.
+        schema.validate(load(text, lambda path: False).data)
         schema.validate(json.loads(json.dumps(parsed(text).data)))
     for wrong in ("  horovod: {workers: 0}", "  resources: {gpu: 1}", "  parameters: {lr: []}"):
         assert not schema.is_valid(yaml.safe_load(train(wrong)))

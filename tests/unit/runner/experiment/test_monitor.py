@@ -28,6 +28,7 @@ def told(folder: Path, *events: dict[str, Any], end: str = "\n") -> None:
 
 
 STARTED = {"event": "line-started", "line": 1, "of": 1, "text": "x", "hosts": ["a", "b"]}
+STARTED["logs"] = "line-01"
 
 
 def test_only_what_is_new_is_read_and_half_a_line_is_left_for_later(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.experiment.grid import runs_of
+from horovod.runner.experiment.grid import Line, runs_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUNS = runs_of({"n": ["1", "2"]}, ["a", "b"])
+RUNS = runs_of({"n": ["1", "2"]}, [Line("a"), Line("b")])
 
 
 def begun(tmp_path: Path) -> record.Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.runner.experiment.training import straggler
+from horovod.runner.experiment.lines import straggler
 from horovod.runner.supervision.failure import RankExit
 
 

@@ -1,0 +1,205 @@
+"""Executes the lines of one run: each one is a launch, so all ranks have ended it before the next.
+
+The barrier needs no protocol of its own: a launch ends when all its ranks have, and at once when
+one of them fails. Each line has a store and a secret of its own, so lines that train can follow one
+another.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from horovod.runner.experiment import record
+from horovod.runner.experiment.live import LiveReport
+from horovod.runner.experiment.stops import TIMEOUT_CODE, Stops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from horovod.rendezvous.server import StoreServer
+    from horovod.runner.experiment.grid import Line, Run
+    from horovod.runner.experiment.side_by_side import Lane
+    from horovod.runner.placing.hosts import Slot
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.launch import LaunchOptions
+    from horovod.runner.supervision.failure import RankExit
+    from horovod.runner.supervision.outcome import Outcome
+
+    StoreUser = Callable[[StoreServer], AbstractContextManager[None]]
+    Launch = Callable[[Line, Sequence[Slot], JobSettings, LaunchOptions, StoreUser], Outcome]
+
+
+@dataclass(frozen=True)
+class Means:
+    """With what the lines of all runs are executed.
+
+    Attributes:
+        settings: of the launcher, with any command.
+        launch: starts the ranks of a line, and waits for their end.
+        finish: says how a launch ended, and returns its exit code.
+        say: takes one line for the user.
+        live: where what ranks tell is wanted, see :class:`LiveReport`.
+        timeout_s: for all lines of a run; None for any time.
+        restarts: how often lines of a run may be started again after a failure.
+    """
+
+    settings: JobSettings
+    launch: Launch
+    finish: Callable[[Outcome], int]
+    say: Callable[[str], None]
+    live: Path
+    timeout_s: float | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: its state, and the exit code of the rank that failed first, or 0."""
+
+    state: str
+    exit_code: int = 0
+
+
+class RunLines:
+    """The lines of one run.
+
+    Args:
+        run: what to execute.
+        name: its id.
+        folder: of its output.
+        lane: where to execute it.
+        means: see there.
+        why_in_vain: says why the run is not worth more time, or nothing; None if nobody asks.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        name: str,
+        folder: Path,
+        lane: Lane,
+        means: Means,
+        why_in_vain: Callable[[], str] | None = None,
+    ) -> None:
+        self._run = run
+        self._name = name
+        self._folder = folder
+        self._lane = lane
+        self._means = means
+        self._why_in_vain = why_in_vain
+        self._restarts_left = means.restarts
+        self._began_s = time.monotonic()
+
+    def execute(self) -> Ended:
+        """Executes one line after the other, up to the first that fails for good."""
+        for index, line in enumerate(self._run.lines, 1):
+            ended = self._execute(line, index)
+            if ended.state != "finished":
+                what = f"line {index} of {len(self._run.lines)} {ended.state}"
+                self._means.say(f"run {self._name}: {what}: {line}")
+                return ended
+        return Ended("finished")
+
+    def _execute(self, line: Line, index: int) -> Ended:
+        """Executes a line, and again if it fails and may be restarted."""
+        attempt = 0
+        while True:
+            attempt += 1
+            stops = Stops(self._means.timeout_s, self._began_s, self._why_in_vain)
+            outcome = self._launch(line, index, attempt, stops)
+            code = self._means.finish(outcome)
+            if stops.is_pruned:
+                return Ended("pruned")
+            if stops.is_late:
+                return Ended("failed", TIMEOUT_CODE)
+            if code == 0:
+                return Ended("finished")
+            if outcome.stop_signal:
+                return Ended("killed", code)
+            if self._restarts_left == 0:
+                return Ended("failed", code)
+            self._restarts_left -= 1
+            again = f"it is started again, and may be {self._restarts_left} more time(s)"
+            self._means.say(f"run {self._name}: line {index} failed: {again}")
+
+    def _launch(self, line: Line, index: int, attempt: int, stops: Stops) -> Outcome:
+        slots, means = self._lane.slots, self._means
+        name = f"line-{index:02d}" if attempt == 1 else f"line-{index:02d}.{attempt}"
+        add(
+            self._folder, "line-started", line=index, of=len(self._run.lines), text=str(line),
+            hosts=[slot.hostname for slot in slots], logs=name,
+        )  # fmt: skip
+        began_s = time.monotonic()
+        exits: list[RankExit] = []
+
+        def on_exit(ended: RankExit) -> None:
+            exits.append(ended)
+            add(
+                self._folder, "rank-ended", line=index, rank=ended.rank, host=ended.hostname,
+                exit_code=ended.exit_code, seconds=round(ended.at_s - began_s, 3),
+            )  # fmt: skip
+
+        live = LiveReport(means.live, self._folder / record.LIVE, len(slots))
+        with stops.watching() as alarm:
+            logs = str(self._folder / record.LOGS / name)
+            options = replace(
+                self._lane.options, output_filename=logs, on_exit=on_exit, alarm=alarm
+            )
+            settings = replace(
+                means.settings,
+                command=("bash", "-c", line.script),
+                variables={**means.settings.variables, **self._variables()},
+            )
+            outcome = means.launch(line, slots, settings, options, live.using)
+        seconds = time.monotonic() - began_s
+        failure = outcome.failure
+        where = {} if failure is None else {"rank": failure.rank, "host": failure.hostname}
+        add(
+            self._folder, "line-ended", line=index, exit_code=outcome.exit_code,
+            seconds=round(seconds, 3), **where,
+        )  # fmt: skip
+        if line.on == "all" and (last := straggler(exits, seconds)) is not None:
+            rank, host, waited_s = last
+            what = f"all waited {waited_s:.1f} s for rank {rank} on {host}"
+            means.say(f"run {self._name}: line {index}: {what}")
+        return outcome
+
+    def _variables(self) -> Mapping[str, str]:
+        return {
+            **self._run.variables,
+            "OUTPUT_DIR": str(self._folder),
+            "EXPERIMENT_ID": self._name,
+        }
+
+
+def straggler(exits: Sequence[RankExit], line_s: float) -> tuple[int, str, float] | None:
+    """For whom all others have waited at the end of a line, if it was for long. Pure.
+
+    Args:
+        exits: of the ranks, as they have ended by themselves.
+        line_s: how long the line took, in seconds.
+
+    Returns:
+        Rank, host, and for how many seconds; None if it was less than a second, or than a tenth of
+        the line.
+    """
+    if len(exits) < 2 or any(each.exit_code for each in exits):
+        return None
+    *_, before, last = sorted(exits, key=lambda each: each.at_s)
+    waited_s = last.at_s - before.at_s
+    return (last.rank, last.hostname, waited_s) if waited_s >= max(1.0, 0.1 * line_s) else None
+
+
+def add(folder: Path, event: str, **more: Any) -> None:
+    """Notes something that happened to a run.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    line = json.dumps({"time": round(time.time(), 3), "event": event, **more})
+    record.write(folder / record.EVENTS, line + "\n", append=True)

@@ -1,0 +1,125 @@
+"""`horovodrun -f FILE --backend ray`: each worker of a job file is an actor of the cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.ray.ray_waits import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.cli"]
+# The file of RiseML's documents, with two workers, without GPUs and with a line that prepares.
+RISEML = """\
+project: example
+train:
+  framework: tensorflow
+  tensorflow:
+    version: 1.5.0
+    horovod:
+      workers: 2
+  resources:
+    gpus: 0
+    cpus: 1
+    mem: 4096
+  run:
+  - test "$HOROVOD_RANK" != 0 || echo prepared > "$OUTPUT_DIR/data"
+  - cat "$OUTPUT_DIR/data"; {python} {digits} --epochs 4
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+
+def start(text: str, *words: str) -> subprocess.Popen[str]:
+    Path("job.yml").write_text(text)
+    return subprocess.Popen(
+        [*HOROVODRUN, "-f", "job.yml", "--backend", "ray", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(text: str, *words: str) -> tuple[int, str, str]:
+    process = start(text, *words)
+    stdout, stderr = process.communicate(timeout=240)
+    return process.returncode, stdout, stderr
+
+
+def events(run: str = "1") -> list[dict[str, Any]]:
+    lines = Path(f"output/p/{run}/events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def job_file(*lines: str, processes: int = 1) -> str:
+    workers = {"count": 2, "processes": processes}
+    return json.dumps({"project": "p", "train": {"horovod": {"workers": workers}, "run": lines}})
+
+
+def test_the_digits_are_trained_on_a_cluster() -> None:
+    digits = shlex.quote(str(ROOT / "examples/pytorch/digits.py"))
+    text = RISEML.replace("{python}", shlex.quote(sys.executable)).replace("{digits}", digits)
+    code, stdout, stderr = run(text)
+    assert code == 0, stderr
+    assert "TensorFlow 1.5.0: no Python of today has it" in stderr
+    assert "on 2 rank(s)" in stdout
+    for rank in range(2):
+        told = Path(f"output/example/1/logs/line-02/rank.{rank}/stdout").read_text()
+        assert told.startswith("prepared\n")
+
+
+def test_the_first_failure_stops_everything() -> None:
+    fails = 'echo "$HOROVOD_SIZE $HOROVOD_RANK"; [ $HOROVOD_RANK != 2 ] || exit 7; exec sleep 1000'
+    code, stdout, stderr = run(job_file(fails, "touch second", processes=2))
+    assert code == 7
+    assert "run 1: line 1 of 2 failed" in stderr
+    assert "horovodrun: rank 2 on" in stderr
+    assert sorted(line.split(":")[1] for line in stdout.splitlines()) == [
+        f"4 {rank}" for rank in range(4)
+    ]
+    assert events()[-1]["state"] == "failed"
+    assert not Path("second").exists()
+
+
+def test_ctrl_c_ends_the_ranks() -> None:
+    process = start(job_file("echo $$ > pid.$HOROVOD_RANK; sleep 1000; true", "touch second"))
+    paths = [Path(f"pid.{rank}") for rank in range(2)]
+    wait_until(lambda: all(path.exists() and path.read_text().strip() for path in paths))
+    ranks = [psutil.Process(int(path.read_text())) for path in paths]
+    ranks += [child for rank in ranks for child in rank.children()]
+    assert len(ranks) == 4
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    _, alive = psutil.wait_procs(ranks, 40)
+    assert not alive
+    assert events()[-1]["state"] == "killed"
+    assert not Path("second").exists()
+
+
+def test_a_cluster_without_room_and_what_does_not_go_together() -> None:
+    code, stdout, _ = run(job_file("true"), "--dry-run")
+    assert (code, "ranks 0 to 1 on a Ray cluster\n" in stdout) == (0, True)
+    for text, words, said in (
+        (job_file("true"), ["-H", "a,b"], "--backend ray: name no hosts"),
+        (
+            "version: 2\nproject: p\ntrain: {run: [a], elastic: {min: 1}}\n",
+            [],
+            "elastic, which goes together with hosts only",
+        ),
+    ):
+        code, _, stderr = run(text, *words)
+        assert (code, said in stderr) == (2, True)
+    assert os.listdir() == ["job.yml"]

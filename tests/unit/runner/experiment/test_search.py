@@ -1,0 +1,98 @@
+"""Runs that are chosen at random, and those that are not worth more time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod.errors import UsageError
+from horovod.runner.experiment import record
+from horovod.runner.experiment.job_file import parse_job_file
+from horovod.runner.experiment.schema import Between, Search
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("optuna")
+
+from horovod.runner.experiment.search import Pruning, sampled
+
+
+def bounds(low: str, high: str, log: str = "false") -> dict[str, Between]:
+    return {"x": Between.model_validate({"min": low, "max": high, "log": log})}
+
+
+def test_runs_are_chosen_at_random_and_the_same_each_time() -> None:
+    search = Search(method="random", runs=200, seed=7)
+    between = bounds("1e-5", "0.1", "true") | {"n": Between(min="16", max="64")}
+    runs = sampled({"kind": ["a", "b"]}, between, search)
+    assert runs == sampled({"kind": ["a", "b"]}, between, search)
+    assert runs != sampled({"kind": ["a", "b"]}, between, Search(method="random", runs=200))
+    assert list(runs[0]) == ["kind", "n", "x"]
+    assert {run["kind"] for run in runs} == {"a", "b"}
+    assert {int(run["n"]) for run in runs} <= set(range(16, 65))
+    rates = sorted(float(run["x"]) for run in runs)
+    assert 1e-5 <= rates[0] < rates[100] < 3e-3 < rates[-1] <= 0.1  # most of them are small
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log"),
+    [
+        ("a", "2", "false"),
+        ("2", "1", "false"),
+        ("0", "1", "true"),
+        ("0.0", "inf", "false"),
+        ("2.5", "1", "false"),
+    ],
+)
+def test_bounds_that_make_no_sense(low: str, high: str, log: str) -> None:
+    with pytest.raises(ValueError, match=f"nothing lies between {low} and {high}"):
+        sampled({}, bounds(low, high, log), Search(method="random"))
+
+
+def report(folder: Path, *values: object) -> None:
+    text = "".join(json.dumps({"metrics": {"loss": value, "n": 1}}) + "\n" for value in values)
+    record.write(folder / record.RESULTS, text, append=True)
+
+
+def test_a_run_that_others_surpass_is_pruned(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha", min_results=2), "loss", "min")
+    first, second = pruning.follow(tmp_path / "1"), pruning.follow(tmp_path / "2")
+    assert first.why_in_vain() == ""
+    report(tmp_path / "1", 0.9, "none", 0.5)
+    assert first.why_in_vain() == ""
+    report(tmp_path / "2", 7.0)
+    assert second.why_in_vain() == ""  # it is judged after two results
+    report(tmp_path / "2", 0.6)
+    assert second.why_in_vain() == "the run is pruned: others have better than loss=0.6 in result 2"
+    second.end("pruned")
+    first.end("finished")
+    third = pruning.follow(tmp_path / "3")
+    report(tmp_path / "3", 0.4, 0.3)
+    assert third.why_in_vain() == ""
+    third.end("failed")
+
+
+def test_what_was_done_before_counts_when_an_experiment_is_resumed(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha"), "loss", "min")
+    report(tmp_path / "1", 0.5)
+    pruning.follow(tmp_path / "1").end("finished")
+    pruning.follow(tmp_path / "2").end("pruned")  # it had no result
+    last = pruning.follow(tmp_path / "3")
+    report(tmp_path / "3", 0.6)
+    assert "loss=0.6" in last.why_in_vain()
+
+
+def test_a_search_has_the_runs_that_it_asks_for() -> None:
+    text = "version: 2\nproject: p\ntrain:\n  run: a {{x}} {{y}}\n  search: random\n"
+    text += "  parameters:\n    x: {between: {min: 1, max: 9}}\n    y: [1, 2]\n"
+    experiment = parse_job_file(text, "job.yml")
+    assert len(experiment.runs) == 10
+    again = parse_job_file(experiment.canonical, "job.yml")
+    assert [run.lines for run in again.runs] == [run.lines for run in experiment.runs]
+    with pytest.raises(
+        UsageError, match=r"job.yml:5:3: train.search: nothing lies between 1 and 0"
+    ):
+        parse_job_file(text.replace("max: 9", "max: 0"), "job.yml")
