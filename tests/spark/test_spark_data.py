@@ -83,12 +83,14 @@ def read(store: FilesystemStore, path: str, columns: list[str]) -> dict[str, np.
 
 
 def prepared(store: FilesystemStore, df: Any, **options: Any) -> Any:
-    options = {"label_columns": ["y"], "feature_columns": ["x"], **options}
+    columns = {"label_columns": ["y"], "feature_columns": ["x"]}
+    options = {**columns, "partitions_per_process": 1, **options}
     return prepare_data(2, store, df, **options)
 
 
 def test_a_frame_is_written_for_all_ranks(frame: Any, store: FilesystemStore) -> None:
-    with prepared(store, frame, feature_columns=["x", "a"], sample_weight_col="w") as index:
+    options = {"feature_columns": ["x", "a"], "sample_weight_col": "w"}
+    with prepared(store, frame, partitions_per_process=10, **options) as index:
         assert index == 0
         train_rows, val_rows, metadata, row_bytes = get_dataset_properties(index)
     assert (train_rows, val_rows) == (NUM_ROWS, 0)
@@ -385,7 +387,7 @@ def test_databricks_is_waited_for(
     monkeypatch.setattr(preparation, "wait_for_files", lambda _, paths: waited.append(len(paths)))
     with prepared(store, frame):
         pass
-    assert waited == [20]
+    assert waited == [2]
     with prepared(LocalStore(f"{store.prefix_path}/local"), frame):
         pass
-    assert waited == [20]
+    assert waited == [2]

@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
+from fsspec.implementations.arrow import ArrowFSWrapper
 
 from horovod.errors import UsageError
 from horovod.spark.common import writing
@@ -26,6 +28,7 @@ from horovod.spark.common.store import (
     LocalStore,
     Store,
 )
+from horovod.spark.data.files import data_files
 
 
 @pytest.fixture
@@ -204,6 +207,19 @@ def test_a_write_that_fails_leaves_the_old_file(
         store.write_atomically(path, b"new")
     assert store.read(path) == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_files_are_replaced_where_arrow_has_the_file_system(tmp_path: Path) -> None:
+    """As it has that of HDFS."""
+    fs = ArrowFSWrapper(pa.fs.LocalFileSystem())
+    path = str(tmp_path / "runs" / "r" / "checkpoint")
+    for content in (b"old", b"new"):
+        writing.write_atomically(fs, path, content)
+        assert fs.cat_file(path) == content
+    (tmp_path / "local").write_bytes(b"uploaded")
+    writing.upload_atomically(fs, str(tmp_path / "local"), path)
+    assert data_files(fs, str(tmp_path / "runs")) == {path: 8}
+    assert os.listdir(tmp_path / "runs" / "r") == ["checkpoint"]
 
 
 def test_checkpoints_are_listed(store: FilesystemStore) -> None:

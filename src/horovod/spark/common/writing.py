@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.local import LocalFileSystem
 
 if TYPE_CHECKING:
@@ -64,7 +63,5 @@ def _rename(fs: Any, part: str, path: str) -> None:
     if isinstance(fs, LocalFileSystem):
         Path(part).replace(path)
         return
-    # HDFS refuses to replace a file by renaming another one.
-    if isinstance(fs, ArrowFSWrapper) and fs.exists(path):
-        fs.rm_file(path)
+    # Arrow replaces files of HDFS in two steps: for a moment there is none.
     fs.mv(part, path)
