@@ -1,0 +1,1 @@
+"""Reading Parquet files on the ranks: shards, shuffling, and reading ahead."""

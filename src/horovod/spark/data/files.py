@@ -1,0 +1,158 @@
+"""The files of a Parquet folder, what their footers say, and their row groups."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+from fsspec.core import url_to_fs
+from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.implementations.local import LocalFileSystem
+
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# How many footers are read at a time: a file of a remote store takes a round trip or more.
+_FOOTERS_AT_A_TIME = 16
+# What Python and NumPy keep for a string.
+_OBJECT_BYTES = 64
+_BYTES_OF_TYPES = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 8,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+}
+
+
+class ParquetFiles:
+    """The files of a folder and their footers.
+
+    Args:
+        path: a folder, or one file; any URL of fsspec. Names that begin with a dot or an underscore
+            are left out.
+        columns: what is to be read; None for all.
+        storage_options: of fsspec, for the URL.
+
+    Attributes:
+        paths: of the files, sorted, without the protocol.
+        rows: for each file the rows in each of its row groups.
+        schema: of the first file.
+
+    Raises:
+        UsageError: there are no files or no rows, or a column is missing.
+        OSError: a file cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        columns: Sequence[str] | None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        fs, inside = url_to_fs(path, **(storage_options or {}))
+        self.paths = list(data_files(fs, inside))
+        if not self.paths:
+            raise UsageError(f"{path}: there are no Parquet files")
+        self._fs = arrow_file_system(fs)
+        with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as pool:
+            self._footers = list(pool.map(self._read_footer, self.paths))
+        self.rows = [
+            [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+            for footer in self._footers
+        ]
+        self.schema: pa.Schema = self._footers[0].schema.to_arrow_schema()
+        self.columns = list(self.schema.names if columns is None else columns)
+        self._check()
+
+    @property
+    def num_rows(self) -> int:
+        """Of all files."""
+        return sum(map(sum, self.rows))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all columns of all files, before compression."""
+        return sum(
+            int(footer.row_group(index).total_byte_size)
+            for footer in self._footers
+            for index in range(footer.num_row_groups)
+        )
+
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes in memory, at least 1."""
+        footer = next(footer for footer in self._footers if footer.num_rows)
+        group = next(
+            footer.row_group(index)
+            for index in range(footer.num_row_groups)
+            if footer.row_group(index).num_rows
+        )
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        wanted = [each for each in chunks if each.path_in_schema.split(".")[0] in self.columns]
+        return max(1, sum(map(_bytes_in_memory, wanted)) // int(group.num_rows))
+
+    def open(self, file: int) -> pq.ParquetFile:
+        """One of the files, for one thread; its footer is not read again."""
+        source = self._fs.open_input_file(self.paths[file])
+        return pq.ParquetFile(source, metadata=self._footers[file], pre_buffer=True)
+
+    def _read_footer(self, path: str) -> pq.FileMetaData:
+        try:
+            with self._fs.open_input_file(path) as source:
+                return pq.read_metadata(source)
+        except pa.ArrowInvalid as error:
+            raise OSError(f"{path} is no complete Parquet file: {error}") from error
+
+    def _check(self) -> None:
+        missing = [name for name in self.columns if name not in self.schema.names]
+        if missing or not self.columns:
+            raise UsageError(
+                f"{self.path} has no columns {missing}: it has {self.schema.names}"
+                if missing
+                else f"{self.path}: no columns are to be read"
+            )
+        if not self.num_rows:
+            raise UsageError(f"{self.path}: there are no rows in {len(self.paths)} files")
+
+
+def data_files(fs: Any, path: str) -> dict[str, int]:
+    """The sizes of the files in a folder and the folders in it, without those that Spark hides.
+
+    Args:
+        fs: of fsspec.
+        path: as the file system knows it, without a protocol.
+
+    Returns:
+        By path, sorted; in bytes.
+    """
+    # Somebody else may have written the folder anew.
+    fs.invalidate_cache()
+    prefix = path.rstrip("/")
+    return {
+        name: int(found["size"])
+        for name, found in sorted(fs.find(path, detail=True).items())
+        if not any(part.startswith(("_", ".")) for part in name[len(prefix) :].split("/"))
+    }
+
+
+def arrow_file_system(fs: Any) -> pa.fs.FileSystem:
+    """The file system of Arrow for one of fsspec; its own where it has one, which needs no GIL."""
+    if isinstance(fs, LocalFileSystem):
+        return pa.fs.LocalFileSystem()
+    if isinstance(fs, ArrowFSWrapper):
+        return fs.fs
+    return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fs))
+
+
+def _bytes_in_memory(chunk: pq.ColumnChunkMetaData) -> int:
+    """Of a column chunk whose values are decoded."""
+    if width := _BYTES_OF_TYPES.get(chunk.physical_type):
+        return int(chunk.num_values) * width
+    return int(chunk.total_uncompressed_size) + int(chunk.num_values) * _OBJECT_BYTES
