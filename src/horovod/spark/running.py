@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -175,7 +176,8 @@ def start_timeout_s(given: float | None, caller: str) -> float:
 
 def python_path(executable: str | None) -> list[str]:
     """Where modules of the driver may be found, if the ranks have the same file system."""
-    return [] if executable else [entry for entry in sys.path if entry]
+    # A notebook has an empty entry, which means its folder.
+    return [] if executable else [os.path.abspath(entry) for entry in sys.path]
 
 
 def settings_of(
