@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from horovod.errors import StartError
 from horovod.rendezvous import StoreServer, make_secret
-from horovod.runner.protocol.agent_job import AgentJob
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Frame, Kind
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.protocol.joining import (
+    HOST_PYTHON,
     Receiver,
     Sender,
     Session,
@@ -57,6 +60,16 @@ def test_a_host_fills_in_its_own_secret_environment_and_directory() -> None:
     }
     way = Frame(Kind.INVITATION, -1, Invitation((("10.0.0.1", 1),), SECRET, ("eth0",)).to_json())
     assert at_host(for_host(way), SECRET, {}, "/") == way
+
+
+def test_a_host_runs_python_functions_with_its_own_python() -> None:
+    worker = WorkerJob(3, 1, {}, (HOST_PYTHON, "-m", "module"))
+    job = replace(JOB, workers=(worker,))
+    told = at_host(for_host(Frame(Kind.JOB, -1, job.to_json())), SECRET, {}, "/", "/host/python")
+    assert AgentJob.from_json(told.payload).workers[0].command == ("/host/python", "-m", "module")
+    later = Frame(Kind.START_WORKER, 3, worker.to_json())
+    started = WorkerJob.from_json(at_host(later, SECRET, {}, "/", "/host/python").payload)
+    assert started == replace(worker, command=("/host/python", "-m", "module"))
 
 
 def test_other_frames_pass_as_they_are() -> None:
