@@ -20,7 +20,7 @@ from horovod.spark.common.place import databricks_path, is_databricks
 from horovod.spark.common.remote_store import RemoteStore
 from horovod.spark.common.upload import Upload
 from horovod.spark.common.writing import write_atomically
-from horovod.spark.data.files import arrow_file_system, list_data_files
+from horovod.spark.data.files import arrow_file_system, data_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -271,8 +271,8 @@ class AbstractFilesystemStore(Store):
         """Whether a folder holds files of Parquet, the first of which can be read; never raises."""
         try:
             fs, inside = self._at(path)
-            files = list_data_files(fs, inside)
-            pq.read_metadata(files[0], filesystem=arrow_file_system(fs))
+            first = next(iter(data_files(fs, inside)))
+            pq.read_metadata(first, filesystem=arrow_file_system(fs))
         except Exception:
             return False
         return True

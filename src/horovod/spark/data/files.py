@@ -37,7 +37,7 @@ class ParquetFiles:
     Args:
         path: a folder, or one file; any URL of fsspec. Names that begin with a dot or an underscore
             are left out.
-        columns: what is to be read.
+        columns: what is to be read; None for all.
         storage_options: of fsspec, for the URL.
 
     Attributes:
@@ -51,12 +51,14 @@ class ParquetFiles:
     """
 
     def __init__(
-        self, path: str, columns: Sequence[str], storage_options: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        columns: Sequence[str] | None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
-        self.columns = list(columns)
         fs, inside = url_to_fs(path, **(storage_options or {}))
-        self.paths = list_data_files(fs, inside)
+        self.paths = list(data_files(fs, inside))
         if not self.paths:
             raise UsageError(f"{path}: there are no Parquet files")
         self._fs = arrow_file_system(fs)
@@ -67,12 +69,22 @@ class ParquetFiles:
             for footer in self._footers
         ]
         self.schema: pa.Schema = self._footers[0].schema.to_arrow_schema()
+        self.columns = list(self.schema.names if columns is None else columns)
         self._check()
 
     @property
     def num_rows(self) -> int:
         """Of all files."""
         return sum(map(sum, self.rows))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all columns of all files, before compression."""
+        return sum(
+            int(footer.row_group(index).total_byte_size)
+            for footer in self._footers
+            for index in range(footer.num_row_groups)
+        )
 
     def row_bytes(self) -> int:
         """About how many bytes a row takes in memory, at least 1."""
@@ -110,21 +122,24 @@ class ParquetFiles:
             raise UsageError(f"{self.path}: there are no rows in {len(self.paths)} files")
 
 
-def list_data_files(fs: Any, path: str) -> list[str]:
-    """The files of a folder and the folders in it, sorted, without those that Spark hides.
+def data_files(fs: Any, path: str) -> dict[str, int]:
+    """The sizes of the files in a folder and the folders in it, without those that Spark hides.
 
     Args:
         fs: of fsspec.
         path: as the file system knows it, without a protocol.
+
+    Returns:
+        By path, sorted; in bytes.
     """
     # Somebody else may have written the folder anew.
     fs.invalidate_cache()
     prefix = path.rstrip("/")
-    return sorted(
-        found
-        for found in fs.find(path)
-        if not any(part.startswith(("_", ".")) for part in found[len(prefix) :].split("/"))
-    )
+    return {
+        name: int(found["size"])
+        for name, found in sorted(fs.find(path, detail=True).items())
+        if not any(part.startswith(("_", ".")) for part in name[len(prefix) :].split("/"))
+    }
 
 
 def arrow_file_system(fs: Any) -> pa.fs.FileSystem:

@@ -1,0 +1,282 @@
+"""Writes a DataFrame as the Parquet files that the ranks read."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from horovod.config import inherited_environment
+from horovod.errors import UsageError
+from horovod.spark.common.cache import DataCache, Prepared
+from horovod.spark.common.data_folder import describe, look_into
+from horovod.spark.common.frames import check_validation, split, without_vectors
+from horovod.spark.common.place import is_databricks
+from horovod.spark.common.store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from horovod.spark.common.metadata import Column
+    from horovod.spark.common.store import AbstractFilesystemStore
+
+    Properties = tuple[int, int, dict[str, Column], float]
+
+_WAIT_S = "DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS"
+_INTERVAL_S = "DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS"
+
+_cache = DataCache()
+
+
+@contextmanager
+def prepare_data(
+    num_processes: int,
+    store: AbstractFilesystemStore,
+    df: DataFrame,
+    label_columns: Sequence[str],
+    feature_columns: Sequence[str] | None,
+    validation: float | str | None = None,
+    sample_weight_col: str | None = None,
+    compress_sparse: bool = False,
+    partitions_per_process: int = 10,
+    verbose: int = 0,
+) -> Iterator[int]:
+    """Writes a frame into a store, for ranks to read; the data stay after the block.
+
+    The same frame with the same arguments is written once, as long as this process lives and nobody
+    else writes into the folders. Rows are dealt out over all files, so that each rank gets rows of
+    every part of the frame.
+
+    Args:
+        num_processes: how many ranks there will be.
+        store: where to write.
+        df: the frame; its vectors become arrays.
+        label_columns, feature_columns: what to write; None as features for all columns that are
+            neither labels nor weights nor decide on validation.
+        validation: the share of rows for validation, drawn at random, or a column, of which true
+            and numbers above 0 count.
+        sample_weight_col: a column of weights.
+        compress_sparse: write columns of sparse vectors without their zeros.
+        partitions_per_process: how many files to write for each rank.
+        verbose: say what is written if it is above 0.
+
+    Yields:
+        The number of the data set, for ``store.get_train_data_path`` and
+        :func:`get_dataset_properties`.
+
+    Raises:
+        UsageError: an argument makes no sense, a column is missing, or there are no rows for
+            training or for validation.
+        RuntimeError: on Databricks files do not appear.
+    """
+    check_validation(validation, df)
+    for name, value in (
+        ("num_processes", num_processes),
+        ("partitions_per_process", partitions_per_process),
+    ):
+        if value <= 0:
+            raise UsageError(f"{name} is {value}, but must be above 0")
+    columns = _columns(df, label_columns, feature_columns, validation, sample_weight_col)
+    writing = _Writing(
+        store, df, columns, validation, compress_sparse, num_processes, partitions_per_process
+    )
+    writing.say = _say if verbose > 0 else _say_nothing
+    with _cache.using(df, writing.key(), writing.write, writing.is_there) as index:
+        yield index
+
+
+def get_dataset_properties(dataset_idx: int) -> Properties:
+    """Of a data set that :func:`prepare_data` has written in this process.
+
+    Args:
+        dataset_idx: its number.
+
+    Returns:
+        Rows for training, rows for validation, metadata by column, bytes of a row on average.
+
+    Raises:
+        UsageError: there is no such data set.
+    """
+    return _cache.properties(dataset_idx)
+
+
+def clear_training_cache() -> None:
+    """Forgets which data sets this process has written, so that they are written again."""
+    _cache.clear()
+
+
+def get_simple_meta_from_parquet(
+    store: AbstractFilesystemStore,
+    label_columns: Sequence[str] | None,
+    feature_columns: Sequence[str] | None,
+    sample_weight_col: str | None = None,
+    dataset_idx: int | None = None,
+) -> Properties:
+    """Of data that are in the folders of a store.
+
+    Args:
+        store: has the data.
+        label_columns, feature_columns: None for all columns.
+        sample_weight_col: a column of weights.
+        dataset_idx: which data set; None for the folders without a number.
+
+    Returns:
+        As :func:`get_dataset_properties`; no rows for validation if there is no such folder.
+
+    Raises:
+        UsageError: there are no rows for training, or a column is missing.
+    """
+    training = look_into(store, store.get_train_data_path(dataset_idx))
+    wanted = [*(label_columns or []), *(feature_columns or [])]
+    if not wanted or label_columns is None or feature_columns is None:
+        wanted = list(training.columns)
+    if sample_weight_col is not None and sample_weight_col not in wanted:
+        wanted.append(sample_weight_col)
+    if missing := [name for name in wanted if name not in training.columns]:
+        raise UsageError(
+            f"{store.get_train_data_path(dataset_idx)} has no columns {missing}: it has "
+            f"{list(training.columns)}"
+        )
+    val_path = store.get_val_data_path(dataset_idx)
+    val_rows = look_into(store, val_path).num_rows if store.is_parquet_dataset(val_path) else 0
+    metadata = {name: training.columns[name] for name in wanted}
+    return training.num_rows, val_rows, metadata, training.num_bytes / training.num_rows
+
+
+class _Writing:
+    """How a frame is written, and what its data depend on."""
+
+    say: Callable[[str], None]
+
+    def __init__(
+        self,
+        store: AbstractFilesystemStore,
+        df: DataFrame,
+        columns: list[str],
+        validation: float | str | None,
+        compress_sparse: bool,
+        num_processes: int,
+        partitions_per_process: int,
+    ) -> None:
+        self._store = store
+        self._df = df
+        self._columns = columns
+        self._validation = validation
+        self._compress_sparse = compress_sparse
+        self._num_processes = num_processes
+        self._num_files = num_processes * partitions_per_process
+
+    def key(self) -> tuple[Any, ...]:
+        paths = self._store.get_train_data_path(), self._store.get_val_data_path()
+        how = self._validation, self._compress_sparse, self._num_processes, self._num_files
+        return (*paths, tuple(self._columns), *how)
+
+    def is_there(self, index: int, token: str) -> bool:
+        paths = [self._store.get_train_data_path(index)]
+        if self._validation:
+            paths.append(self._store.get_val_data_path(index))
+        try:
+            found = {look_into(self._store, path).token for path in paths}
+        except (OSError, UsageError):
+            return False
+        return found == {token}
+
+    def write(self, index: int) -> Prepared:
+        """Writes both folders of a data set."""
+        token = uuid.uuid4().hex
+        train_path = self._store.get_train_data_path(index)
+        val_path = self._store.get_val_data_path(index)
+        by_column = [self._validation] if isinstance(self._validation, str) else []
+        df = self._df.select([self._df[_quoted(name)] for name in [*self._columns, *by_column]])
+        df, known = without_vectors(df, self._compress_sparse, as_is=by_column)
+        parts = split(df, self._validation)
+        training = self._write(parts.training, 1 - parts.share, train_path, token, known)
+        val_rows = 0
+        if parts.validation is None:
+            self._remove(val_path)
+        else:
+            found = self._write(parts.validation, parts.share, val_path, token, known)
+            val_rows = found.num_rows
+        row_bytes = training.num_bytes / training.num_rows
+        return Prepared(token, (training.num_rows, val_rows, training.columns, row_bytes))
+
+    def _write(
+        self, df: DataFrame, share: float, path: str, token: str, known: dict[str, Column]
+    ) -> Any:
+        num_files = max(int(self._num_files * share), self._num_processes)
+        self.say(f"writing {num_files} files into {path}")
+        spark_path = self._store.get_spark_path(path)
+        df.repartition(num_files).write.mode("overwrite").parquet(spark_path)
+        if is_databricks() and not isinstance(self._store, LocalStore):
+            written = df.sparkSession.read.parquet(spark_path).inputFiles()
+            wait_for_files(self._store, list(written))
+        found = describe(self._store, path, token, known)
+        self.say(f"wrote {found.num_rows} rows, {found.num_bytes} bytes, into {path}")
+        return found
+
+    def _remove(self, path: str) -> None:
+        if self._store.exists(path):
+            self._store.fs.rm(self._store.get_localized_path(path), recursive=True)
+
+
+def wait_for_files(store: AbstractFilesystemStore, paths: Sequence[str]) -> None:
+    """Waits until files that Spark has written can be seen here.
+
+    Args:
+        store: asks for them.
+        paths: of the files.
+
+    Raises:
+        RuntimeError: they did not appear within the time that
+            ``DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS`` gives, 30 s by default.
+    """
+    environment = inherited_environment()
+    timeout_s = float(environment.get(_WAIT_S, 30))
+    interval_s = float(environment.get(_INTERVAL_S, 0.1))
+    deadline = time.monotonic() + timeout_s
+    missing = list(paths)
+    while missing := [path for path in missing if not store.exists(path)]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                "Timeout while waiting for all parquet-store files to appear: after "
+                f"{timeout_s:g} s {len(missing)} of {len(paths)} are missing, {missing[0]} among "
+                f"them; {_WAIT_S} sets another time"
+            )
+        # File systems that are mounted do not tell when a file appears.
+        time.sleep(interval_s)
+
+
+def _columns(
+    df: DataFrame,
+    label_columns: Sequence[str],
+    feature_columns: Sequence[str] | None,
+    validation: float | str | None,
+    sample_weight_col: str | None,
+) -> list[str]:
+    """The columns to write, each once."""
+    if not label_columns:
+        raise UsageError("label_columns is empty: give the columns that the model is to predict")
+    others = {*label_columns, sample_weight_col, validation}
+    if feature_columns is None:
+        feature_columns = [name for name in df.columns if name not in others]
+    weights = [] if sample_weight_col is None else [sample_weight_col]
+    wanted = list(dict.fromkeys([*feature_columns, *label_columns, *weights]))
+    if missing := [name for name in wanted if name not in df.columns]:
+        raise UsageError(f"there are no columns {missing}: the frame has {df.columns}")
+    return wanted
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _say(text: str) -> None:
+    print(f"horovod.spark: {text}", file=sys.stderr, flush=True)
+
+
+def _say_nothing(text: str) -> None:
+    pass
