@@ -32,7 +32,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
-        test-libraries test-ray test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
+        test-libraries test-ray test-spark test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -44,7 +44,7 @@ demo: $(VENV)/installed.stamp ## train on two ranks of this machine
 
 dev: $(VENV)/dev.stamp $(VENV)/installed.stamp ## install what a contributor needs
 
-SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang tmux:tmux
+SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang tmux:tmux java:openjdk-17-jre-headless
 system: ## install what tests of hosts and the fuzzers need beyond pip; on Debian, as root
 	@export PATH=$$PATH:/usr/sbin:/sbin; missing=; \
 	for each in $(SYSTEM); do command -v $${each%%:*} >/dev/null || missing+=" $${each##*:}"; done; \
@@ -120,8 +120,8 @@ $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/be
 	@$(VENV)/libraries/bin/python -c 'import ignite.engine, pytorch_lightning, deepmd.tf' 2>/dev/null || true
 	@touch $@
 
-# Ray beside what .venv holds, the newest and the oldest.
-$(VENV)/ray.stamp $(VENV)/ray_oldest.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/dev.stamp
+# Ray and Spark beside what .venv holds, the newest and the oldest.
+$(patsubst %,$(VENV)/%.stamp,ray ray_oldest spark spark_oldest): $(VENV)/%.stamp: requirements/%.txt $(VENV)/dev.stamp
 	python -m venv --clear $(VENV)/$*
 	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$($(VENV)/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
@@ -145,7 +145,7 @@ test: ## the core of the tests: a quarter of an hour on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
-test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-libraries test-ray test ## all tests that need neither a GPU nor minutes of fuzzing
+test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-libraries test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. Side by side they take hardly less time, and such tests fail. A few of these tests belong to the core.
@@ -154,7 +154,7 @@ CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/t
             tests/examples/test_latency.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
-BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/jax tests/libraries tests/mxnet tests/ray tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/jax tests/libraries tests/mxnet tests/ray tests/spark tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 # Whoever names some tests waits for PyTorch and pytest only; tests of what is not installed are left out, and pytest says so.
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
@@ -193,6 +193,14 @@ ifeq ($(PYTEST),)
 endif
 	$(VENV)/ray/bin/python -m pytest tests/ray $(PYTEST)
 
+# Spark needs Java: make system.
+ON_OLD_SPARK = tests/spark -W ignore -k 'places or names_rank or pytorch or lost_executor'
+test-spark: $(VENV)/spark.stamp $(VENV)/spark_oldest.stamp $(VENV)/installed.stamp ## ranks in tasks of a local Spark cluster of two executors
+ifeq ($(PYTEST),)
+	$(VENV)/spark_oldest/bin/python -m pytest $(ON_OLD_SPARK)
+endif
+	$(VENV)/spark/bin/python -m pytest tests/spark $(PYTEST)
+
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp
 	cmake -S tests/fakes/gpu -B $(@D) -G Ninja
@@ -229,7 +237,7 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) jax jax_oldest libraries ray ray_oldest installed) build/fakes/libfake_nccl.so  # every environment
+setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) jax jax_oldest libraries ray ray_oldest spark spark_oldest installed) build/fakes/libfake_nccl.so  # every environment
 
 # Files are compiled in bundles, which takes half the time.
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON

@@ -5,15 +5,7 @@
 
 from __future__ import annotations
 
-_LATER = "is planned and not in this version"
-_SPARK = (
-    f"the integration with Spark {_LATER}: run the training function with horovod.run(), or the "
-    "script with horovodrun"
-)
-
-TO_COME = {
-    "horovod.spark": _SPARK,
-}
+TO_COME: dict[str, str] = {}
 """By module, which includes all below it: what the next versions bring."""
 
 _LAUNCHER = "use the command horovodrun, or the function horovod.run()"
@@ -41,6 +33,9 @@ GONE = {
     "horovod.runner.service": "the agents of horovodrun take the place of its services",
     "horovod.runner.task": "the agents of horovodrun take the place of its services",
     "horovod.runner.task_fn": "the agents of horovodrun take the place of its services",
+    "horovod.spark.driver": "tasks of Spark host the agents of horovod.spark.run()",
+    "horovod.spark.task": "tasks of Spark host the agents of horovod.spark.run(); only "
+    "get_available_devices is left",
     **{
         f"{framework}.{library}": _NOTHING_TO_LOAD.format(framework)
         for framework in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")

@@ -113,7 +113,8 @@ AVAILABLE = {
 }
 
 ELASTIC = "start elastic jobs with `horovodrun --min-np`"
-SPARK = r"Spark is planned and not in this version: run the training function with horovod\.run"
+# Installed in an environment of its own, too.
+SPARK = r"^horovod\.spark needs PySpark, which is not installed: pip install"
 # It cannot be beside the others: its NumPy is older than they take.
 MXNET = r"^horovod\.mxnet needs MXNet 1\.9\.1.*install it in an environment of its own"
 
@@ -187,6 +188,8 @@ def test_every_family_of_modules_is_tried() -> None:
 def test_names_imported_from_a_package_are_explained_too() -> None:
     with pytest.raises(ImportError, match=SPARK):
         exec("from horovod import spark")
+    with pytest.raises(ImportError, match=LAUNCHER):
+        exec("from horovod.runner import gloo_run")
 
 
 @pytest.mark.parametrize("adapter", ["torch", "tensorflow", "keras", "tensorflow.keras"])
@@ -203,12 +206,12 @@ def test_other_modules_are_missing_as_ever() -> None:
     assert importlib.util.find_spec("horovod.nowhere") is None
     # As it would if Horovod were not installed.
     with pytest.raises(ModuleNotFoundError):
-        importlib.util.find_spec("horovod.spark")
+        importlib.util.find_spec("horovod.runner.mpi_run")
 
 
 def test_a_module_that_is_run_is_explained() -> None:
-    with pytest.raises(ImportError, match=SPARK):
-        runpy.run_module("horovod.spark.tensorflow.compute_worker", run_name="__main__")
+    with pytest.raises(ImportError, match=LAUNCHER):
+        runpy.run_module("horovod.runner.gloo_run", run_name="__main__")
 
 
 def test_run_is_the_function_wherever_it_is_found() -> None:

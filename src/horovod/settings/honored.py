@@ -510,6 +510,25 @@ _DEPRECATED = (
     ),
 )
 
+_SPARK = (
+    Setting(
+        "HOROVOD_SPARK_START_TIMEOUT",
+        "seconds within which all tasks of `horovod.spark.run` must start, and the ranks in them",
+        kind=Kind.NUMBER,
+        default=600.0,
+    ),
+    Setting(
+        "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",
+        "anything but 0 lets estimators on Spark choose a GPU by local rank, and not by the "
+        "address that Spark gave to the task",
+        default="0",
+    ),
+    _place(
+        "HOROVOD_SPARK_DEVICES",
+        "the GPUs that Spark gave to the task of this rank, separated by commas",
+    ),
+)
+
 HONORED: tuple[Setting, ...] = (
     *_JOB,
     *_MEETING,
@@ -519,6 +538,7 @@ HONORED: tuple[Setting, ...] = (
     *_CORRECTNESS,
     *_CHECKPOINTS,
     *_REPORTS,
+    *_SPARK,
     *_PLACES,
     *_DEPRECATED,
 )

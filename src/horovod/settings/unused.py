@@ -8,7 +8,7 @@ from horovod.settings.setting import Kind, Setting, Spelling, Status
 
 _unused = partial(Setting, status=Status.WITHOUT_EFFECT)
 
-_NO_SPARK = "this version has no Spark integration"
+_OF_SPARK = "ranks in Spark have the paths of their task"
 _CHOSEN = "the engine chooses by operation, size and hosts"
 
 # Old scripts set gloo or mpi, and so does our launcher for scripts that look at it. A word that
@@ -82,10 +82,8 @@ _RUN_TIME = (
     ),
     _unused("HOROVOD_CCL_CACHE", "Intel oneCCL is not used"),
     _unused("HOROVOD_DISABLE_NVTX_RANGES", "no NVTX ranges are written"),
-    _unused("HOROVOD_SPARK_START_TIMEOUT", _NO_SPARK),
-    _unused("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", _NO_SPARK),
-    _unused("HOROVOD_SPARK_PYTHONPATH", _NO_SPARK),
-    _unused("HOROVOD_SPARK_WORK_DIR", _NO_SPARK),
+    _unused("HOROVOD_SPARK_PYTHONPATH", _OF_SPARK),
+    _unused("HOROVOD_SPARK_WORK_DIR", _OF_SPARK),
     _unused(
         "_HOROVOD_SECRET_KEY",
         "no secret stands in the environment; see [security](security.md)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import warnings
@@ -10,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import cloudpickle
-
 from horovod.config import inherited_environment
-from horovod.errors import RankFailedError, UsageError
+from horovod.errors import UsageError
 from horovod.job.environment import with_horovod_on_path
-from horovod.runner.function.task import FUNCTION_KEY, error_key, pack_function, result_key
+from horovod.runner.function.call import Call, check_call, packed
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.placing.plan import JobSettings
@@ -25,14 +22,11 @@ from horovod.runner.starting.controller import request_of
 from horovod.runner.starting.elastic_options import Asked, elastic_options
 from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch
 from horovod.runner.starting.ssh import SshOptions
-from horovod.runner.supervision.failure import RankExit, first_failure
 from horovod.runner.system.signals import wakeups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from horovod.rendezvous.server import StoreServer
-    from horovod.runner.supervision.outcome import Outcome
     from horovod.runner.supervision.sources import Discovery
 
 T = TypeVar("T")
@@ -134,7 +128,11 @@ def run(
 def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given: Any) -> list[Any]:
     """:func:`run` without the arguments that are None or deprecated."""
     _check(given)
-    _check_call(func, args, given)
+    check_call(func, args, given.get("kwargs", {}))
+    if given.get("start_timeout", 1) <= 0:
+        raise UsageError(
+            f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"
+        )
     asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
     asked.check_unused(_ELASTIC)
     slots = [] if asked.is_elastic else assign(_hosts(given), num_proc)
@@ -151,8 +149,8 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
     )
     check_settings(settings, is_elastic=asked.is_elastic)
     path = [] if executable else [entry for entry in sys.path if entry]
-    payload = _packed(func, args, dict(given.get("kwargs", {})), path)
-    call = _Call(payload, [slot.hostname for slot in slots] or [""] * _wanted(asked, num_proc))
+    payload = packed(func, args, dict(given.get("kwargs", {})), path)
+    call = Call(payload, [slot.hostname for slot in slots] or [""] * _wanted(asked, num_proc))
     if asked.is_elastic and controller == "mpi":
         raise UsageError("horovod.run: mpirun starts no elastic jobs: leave use_mpi out")
     with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
@@ -218,31 +216,6 @@ def _check(given: Mapping[str, Any]) -> None:
             raise UsageError(f"horovod.run: {one} and {other} exclude each other")
 
 
-def _check_call(func: object, args: object, given: Mapping[str, Any]) -> None:
-    if not callable(func):
-        raise UsageError(f"horovod.run: func is {func!r:.80}, which cannot be called")
-    if not isinstance(args, tuple | list):
-        raise UsageError(
-            f"horovod.run: args is {args!r:.80}; write a tuple, such as ({args!r:.40},)"
-        )
-    if not isinstance(given.get("kwargs", {}), Mapping):
-        raise UsageError(f"horovod.run: kwargs is {given['kwargs']!r:.80}; write a dictionary")
-    if given.get("start_timeout", 1) <= 0:
-        raise UsageError(
-            f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"
-        )
-
-
-def _packed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: list[str]) -> bytes:
-    try:
-        return pack_function(func, args, kwargs, path)
-    except Exception as error:  # whatever the user's __reduce__ may raise
-        raise UsageError(
-            "horovod.run: the function or its arguments cannot be sent to the ranks: "
-            f"{type(error).__name__}: {error}; make such objects inside of the function"
-        ) from error
-
-
 def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
     """What the config and the arguments set, and who starts the ranks; an argument is stronger."""
     variables, controller = {}, ""
@@ -276,83 +249,3 @@ def _hosts(given: Mapping[str, Any]) -> list[Host]:
         return parse_hostfile(Path(path).read_text(), path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the hostfile {path}: {error}") from None
-
-
-class _Call:
-    """A function on its way to the ranks, and their results on the way back.
-
-    Args:
-        payload: the packed function.
-        hostnames: of each rank.
-    """
-
-    def __init__(self, payload: bytes, hostnames: Sequence[str]) -> None:
-        self._payload = payload
-        self._hostnames = hostnames
-        self._size = len(hostnames)
-        self._results: dict[int, bytes] = {}
-        self._errors: dict[int, str] = {}
-
-    @contextlib.contextmanager
-    def using(self, store: StoreServer) -> Iterator[None]:
-        """Puts the function into the store; after the job takes out what the ranks left there."""
-        store.set(FUNCTION_KEY, self._payload)
-        yield
-        for rank in range(self._size):
-            if (value := store.try_get(result_key(rank))) is not None:
-                self._results[rank] = bytes(value)
-            if (text := store.try_get(error_key(rank))) is not None:
-                self._errors[rank] = bytes(text).decode(errors="replace")
-
-    def results(self, outcome: Outcome) -> list[Any]:
-        """The results in the order of ranks.
-
-        Raises:
-            RankFailedError: the job failed, or a rank ended without a result.
-        """
-        if outcome.exit_code != 0:
-            raise self._error(outcome)
-        missing = [rank for rank in range(self._size) if rank not in self._results]
-        if missing:
-            raise RankFailedError(
-                f"rank {missing[0]} ended with code 0, but before its function returned",
-                rank=missing[0],
-                exit_code=0,
-            )
-        return [self._result(rank) for rank in range(self._size)]
-
-    def _result(self, rank: int) -> Any:
-        try:
-            return cloudpickle.loads(self._results[rank])
-        except Exception as error:  # whatever the class of the result may raise
-            raise RankFailedError(
-                f"the result of rank {rank} cannot be read here: {type(error).__name__}: {error}",
-                rank=rank,
-                exit_code=0,
-            ) from error
-
-    def _error(self, outcome: Outcome) -> RankFailedError:
-        failure = outcome.failure or self._first_failure(outcome.exit_code)
-        if failure is None:
-            return RankFailedError(outcome.report, exit_code=outcome.exit_code)
-        text = self._errors.get(failure.rank, "")
-        message = outcome.report
-        if text:
-            message = f"rank {failure.rank} on {failure.hostname} raised an exception:\n{text}"
-        return RankFailedError(
-            message,
-            rank=failure.rank,
-            host=failure.hostname,
-            exit_code=failure.exit_code,
-            signal=failure.signal_name,
-            traceback=text,
-        )
-
-    def _first_failure(self, exit_code: int) -> RankExit | None:
-        """By what the ranks left in the store, where the launcher knows nothing of single ranks."""
-        return first_failure(
-            [
-                RankExit(rank, self._hostnames[rank], exit_code, 0.0, tuple(text.splitlines()))
-                for rank, text in self._errors.items()
-            ]
-        )

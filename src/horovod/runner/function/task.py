@@ -17,6 +17,7 @@ import cloudpickle
 
 from horovod.config import Config
 from horovod.errors import StartError
+from horovod.job.worker import Dismissed
 from horovod.rendezvous.secret import secret_of
 from horovod.rendezvous.store import StoreClient
 
@@ -61,13 +62,16 @@ def main() -> None:
     """Runs the function of this rank.
 
     An exception of the function is stored and then goes its way: Python prints it, and Horovod
-    tells it to the other ranks. ``sys.exit(0)`` counts as a return of None.
+    tells it to the other ranks. ``sys.exit(0)`` counts as a return of None. A worker that is no
+    longer needed returns nothing.
     """
     config = Config.from_env()
     payload = _exchange(config, lambda store: store.get(FUNCTION_KEY, config.start_timeout_s))
     try:
         try:
             result = _call(payload)
+        except Dismissed:
+            return  # what the others return counts
         except SystemExit as error:
             if error.code not in (None, 0):
                 raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from horovod.errors import StartError
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.rendezvous.secret import SECRET_BYTES
-from horovod.runner.protocol.agent_job import AgentJob
+from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Frame, Kind
 from horovod.runner.protocol.invitation import Invitation
 
@@ -28,6 +28,9 @@ WORDS = "joining/words/"
 """The list of what all hosts say, in order."""
 
 _NO_SECRET = bytes(SECRET_BYTES)
+HOST_PYTHON = "<python>"
+"""Stands in a command for the Python that the host has joined with."""
+
 # What a job says about itself, and no more of the launcher's environment, is sent to a host.
 _OF_THE_JOB = ("HOROVOD_", "NCCL_")
 _SECRETS = "HOROVOD_SECRET_"
@@ -200,7 +203,9 @@ def for_host(frame: Frame) -> Frame:
     return frame
 
 
-def at_host(frame: Frame, secret: bytes, environ: Mapping[str, str], cwd: str) -> Frame:
+def at_host(
+    frame: Frame, secret: bytes, environ: Mapping[str, str], cwd: str, python: str = ""
+) -> Frame:
     """The same frame with what the host has itself. Pure.
 
     Args:
@@ -208,6 +213,7 @@ def at_host(frame: Frame, secret: bytes, environ: Mapping[str, str], cwd: str) -
         secret: of the job.
         environ: what the workers inherit; the variables of the job come before it.
         cwd: where they run.
+        python: what :data:`HOST_PYTHON` stands for.
     """
     if frame.kind is Kind.INVITATION:
         invitation = replace(Invitation.from_json(frame.payload), secret=secret)
@@ -215,6 +221,15 @@ def at_host(frame: Frame, secret: bytes, environ: Mapping[str, str], cwd: str) -
     if frame.kind is Kind.JOB:
         job = AgentJob.from_json(frame.payload)
         env = {**environ, "PYTHONUNBUFFERED": "1", **job.env}
-        own = replace(job, env=env, secret=secret, cwd=cwd)
+        workers = tuple(_with_python(worker, python) for worker in job.workers)
+        own = replace(job, env=env, secret=secret, cwd=cwd, workers=workers)
         return replace(frame, payload=own.to_json())
+    if frame.kind is Kind.START_WORKER:
+        worker = _with_python(WorkerJob.from_json(frame.payload), python)
+        return replace(frame, payload=worker.to_json())
     return frame
+
+
+def _with_python(worker: WorkerJob, python: str) -> WorkerJob:
+    command = tuple(python if word == HOST_PYTHON else word for word in worker.command)
+    return replace(worker, command=command)

@@ -9,17 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod.end_report import end_report
-from horovod.errors import StartError, UsageError
+from horovod.errors import UsageError
 from horovod.job.environment import Assignment
 from horovod.job.job import Job, open_job
-from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.starting.joined_hosts import JoinedHosts, join_file
+from horovod.runner.starting.joined_hosts import JoinedHosts, addresses_for
 from horovod.runner.starting.launch import (
     LaunchOptions,
     check_interfaces,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.elastic_options import ElasticOptions
     from horovod.runner.supervision.elastic.rules import Rules
-    from horovod.runner.supervision.link import AgentLink, AgentProcess
+    from horovod.runner.supervision.link import AgentProcess
     from horovod.runner.supervision.outcome import Outcome
     from horovod.runner.supervision.sources import Discovery
 
@@ -91,7 +90,7 @@ def launch_elastic(
     mode = slow_worker_of({**settings.environ, **settings.variables})
     rules = replace(elastic.rules, slow_worker=mode)
     names = [host.name for host in elastic.hosts]
-    comes = elastic.discovery is not None or bool(elastic.join_file)
+    comes = elastic.discovery is not None or elastic.inviting is not None
     crosses = comes or bool(this_machine.other_machines(names))
     if not crosses:
         check_interfaces(settings.network_interfaces)
@@ -101,11 +100,11 @@ def launch_elastic(
         if options.verbose:
             options.console.say(line)
 
-    joined = JoinedHosts(_others(elastic), log) if elastic.join_file else None
+    joined = JoinedHosts(_others(elastic), log) if elastic.inviting else None
     with ExitStack() as stack:
         output = _output(elastic, settings, options)
         stack.callback(output.close)
-        addresses = _addresses(settings) if crosses else [_LOOPBACK]
+        addresses = addresses_for(settings) if crosses else [_LOOPBACK]
         news = News()
         stack.callback(news.close)
         job = open_job(addresses[0], further_addresses=addresses[1:])
@@ -122,9 +121,11 @@ def launch_elastic(
             stack.enter_context(slow.using(job.server))
         plan = _Plan(elastic, settings, options, job.where, joined, crosses=crosses)
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
-        if joined is not None:
+        alarm = None
+        if joined is not None and elastic.inviting is not None:
+            # Hosts hear that the job is over before their invitation ends.
+            alarm = stack.enter_context(elastic.inviting(invitation))
             stack.enter_context(joined.using(job.server))
-            stack.enter_context(join_file(elastic.join_file, invitation))
         reached = invitation if crosses else None
         supervisor = ElasticSupervisor(
             Fleet(job, news, plan.job_of, plan.worker_of, reached, slow.follow),
@@ -135,7 +136,8 @@ def launch_elastic(
             announce=options.console.say,
             interrupts=options.interrupts,
             wakeups=options.wakeups,
-            explain=_explain,
+            alarm=alarm,
+            explain=lambda link: explain(link) if link.pid else elastic.gone,
             report_of=lambda worker: end_report(worker, job.server.try_get),
             policy=ElasticJob(rules),
         )
@@ -165,20 +167,6 @@ def _others(elastic: ElasticOptions) -> Discovery:
     if elastic.discovery is not None:
         return elastic.discovery
     return FixedHosts({host.name: host.slots or 0 for host in elastic.hosts})
-
-
-def _explain(link: AgentLink) -> str:
-    if link.pid:
-        return explain(link)
-    return "it had joined by itself, and its connection has ended"
-
-
-def _addresses(settings: JobSettings) -> list[str]:
-    """Where hosts of which nobody knows yet may reach the store."""
-    try:
-        return reachable_addresses(settings.network_interfaces)
-    except StartError:  # then all hosts are names of this machine
-        return [_LOOPBACK]
 
 
 class _Plan:

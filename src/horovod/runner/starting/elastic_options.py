@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from horovod.errors import StartError, UsageError
 from horovod.job.environment import Assignment
 from horovod.runner.placing.discovery import HostDiscoveryScript
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
+from horovod.runner.starting.joined_hosts import GONE, join_file
 from horovod.runner.supervision.elastic.rules import Rules
 from horovod.settings.reader import SettingsReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from horovod.runner.placing.hosts import Host
+    from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.supervision.sources import Discovery
+    from horovod.runner.supervision.supervisor import Alarm
+
+    Inviting = Callable[[Invitation], AbstractContextManager[Alarm | None]]
 
 DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
 _TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
@@ -33,13 +40,16 @@ class ElasticOptions:
         rules: how many ranks, and for how long to wait.
         discovery: tells which hosts there are; None if they are fixed.
         hosts: the fixed ones, each with its slots.
-        join_file: where to write with what further hosts can join; empty if none may.
+        inviting: tells other hosts with what they can join, as long as the job lasts; what it
+            yields may end the job. None if none may join.
+        gone: why a host that joined is lost.
     """
 
     rules: Rules
     discovery: Discovery | None = None
     hosts: tuple[Host, ...] = ()
-    join_file: str = ""
+    inviting: Inviting | None = None
+    gone: str = GONE
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ def elastic_options(
         num_proc,
         asked.min_num_proc or 0,
         asked.max_num_proc,
-        elastic_timeout_s=asked.elastic_timeout or _seconds(environ, _TIMEOUT, DEFAULT_TIMEOUT_S),
+        elastic_timeout_s=asked.elastic_timeout or elastic_timeout_s_of(environ),
         reset_limit=asked.reset_limit,
         cooldown_range=None if range_s is None else (range_s[0], range_s[1]),
         grace_s=grace_s,
@@ -122,11 +132,19 @@ def elastic_options(
     discovery = asked.host_discovery
     if asked.host_discovery_script:
         discovery = HostDiscoveryScript(asked.host_discovery_script, asked.slots)
+    inviting = partial(join_file, asked.join_file) if asked.join_file else None
     if discovery is not None:
-        return ElasticOptions(rules, discovery, join_file=asked.join_file or "")
-    return ElasticOptions(
-        rules, hosts=_with_slots(hosts, asked, rules), join_file=asked.join_file or ""
-    )
+        return ElasticOptions(rules, discovery, inviting=inviting)
+    return ElasticOptions(rules, hosts=_with_slots(hosts, asked, rules), inviting=inviting)
+
+
+def elastic_timeout_s_of(environ: Mapping[str, str]) -> float:
+    """For how many seconds to wait for workers, as an environment says.
+
+    Raises:
+        StartError: the variable makes no sense.
+    """
+    return _seconds(environ, _TIMEOUT, DEFAULT_TIMEOUT_S)
 
 
 def worker_timeout_s_of(environ: Mapping[str, str]) -> float:

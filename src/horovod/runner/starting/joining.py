@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5.0  # to each address of the launcher
 _ANSWER_S = 15.0
+_LAST_WORD_S = 10.0  # from the end of an agent to that of its job
+_DISCARDED = "the job goes on without this host, whose worker has failed or is not needed"
 _READ_BYTES = 256 * 1024
 _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE")
 STDIN = "-"
@@ -45,6 +47,8 @@ class JoinOptions:
         slots: how many workers it may have.
         environ: what the workers inherit.
         cwd: where they run.
+        python: what starts workers that are Python functions; this one by default.
+        once: whether the stay ends with the first agent, be it that the job goes on.
     """
 
     where: str
@@ -52,6 +56,8 @@ class JoinOptions:
     slots: int
     environ: Mapping[str, str] = field(repr=False)
     cwd: str
+    python: str = sys.executable
+    once: bool = False
 
 
 def read_invitation(where: str, environ: Mapping[str, str], stdin: IO[str]) -> Invitation:
@@ -99,7 +105,7 @@ def _secret(environ: Mapping[str, str], stdin: IO[str]) -> bytes:
 
 
 def join(
-    options: JoinOptions, invitation: Invitation, interrupts: int, say: Callable[[str], None]
+    options: JoinOptions, invitation: Invitation, interrupts: int | None, say: Callable[[str], None]
 ) -> str:
     """Takes part in a job until it ends, or until a signal tells this host to leave.
 
@@ -108,7 +114,7 @@ def join(
     Args:
         options: of the user.
         invitation: leads to the store of the job.
-        interrupts: a descriptor from which signals can be read.
+        interrupts: a descriptor from which signals can be read; None if this host gets none.
         say: takes one line.
 
     Returns:
@@ -123,12 +129,13 @@ def join(
         thread = threading.Thread(target=stay.run, name="horovod-joined", daemon=True)
         thread.start()
         with selectors.DefaultSelector() as selector:
-            selector.register(interrupts, selectors.EVENT_READ)
+            if interrupts is not None:
+                selector.register(interrupts, selectors.EVENT_READ)
             selector.register(stay.ended_fd, selectors.EVENT_READ)
             times = 0
             while not stay.ended.is_set() and times < 2:
                 ready = {key.fd for key, _ in selector.select()}
-                if interrupts in ready and os.read(interrupts, 64):
+                if interrupts is not None and interrupts in ready and os.read(interrupts, 64):
                     times += 1
                     if times == 1:
                         say("this host leaves once its workers have; a second signal ends them now")
@@ -161,7 +168,7 @@ class _Stay:
         stack.callback(os.close, self.ended_fd)
         stack.callback(os.close, self._ended_write)
         # The first two wait, each for another thread; no request on the third one does.
-        endpoint = _reached(invitation)
+        endpoint = reached(invitation)
         self._orders, self._incoming, self._outgoing = (
             stack.enter_context(_connect(endpoint, invitation.secret)) for _ in range(3)
         )
@@ -206,6 +213,11 @@ class _Stay:
                 if session.wanted_key in found:
                     self._serve(session)
                     number += 1
+                    if self._options.once:
+                        found = self._orders.wait_all([over], _LAST_WORD_S)
+                        self.reason = found.get(over, b"").decode(errors="replace")
+                        self.failure = "" if self.reason else _DISCARDED
+                        break
         except (StartError, OSError) as error:
             self.failure = f"the job was lost: {error}"
         finally:
@@ -270,7 +282,9 @@ class _Stay:
         with suppress(StartError, FrameError, OSError, ValueError):
             while data := receiver.receive():
                 for frame in decoder.feed(data):
-                    own = at_host(frame, self._invitation.secret, environ, options.cwd)
+                    own = at_host(
+                        frame, self._invitation.secret, environ, options.cwd, options.python
+                    )
                     agent.stdin.write(encode(own.kind, own.worker, own.payload))
                 agent.stdin.flush()
         _close(agent.stdin)
@@ -291,8 +305,12 @@ def _show(pipe: IO[bytes] | None) -> None:
             sys.stderr.flush()
 
 
-def _reached(invitation: Invitation) -> tuple[str, int]:
-    """The first address of the launcher that answers."""
+def reached(invitation: Invitation) -> tuple[str, int]:
+    """The first address of the launcher that answers.
+
+    Raises:
+        StartError: none does.
+    """
     failures = []
     for address, port in invitation.endpoints:
         try:

@@ -61,7 +61,7 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
             "\nfrom horovod.runner.http.http_server import RendezvousServer",
             "2: fails: there is no module horovod.runner.http.http_server: the store that horovodr",
         ),
-        ("import horovod.spark.torch", "1: fails: there is no module horovod.spark.torch: the int"),
+        ("import horovod.spark.driver", "1: fails: there is no module horovod.spark.driver: tasks"),
         (
             "import horovod.torch as hvd\nhvd.allreduc(x)",
             "2: fails: horovod.torch has no allreduc: did you mean allreduce?",
@@ -222,13 +222,13 @@ def test_modules_are_found_without_importing_them() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text("import horovod.torch as hvd\n")
-    bad.write_text("import horovod.spark\n")
+    bad.write_text("import horovod.runner.mpi_run\n")
     assert main(["doctor", str(good)], {}) == 0
     assert capsys.readouterr().out == "nothing of Horovod's to change\n"
     assert main(["doctor", str(good), str(bad)], {"HOROVOD_CYCLE_TIME": "1"}) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("environment: ignored: HOROVOD_CYCLE_TIME")
-    assert lines[1].startswith(f"{bad}:1: fails: there is no module horovod.spark")
+    assert lines[1].startswith(f"{bad}:1: fails: there is no module horovod.runner.mpi_run")
     assert lines[2] == "1 will fail, 1 mean something else than before or nothing"
 
 
@@ -250,7 +250,7 @@ def test_a_wrong_command(
 def test_a_folder_is_read_with_all_below_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, fine = "import horovod.spark\n", "import horovod.torch as hvd\n"
+    old, fine = "import horovod.runner.mpi_run\n", "import horovod.torch as hvd\n"
     files = {
         "train.py": old,
         "models/net.py": fine,

@@ -136,11 +136,11 @@ def _check_gate(turn: Turn) -> None:
     what = f"{slots} of the {rules.gate} slots are there that the job needs"
     if rules.fixed_hosts and hosts:
         _give_up(turn, f"only {what}, and no other host can come")
-    elif turn.is_due(facts.began_s + rules.elastic_timeout_s):
-        _give_up(turn, f"only {what} after {rules.elastic_timeout_s:g} s")
+    elif turn.is_due(facts.began_s + rules.gate_timeout_s):
+        _give_up(turn, f"only {what} after {rules.gate_timeout_s:g} s")
     elif hosts and facts.short_s is None:
         facts.short_s = turn.at_s
-        wait = f"waiting up to {rules.elastic_timeout_s:g} s for more"
+        wait = f"waiting up to {rules.gate_timeout_s:g} s for more"
         turn.announce(f"{what}: {wait}; {reports.listing(hosts)}")
 
 

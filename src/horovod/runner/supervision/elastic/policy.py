@@ -63,7 +63,7 @@ class ElasticJob:
 
     def begin(self, at_s: float) -> State:
         """The state of a job that begins now."""
-        return Going(at_s + self._rules.elastic_timeout_s, facts=Facts(at_s))
+        return Going(at_s + self._rules.gate_timeout_s, facts=Facts(at_s))
 
     def decide(self, state: State, event: Event) -> Decision:
         """What follows from an event."""

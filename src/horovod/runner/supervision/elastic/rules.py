@@ -31,6 +31,7 @@ class Rules:
         min_np: the fewest ranks with which the job goes on.
         max_np: the most; None for as many as there are slots.
         elastic_timeout_s: how long to wait for slots, and for workers on them.
+        gate_timeout_s: how long to wait for slots before the start; 0 for as long as later.
         reset_limit: how many generations may follow the first; None for any number.
         cooldown_range: how long a host rests after its first failure (up to twice that), and the
             longest rest, after many. None: it gets no worker again, unless discovery drops it.
@@ -55,6 +56,7 @@ class Rules:
     min_np: int = 0
     max_np: int | None = None
     elastic_timeout_s: float = 600.0
+    gate_timeout_s: float = 0.0
     reset_limit: int | None = None
     cooldown_range: tuple[float, float] | None = None
     grace_s: float = DEFAULT_GRACE_S
@@ -73,6 +75,8 @@ class Rules:
             raise UsageError(f"an elastic job needs at least one rank, but {words.np} is {self.np}")
         if not self.min_np:
             object.__setattr__(self, "min_np", self.np)
+        if not self.gate_timeout_s:
+            object.__setattr__(self, "gate_timeout_s", self.elastic_timeout_s)
         if not 1 <= self.min_np <= self.np:
             raise UsageError(
                 f"{words.min_np} {self.min_np} is not between 1 and {words.np} {self.np}"

@@ -1,0 +1,145 @@
+"""A function on its way to the ranks, and what they return on its way back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from horovod.errors import RankFailedError, UsageError
+from horovod.runner.function.task import FUNCTION_KEY, error_key, pack_function, result_key
+from horovod.runner.supervision.failure import RankExit, first_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from horovod.rendezvous.server import StoreServer
+    from horovod.runner.supervision.outcome import Outcome
+
+
+def check_call(func: object, args: object, kwargs: object, caller: str = "horovod.run") -> None:
+    """Makes sure that a function can be called with such arguments.
+
+    Args:
+        func, args, kwargs: the call.
+        caller: whose arguments these are, for messages.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not callable(func):
+        raise UsageError(f"{caller}: func is {func!r:.80}, which cannot be called")
+    if not isinstance(args, tuple | list):
+        raise UsageError(f"{caller}: args is {args!r:.80}; write a tuple, such as ({args!r:.40},)")
+    if not isinstance(kwargs, Mapping):
+        raise UsageError(f"{caller}: kwargs is {kwargs!r:.80}; write a dictionary")
+
+
+def packed(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    path: list[str],
+    caller: str = "horovod.run",
+) -> bytes:
+    """The call as it travels to the ranks.
+
+    Args:
+        func, args, kwargs: the call.
+        path: see :func:`pack_function`.
+        caller: whose arguments these are, for messages.
+
+    Raises:
+        UsageError: something in it cannot be pickled.
+    """
+    try:
+        return pack_function(func, args, kwargs, path)
+    except Exception as error:  # whatever the user's __reduce__ may raise
+        raise UsageError(
+            f"{caller}: the function or its arguments cannot be sent to the ranks: "
+            f"{type(error).__name__}: {error}; make such objects inside of the function"
+        ) from error
+
+
+class Call:
+    """A function on its way to the ranks, and their results on the way back.
+
+    Args:
+        payload: the packed function.
+        hostnames: of each rank.
+        fewest: how many results there must be, where ranks come and go; None for all.
+    """
+
+    def __init__(self, payload: bytes, hostnames: Sequence[str], fewest: int | None = None) -> None:
+        self._fewest = len(hostnames) if fewest is None else fewest
+        self._payload = payload
+        self._hostnames = hostnames
+        self._size = len(hostnames)
+        self._results: dict[int, bytes] = {}
+        self._errors: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def using(self, store: StoreServer) -> Iterator[None]:
+        """Puts the function into the store; after the job takes out what the ranks left there."""
+        store.set(FUNCTION_KEY, self._payload)
+        yield
+        for rank in range(self._size):
+            if (value := store.try_get(result_key(rank))) is not None:
+                self._results[rank] = bytes(value)
+            if (text := store.try_get(error_key(rank))) is not None:
+                self._errors[rank] = bytes(text).decode(errors="replace")
+
+    def results(self, outcome: Outcome) -> list[Any]:
+        """The results in the order of ranks.
+
+        Raises:
+            RankFailedError: the job failed, or a rank ended without a result.
+        """
+        if outcome.exit_code != 0:
+            raise self._error(outcome)
+        missing = [rank for rank in range(self._fewest) if rank not in self._results]
+        if missing:
+            raise RankFailedError(
+                f"rank {missing[0]} ended with code 0, but before its function returned",
+                rank=missing[0],
+                exit_code=0,
+            )
+        return [self._result(rank) for rank in sorted(self._results)]
+
+    def _result(self, rank: int) -> Any:
+        try:
+            return cloudpickle.loads(self._results[rank])
+        except Exception as error:  # whatever the class of the result may raise
+            raise RankFailedError(
+                f"the result of rank {rank} cannot be read here: {type(error).__name__}: {error}",
+                rank=rank,
+                exit_code=0,
+            ) from error
+
+    def _error(self, outcome: Outcome) -> RankFailedError:
+        failure = outcome.failure or self._first_failure(outcome.exit_code)
+        if failure is None:
+            return RankFailedError(outcome.report, exit_code=outcome.exit_code)
+        text = self._errors.get(failure.rank, "")
+        message = outcome.report
+        if text:
+            message = f"rank {failure.rank} on {failure.hostname} raised an exception:\n{text}"
+        return RankFailedError(
+            message,
+            rank=failure.rank,
+            host=failure.hostname,
+            exit_code=failure.exit_code,
+            signal=failure.signal_name,
+            traceback=text,
+        )
+
+    def _first_failure(self, exit_code: int) -> RankExit | None:
+        """By what the ranks left in the store, where the launcher knows nothing of single ranks."""
+        return first_failure(
+            [
+                RankExit(rank, self._hostnames[rank], exit_code, 0.0, tuple(text.splitlines()))
+                for rank, text in self._errors.items()
+            ]
+        )

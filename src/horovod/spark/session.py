@@ -1,0 +1,120 @@
+"""The session of Spark that the driver has, be it its own or one of Spark Connect."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from horovod.errors import StartError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Executors register one after another, and Spark says neither when nor how many are to come.
+_SLOTS_S = 5.0
+_LOOK_S = 0.2
+# More partitions than any cluster has cores.
+_MANY = 1_000_000
+
+
+class Session:
+    """What Horovod needs of a session.
+
+    Args:
+        caller: who asks, for messages.
+
+    Attributes:
+        spark: the session.
+        context: of a classic session; None with Spark Connect.
+
+    Raises:
+        UsageError: there is no session.
+    """
+
+    def __init__(self, caller: str) -> None:
+        self.context: Any = SparkContext._active_spark_context
+        if self.context is not None:
+            self.spark: Any = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+            return
+        self.spark = _remote_session()
+        if self.spark is None:
+            raise UsageError(
+                f"{caller} needs a session of Spark in this process: "
+                "SparkSession.builder.getOrCreate() makes one"
+            )
+
+    def conf(self, name: str, default: str) -> str:
+        """A setting of the application or the session."""
+        return str(self.spark.conf.get(name, default))
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether executors come when there are tasks that wait; barrier stages cannot wait."""
+        return self.conf("spark.dynamicAllocation.enabled", "false").lower() == "true"
+
+    def default_parallelism(self) -> int:
+        """How many tasks Spark takes for a good number; usually that of all cores."""
+        if self.context is not None:
+            return int(self.context.defaultParallelism)
+        ids = self.spark.range(_MANY).selectExpr("spark_partition_id() AS id")
+        return int(ids.distinct().count())
+
+    def num_slots(self) -> int:
+        """How many tasks can run at once with the executors that there are; a classic session."""
+        java = self.context._jsc.sc()
+        profile = java.resourceProfileManager().defaultResourceProfile()
+        return int(java.maxNumConcurrentTasks(profile))
+
+    def await_slots(self, number: int, timeout_s: float, caller: str) -> None:
+        """Waits a few seconds for room for all tasks, which a barrier stage would do for minutes.
+
+        Raises:
+            StartError: there is none; says what there is.
+        """
+        if self.context is None or self.is_dynamic:
+            return  # nobody knows
+        deadline_s = time.monotonic() + min(timeout_s, _SLOTS_S)
+        pause = threading.Event()
+        while (slots := self.num_slots()) < number:
+            if time.monotonic() >= deadline_s:
+                raise StartError(
+                    f"{caller}: num_proc={number} tasks must run at the same time, but this "
+                    f"application has room for {slots} ({self._executors()}): ask for fewer, or "
+                    "give it more executors or cores (spark.executor.instances, "
+                    "spark.executor.cores, spark.cores.max)"
+                )
+            pause.wait(_LOOK_S)
+
+    def _executors(self) -> str:
+        java = self.context._jsc.sc()
+        if java.isLocal():
+            return f"it is local, master {self.context.master}"
+        number = int(java.getExecutorMemoryStatus().size()) - 1  # without the driver
+        return f"{number} executors, spark.task.cpus={self.conf('spark.task.cpus', '1')}"
+
+    def grouped(self, name: str, description: str, work: Callable[[], object]) -> None:
+        """Does some work so that :meth:`cancel` with this name ends its jobs. On any thread."""
+        if self.context is not None:
+            self.context.setJobGroup(name, description, True)
+        else:
+            self.spark.addTag(name)
+        work()
+
+    def cancel(self, name: str) -> None:
+        """Ends the jobs of this name."""
+        if self.context is not None:
+            self.context.cancelJobGroup(name)
+        else:
+            self.spark.interruptTag(name)
+
+
+def _remote_session() -> Any:
+    try:
+        from pyspark.sql.connect.session import SparkSession as RemoteSession
+    except ImportError:  # what Spark Connect needs is not installed
+        return None
+    return RemoteSession.getActiveSession()

@@ -1,0 +1,133 @@
+"""What runs in the tasks of Spark: each one lends its place to a rank.
+
+The rank is a process of its own, below an agent (:mod:`horovod.runner.agent`), so nothing of it is
+left in the worker of Spark, which takes up other tasks later. See decision 0039.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark import BarrierTaskContext, SparkFiles, TaskContext
+
+from horovod.config import inherited_environment
+from horovod.job.membership import Worker
+from horovod.rendezvous.store import StoreClient
+from horovod.runner.starting.joining import JoinOptions, join, reached
+from horovod.spark.machine import machine_name
+from horovod.spark.task import DEVICES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from horovod.rendezvous.server import StoreServer
+    from horovod.runner.protocol.invitation import Invitation
+
+SCHEMA = "task int"
+"""Of what tasks return: nothing, in one column."""
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """What each task is told.
+
+    Attributes:
+        invitation: leads to the store of the job.
+        env: variables of the rank, beside those of the worker of Spark; None removes one.
+        executable: the Python that runs the rank; empty for the one of the task.
+        is_elastic: whether the task fails with its rank, so that Spark starts it anew.
+    """
+
+    invitation: Invitation
+    env: Mapping[str, str | None] = field(repr=False)
+    executable: str = ""
+    is_elastic: bool = False
+
+
+def of_arrow(hosting: Hosting) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for ``DataFrame.mapInArrow``."""
+
+    def host_rank(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            pass
+        take_part(hosting)
+        yield from ()
+
+    return host_rank
+
+
+def of_rows(hosting: Hosting) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for ``RDD.mapPartitions``."""
+    return of_arrow(hosting)
+
+
+def take_part(hosting: Hosting) -> None:
+    """Lends this task to a rank until the job is over.
+
+    Raises:
+        StartError: the driver cannot be reached, or the rank of an elastic job has failed.
+    """
+    context = TaskContext.get()
+    assert context is not None, "this runs in a task of Spark"
+    invitation, index = hosting.invitation, context.partitionId()
+    name = _name(context)
+    options = JoinOptions(
+        where="",
+        host=name,
+        slots=1,
+        environ=_environment(hosting, context),
+        cwd=os.getcwd(),
+        python=hosting.executable or sys.executable,
+        once=hosting.is_elastic,
+    )
+    place = {"machine": machine_name(), "index": index}
+    with StoreClient(*reached(invitation), invitation.secret, purpose="launcher") as store:
+        store.set(_place_key(name), json.dumps(place).encode())
+    join(options, invitation, None, lambda line: print(f"horovod: {line}", file=sys.stderr))
+
+
+def worker_of(store: StoreServer, name: str) -> Worker:
+    """Who runs in a task that has joined under a name, and on which machine."""
+    place = json.loads(store.try_get(_place_key(name)) or b"{}")
+    return Worker(name, place["machine"], place["index"])
+
+
+def index_of(name: str) -> int:
+    """The number of a task, in the name under which it joins."""
+    return int(name.partition("-task")[2].partition(".")[0].partition(" ")[0])
+
+
+def _place_key(name: str) -> str:
+    return f"spark/task/{name}"
+
+
+def _name(context: TaskContext) -> str:
+    """The host, the task, and what its executor is called in the pages of Spark."""
+    name = f"{socket.gethostname().replace('-task', '')}-task{context.partitionId()}"
+    if isinstance(context, BarrierTaskContext):
+        address = context.getTaskInfos()[context.partitionId()].address
+        return f"{name} (executor {address})"
+    return f"{name}.{context.attemptNumber()}"
+
+
+def _environment(hosting: Hosting, context: TaskContext) -> dict[str, str]:
+    """That of the rank: of this worker of Spark, with what the user added."""
+    environ = inherited_environment()
+    for name, value in hosting.env.items():
+        if value is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = value
+    # Where Spark has put files that the application has added.
+    root = SparkFiles.getRootDirectory()
+    entries = [entry for entry in sys.path if root and entry.startswith(root)]
+    entries += [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entries))
+    gpu = context.resources().get("gpu")
+    environ[DEVICES] = ",".join(gpu.addresses) if gpu is not None else ""
+    return environ

@@ -1,0 +1,1 @@
+"""tf.data's service in the tasks of Spark."""

@@ -1,0 +1,125 @@
+"""What the ranks of the tests do, without a framework where that would take long to load."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from horovod import context
+from horovod.spark.task import get_available_devices
+from horovod.train import objects
+from horovod.train.elastic.run import run
+from horovod.train.elastic.state import ObjectState
+
+PATIENCE_S = 60.0
+
+
+def who() -> dict[str, Any]:
+    context.init()
+    return {
+        "rank": context.rank(),
+        "local": (context.local_rank(), context.local_size()),
+        "cross": (context.cross_rank(), context.cross_size()),
+        "pid": os.getpid(),
+        "python": sys.executable,
+        "environ": dict(os.environ),
+        "devices": get_available_devices(),
+    }
+
+
+def rank(argument: int = 0, *, more: int = 0) -> tuple[int, int]:
+    context.init()
+    return context.rank(), argument + more
+
+
+def await_file(path: str) -> int:
+    """Says where it is, and waits for a file of the test."""
+    context.init()
+    print("process", os.getpid(), flush=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while not Path(path).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return context.rank()
+
+
+def fail(failing: int) -> None:
+    """One rank raises, and tells when; the others hang."""
+    context.init()
+    print("process", os.getpid(), flush=True)
+    context.global_group().barrier().wait()
+    if context.rank() == failing:
+        raise ValueError(f"it was {time.time()}")
+    time.sleep(PATIENCE_S)
+
+
+def die(dying: int) -> None:
+    context.init()
+    if context.rank() == dying:
+        os.kill(os.getpid(), signal.SIGKILL)
+    context.global_group().barrier().wait()
+
+
+def with_torch(rate: float, steps: int) -> list[float]:
+    import torch
+
+    import horovod.torch as hvd
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    return [each.item() for each in model.weight.flatten()]
+
+
+def executor() -> psutil.Process:
+    """The process of Java to which this rank belongs."""
+    return next(each for each in psutil.Process().parents() if each.name() == "java")
+
+
+def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
+    return objects.broadcast_object(context.global_group(), obj, root_rank)
+
+
+def steps(*sizes: int, killed: str = "") -> tuple[int, list[int]]:
+    """Takes steps until the job had these sizes one after the other; returns rank and sizes.
+
+    There is a commit after each step.
+
+    Args:
+        sizes: to wait for.
+        killed: a file that does not exist yet: whoever makes it kills its executor.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    context.init()
+
+    @run
+    def train(state: ObjectState) -> None:
+        while state.after < 3:
+            assert time.monotonic() < deadline, f"the job had the sizes {state.sizes}"
+            time.sleep(0.1)
+            state.step += 1
+            if state.sizes[-1:] != [context.size()]:
+                state.sizes = [*state.sizes, context.size()]
+            state.after += tuple(state.sizes[-len(sizes) :]) == sizes
+            state.commit()
+            if killed and state.step == 3 and context.rank() == 1 and not Path(killed).exists():
+                Path(killed).touch()
+                print("process", executor().pid, flush=True)
+                executor().kill()
+
+    state = ObjectState(broadcast_object, context.rank, step=0, sizes=[], after=0)
+    train(state)
+    return context.rank(), state.sizes

@@ -1,0 +1,67 @@
+"""Ranks come and go with the tasks and executors of a real cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.spark_training import fail, rank, steps
+from tests.spark.spark_waits import Heard, is_running, wait_until
+
+from horovod.errors import RankFailedError, UsageError
+from horovod.spark import run_elastic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(spark: Any) -> Iterator[None]:
+    yield
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: not tracker.getActiveJobsIds())
+
+
+def test_a_lost_executor_is_replaced_while_the_others_train(spark: Any, tmp_path: Path) -> None:
+    heard = Heard()
+    results = run_elastic(
+        steps,
+        (2, 1, 2),
+        {"killed": str(tmp_path / "killed")},
+        num_proc=2,
+        min_num_proc=1,
+        stdout=heard,
+    )
+    assert results == [(0, [2, 1, 2]), (1, [2, 1, 2])]
+    (executor,) = heard.numbers("process")
+    assert not is_running(executor)
+
+
+def test_the_job_begins_with_what_there_is_and_grows(spark: Any) -> None:
+    """The most tasks are more than there are slots: those that wait are no ranks."""
+    results = run_elastic(steps, (2,), num_proc=1, max_num_proc=3)
+    assert [each[0] for each in results] == [0, 1]
+    assert results[0][1][-1] == 2
+
+
+def test_an_error_is_raised_with_its_traceback(spark: Any) -> None:
+    heard = Heard()
+    with pytest.raises(RankFailedError, match="it was") as caught:
+        run_elastic(fail, (0,), num_proc=2, stdout=heard, stderr=Heard())
+    assert "in fail" in caught.value.traceback
+    wait_until(lambda: not any(map(is_running, heard.numbers("process"))))
+
+
+def test_a_function_that_knows_nothing_of_elastic_jobs_just_runs(spark: Any) -> None:
+    assert run_elastic(rank, (1,), num_proc=2) == [(0, 1), (1, 1)]
+
+
+def test_arguments_that_make_no_sense(spark: Any) -> None:
+    with pytest.raises(UsageError, match="3 <= num_proc=2 <= 2 does not hold"):
+        run_elastic(rank, num_proc=2, min_num_proc=3)
+    with (
+        pytest.warns(DeprecationWarning, match="min_np is called min_num_proc now"),
+        pytest.raises(UsageError, match="does not hold"),
+    ):
+        run_elastic(rank, num_proc=2, min_np=3)
