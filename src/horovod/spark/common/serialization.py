@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pyspark
-from pyspark.ml.util import MLReader, MLWriter
+from pyspark.ml.util import MLReader, MLWritable, MLWriter
 
 from horovod.errors import UsageError
 
@@ -28,7 +28,7 @@ NOT_SAVED = frozenset({"backend", "store"})
 """Params that belong to a session; give them to ``fit`` after loading."""
 
 
-class Saved:
+class Saved(MLWritable):  # type: ignore[misc]
     """Lets a class of Params be saved and loaded; a subclass says how values are encoded."""
 
     def write(self) -> ParamsWriter:

@@ -89,13 +89,12 @@ class KerasEstimator(KerasStage, HorovodEstimator):
         return self.value("optimizer") or getattr(self.value("model"), "optimizer", None)
 
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
-        model = self.value("model")
+        # Not the outputs: a number can be the label of many, and Keras checks what its loss takes.
         check_shape_compatibility(
             metadata,
             self.value("feature_cols"),
             self.value("label_cols"),
-            input_shapes=_shapes(getattr(model, "inputs", None)),
-            output_shapes=_shapes(getattr(model, "outputs", None)),
+            input_shapes=_shapes(getattr(self.value("model"), "inputs", None)),
             label_shapes=self.value("label_shapes"),
         )
 

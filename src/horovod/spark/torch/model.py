@@ -12,7 +12,7 @@ from horovod.spark.common.estimator import HorovodModel
 from horovod.spark.common.param_table import ParamRow, TableParams, with_params
 from horovod.spark.common.serialization import Saved
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes, model_of
-from horovod.spark.torch.shaping import dtype_of, reshaped
+from horovod.spark.torch.shaping import called, dtype_of, reshaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +60,8 @@ class TorchModel(TorchStage, HorovodModel):
     ``all_metrics``, a dict for each group of metrics.
     """
 
-    def _predictor(self) -> _TorchPredictor:
-        return _TorchPredictor(model_bytes(self.value("model")), self.value("input_shapes"))
+    def _predictor(self) -> TorchPredictor:
+        return TorchPredictor(model_bytes(self.value("model")), self.value("input_shapes"))
 
     def _example(self) -> list[np.ndarray] | None:
         shapes = self.value("input_shapes")
@@ -70,22 +70,50 @@ class TorchModel(TorchStage, HorovodModel):
         return [np.zeros([1 if size == -1 else size for size in shape]) for shape in shapes]
 
 
-class _TorchPredictor:
-    """Makes what predicts a batch in a task."""
+class TorchPredictor:
+    """Makes what predicts a batch in a task.
 
-    def __init__(self, model: bytes, input_shapes: Sequence[Sequence[int]] | None) -> None:
+    Args:
+        model: as :func:`model_bytes` gives it.
+        input_shapes: of the features.
+        names: of the features, if the model may take them as keyword arguments.
+    """
+
+    def __init__(
+        self,
+        model: bytes,
+        input_shapes: Sequence[Sequence[int]] | None,
+        names: Sequence[str] | None = None,
+    ) -> None:
         self._model = model
         self._input_shapes = input_shapes
+        self._names = names
 
     def __call__(self) -> Predict:
         model = model_of(self._model).eval()
-        dtype = dtype_of(model)
 
         @torch.inference_mode()
         def predict(features: list[np.ndarray]) -> list[np.ndarray]:
-            tensors = [torch.from_numpy(np.array(each)).to(dtype) for each in features]
-            outputs = model(*reshaped(tensors, self._input_shapes))
-            listed = outputs if isinstance(outputs, tuple | list) else [outputs]
-            return [output.numpy() for output in listed]
+            outputs = outputs_of(model, features, self._input_shapes, self._names)
+            return [output.numpy() for output in outputs]
 
         return predict
+
+
+def outputs_of(
+    model: Any,
+    features: Sequence[np.ndarray],
+    input_shapes: Sequence[Sequence[int]] | None,
+    names: Sequence[str] | None,
+) -> list[torch.Tensor]:
+    """What a model gives for a batch.
+
+    Args:
+        model: to call.
+        features, input_shapes: see :class:`TorchPredictor`.
+        names: of the features; if they are those of the model's arguments, they say which is which.
+    """
+    dtype = dtype_of(model)
+    tensors = [torch.from_numpy(np.array(each)).to(dtype) for each in features]
+    inputs = reshaped(tensors, input_shapes)
+    return called(model, inputs, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -171,6 +172,22 @@ def _by_row(function: Any) -> Any:
         function.reduction = "none"
         return function
     return lambda output, label: function(output, label, reduction="none")
+
+
+def called(model: Any, inputs: Sequence[Any], names: Sequence[str] | None = None) -> list[Any]:
+    """The outputs of a model as a list.
+
+    Args:
+        model: to call.
+        inputs: of the model.
+        names: of the inputs; None if their order counts. It also counts if the arguments of the
+            model have other names.
+    """
+    if names is not None and set(names) <= set(inspect.signature(model.forward).parameters):
+        outputs = model(**dict(zip(names, inputs, strict=True)))
+    else:
+        outputs = model(*inputs)
+    return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
 
 def one_for_each(values: Any, count: int, what: str) -> list[Any]:

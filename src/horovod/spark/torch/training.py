@@ -87,7 +87,7 @@ class _Training:
 
     def __init__(self, task: TorchTask) -> None:
         self._task = task
-        device = _device(task.data.use_gpu)
+        device = device_of(task.data.use_gpu)
         self._model = model_of(task.model).to(device)
         optimizer = task.optimizer.bound_to(self._model)
         self.history: list[dict[str, Any]] = []
@@ -242,8 +242,11 @@ def checkpoint_of(data: bytes) -> dict[str, Any]:
     return state
 
 
-def _device(use_gpu: bool) -> torch.device:
+def device_of(use_gpu: bool) -> torch.device:
     """The device of this rank; collective.
+
+    Args:
+        use_gpu: take a GPU if there is one.
 
     Raises:
         RuntimeError: some ranks have a GPU, and others have none.
