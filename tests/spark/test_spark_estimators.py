@@ -65,6 +65,7 @@ def torch_for_digits(store: Any, **more: Any) -> TorchEstimator:
         "label_cols": ["digit"],
         "epochs": 25,
         "random_seed": 1,
+        "partitions_per_process": 2,
         "verbose": 0,
     }
     return TorchEstimator(**options | more)
@@ -89,6 +90,7 @@ def keras_for_digits(store: Any, **more: Any) -> KerasEstimator:
         "label_cols": ["digit"],
         "epochs": 25,
         "random_seed": 1,
+        "partitions_per_process": 2,
         "verbose": 0,
     }
     return KerasEstimator(**options | more)
@@ -108,6 +110,7 @@ def torch_for_lines(store: Any, **more: Any) -> TorchEstimator:
         "label_cols": ["y"],
         "batch_size": 8,
         "epochs": 3,
+        "partitions_per_process": 2,
         "verbose": 0,
     }
     return TorchEstimator(**options | more)
@@ -300,6 +303,7 @@ def test_a_keras_model_is_saved_and_loaded(line: Any, store: Any, tmp_path: Path
         batch_size=8,
         epochs=1,
         run_id="k",
+        partitions_per_process=2,
         verbose=0,
     )
     first = estimator.fit(frame)

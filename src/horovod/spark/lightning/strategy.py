@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -142,11 +143,16 @@ def make_strategy(library: Any, device: torch.device, compression: Any, passes: 
     strategy = type("HorovodStrategy", (HorovodMethods, base), {})(
         parallel_devices=[device],
         # Otherwise Lightning looks for a launcher, and loads an MPI library to ask it.
-        cluster_environment=library.plugins.environments.LightningEnvironment(),
+        cluster_environment=_environments(library).LightningEnvironment(),
     )
     strategy.compression = compression
     strategy.passes = passes
     return strategy
+
+
+def _environments(library: Any) -> Any:
+    root = "lightning.fabric" if library.__name__ == "lightning.pytorch" else "lightning_fabric"
+    return importlib.import_module(f"{root}.plugins.environments")
 
 
 def multiply_rates(groups: list[dict[str, Any]], factor: float) -> None:
