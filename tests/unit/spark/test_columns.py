@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
 
-from horovod.errors import UsageError  # noqa: E402
-from horovod.spark.data.columns import join, stack, to_array  # noqa: E402
+import pyarrow as pa
+
+from horovod.errors import UsageError
+from horovod.spark.data.columns import join, stack, to_array
 
 
 def convert(values: list[Any], kind: Any = None, num_chunks: int = 1) -> np.ndarray:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-import pyarrow.parquet as pq  # noqa: E402
+pytest.importorskip("pyspark")
 
-from horovod.errors import UsageError  # noqa: E402
-from horovod.spark.data import window_reading  # noqa: E402
-from horovod.spark.data.reader import ParquetReader  # noqa: E402
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from horovod.errors import UsageError
+from horovod.spark.data import window_reading
+from horovod.spark.data.reader import ParquetReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
 
 from horovod.spark.common.place import host_hash, is_databricks
 

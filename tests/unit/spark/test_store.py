@@ -12,12 +12,14 @@ from typing import Any
 import cloudpickle
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-import pyarrow.parquet as pq  # noqa: E402
+pytest.importorskip("pyspark")
 
-from horovod.errors import UsageError  # noqa: E402
-from horovod.spark.common import writing  # noqa: E402
-from horovod.spark.common.store import (  # noqa: E402
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from horovod.errors import UsageError
+from horovod.spark.common import writing
+from horovod.spark.common.store import (
     DBFSLocalStore,
     FilesystemStore,
     HDFSStore,

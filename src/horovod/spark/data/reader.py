@@ -52,6 +52,7 @@ class ParquetReader:
 
     Attributes:
         num_rows: of the whole data set.
+        batch_size, shuffle: as given.
 
     Raises:
         UsageError: an argument makes no sense, a column is missing, or there are no rows.
@@ -90,7 +91,8 @@ class ParquetReader:
             raise UsageError(f"rank {rank} of size {size}: must be at least 0 and below the size")
         self._files = ParquetFiles(path, columns, storage_options)
         self.num_rows = self._files.num_rows
-        self._batch_size = batch_size
+        self.batch_size = batch_size
+        self.shuffle = shuffle
         self._size = size
         self._seed = (seed, rank) if shuffle else None
         self._transform = transform
@@ -118,7 +120,7 @@ class ParquetReader:
         Rows divided by batch size and ranks: the next larger number, or with ``drop_last`` the next
         smaller one, at least 1.
         """
-        rows_of_step = self._batch_size * self._size
+        rows_of_step = self.batch_size * self._size
         if self._drop_last:
             return max(1, self.num_rows // rows_of_step)
         return math.ceil(self.num_rows / rows_of_step)
@@ -145,9 +147,13 @@ class ParquetReader:
         seed = None if self._seed is None else (*self._seed, epoch)
         source = self._kept_blocks if self._in_memory else self._read_blocks
         with closing(source(seed, self._passes_for(wanted))) as blocks:
-            batches = rebatch(blocks, self._batch_size, keep_short=not self._drop_last)
+            batches = rebatch(blocks, self.batch_size, keep_short=not self._drop_last)
             for batch in itertools.islice(batches, wanted):
                 yield self._transformed(batch)
+
+    def keep_in_memory(self) -> None:
+        """From the next epoch on reads nothing anew, as if opened with ``in_memory``."""
+        self._in_memory = True
 
     def close(self) -> None:
         """Ends the threads, and what is being read. Closing twice does nothing."""
@@ -157,8 +163,8 @@ class ParquetReader:
     def _passes_for(self, steps: int) -> int:
         """How often this rank goes through its share to get some batches."""
         if self._drop_last:
-            return math.ceil(steps * self._batch_size / self._share_rows)
-        return math.ceil(steps / math.ceil(self._share_rows / self._batch_size))
+            return math.ceil(steps * self.batch_size / self._share_rows)
+        return math.ceil(steps / math.ceil(self._share_rows / self.batch_size))
 
     def _read_blocks(
         self, seed: Sequence[int] | None, count: int
@@ -188,7 +194,7 @@ class ParquetReader:
     def _begin(self, window: Window | None) -> WindowReading | None:
         if window is None:
             return None
-        return WindowReading(self._files, window, self._background, self._batch_size, self._who)
+        return WindowReading(self._files, window, self._background, self.batch_size, self._who)
 
     def _kept_blocks(
         self, seed: Sequence[int] | None, count: int
@@ -201,8 +207,8 @@ class ParquetReader:
             order = np.arange(self._share_rows)
             if seed is not None:
                 order = np.random.default_rng([*seed, number]).permutation(self._share_rows)
-            for start in range(0, self._share_rows, self._batch_size):
-                rows = order[start : start + self._batch_size]
+            for start in range(0, self._share_rows, self.batch_size):
+                rows = order[start : start + self.batch_size]
                 block = {name: np.take(column, rows, axis=0) for name, column in kept.items()}
                 yield block, start + len(rows) == self._share_rows
 

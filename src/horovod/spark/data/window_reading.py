@@ -27,8 +27,9 @@ Block = dict[str, np.ndarray]
 WINDOW_BYTES = 32 << 20
 """Row groups are in memory together, and shuffled together, up to here."""
 
-# What a thread reads at a time, and what is freed at a time.
-_PART_BYTES = 16 << 20
+# What a thread reads at a time, and what is freed at a time: small beside a row group of Spark, 128
+# MiB, as all threads and the allocators hold several of it beside the window.
+_PART_BYTES = 4 << 20
 
 
 class WindowReading:
@@ -60,7 +61,9 @@ class WindowReading:
         self._who = who
         parts = math.ceil(window.num_rows * files.row_bytes() / _PART_BYTES)
         columns = files.columns
-        num_groups = min(len(columns), max(background.num_threads, parts))
+        # Each group of columns opens each file once more.
+        wanted = max(background.num_threads, parts // len(window.pieces))
+        num_groups = min(len(columns), wanted)
         self._left = deque(columns[each] for each in split_evenly(len(columns), num_groups))
         self._num_groups = num_groups
         batches = math.ceil(window.num_rows / batch_size)

@@ -1,0 +1,1 @@
+"""Loaders of the batches that a reader of Parquet files gives."""
