@@ -13,7 +13,7 @@ SOURCE = Path(horovod.__file__).parent
 # reason that names the check.
 TRUSTED = {
     "ray/elastic_actor.py": "an error of an actor of the job, which only Ray can have brought",
-    "runner/function/run.py": "results from the launcher's store, which serves proven ranks only",
+    "runner/function/call.py": "results from the launcher's store, which serves proven ranks only",
     "runner/function/task.py": "the function, from the job's store: both ends are proven",
     "testing/processes.py": "outcomes of ranks, from a folder that only this user can write to",
     "testing/rank_process.py": "the call, from a folder that only this user can write to",

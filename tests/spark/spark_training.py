@@ -59,6 +59,15 @@ def fail(failing: int) -> None:
     time.sleep(PATIENCE_S)
 
 
+def raise_error(failing: int) -> None:
+    """One rank raises, and the others wait for it."""
+    context.init()
+    print("process", os.getpid(), flush=True)
+    if context.rank() == failing:
+        raise ValueError("it was me")
+    context.global_group().barrier().wait()
+
+
 def die(dying: int) -> None:
     context.init()
     if context.rank() == dying:

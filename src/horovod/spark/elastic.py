@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.runner.function.call import Call, check_call, packed
-from horovod.runner.output.console import Console
 from horovod.runner.starting.elastic import launch_elastic
 from horovod.runner.starting.elastic_options import (
     ElasticOptions,
     elastic_timeout_s_of,
     worker_timeout_s_of,
 )
-from horovod.runner.starting.launch import LaunchOptions
 from horovod.runner.supervision.elastic.rules import Rules, Words
-from horovod.runner.system.signals import wakeups
 from horovod.spark.running import (
     GONE,
     check_count,
     checked_env,
+    launch_options,
     python_path,
     settings_of,
     start_timeout_s,
@@ -101,15 +98,11 @@ def run_elastic(
     most = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
     session = Session(caller)
     size = session.default_parallelism() if num_proc is None else num_proc
-    fewest, most = fewest or size, most or size
-    for name, number in (("num_proc", size), ("min_num_proc", fewest), ("max_num_proc", most)):
-        check_count(name, number, caller)
-    if not fewest <= size <= most:
-        raise UsageError(f"{caller}: {fewest} <= num_proc={size} <= {most} does not hold")
+    fewest, most = _limits(size, fewest, most, caller)
     timeout_s = start_timeout_s(start_timeout, caller)
     payload = packed(fn, tuple(args), dict(kwargs), python_path(None), caller)
-    environ = {**inherited_environment(), **{name: text for name, text in env.items() if text}}
     settings = settings_of(env, timeout_s, nics)
+    environ = {**inherited_environment(), **settings.variables}
     rules = Rules(
         size,
         fewest,
@@ -123,17 +116,23 @@ def run_elastic(
     )
     tasks = SparkJob(session, most, env, is_elastic=True)
     call = Call(payload, [""] * most, fewest=1)
-    with wakeups() as descriptor, Console(stdout or sys.stdout, stderr or sys.stderr) as console:
-        options = LaunchOptions(
-            console,
-            prefix_timestamp=prefix_output_with_timestamp,
-            start_timeout_s=timeout_s,
-            verbose=verbose > 1,
-            wakeups=descriptor,
-        )
-        elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE)
+    elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE)
+    timestamps = prefix_output_with_timestamp
+    with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
         outcome = launch_elastic(elastic, settings, options, call.using)
     return call.results(outcome)
+
+
+def _limits(size: int, fewest: int | None, most: int | None, caller: str) -> tuple[int, int]:
+    fewest, most = fewest or size, most or size
+    for name, number in (("num_proc", size), ("min_num_proc", fewest), ("max_num_proc", most)):
+        check_count(name, number, caller)
+    if not fewest <= size <= most:
+        raise UsageError(
+            f"{caller}: num_proc={size} is not between min_num_proc={fewest} and "
+            f"max_num_proc={most}"
+        )
+    return fewest, most
 
 
 def _renamed(old: str, old_value: int | None, new: str, value: int | None) -> int | None:

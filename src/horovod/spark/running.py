@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from horovod.config import inherited_environment
@@ -20,7 +21,7 @@ from horovod.spark.spark_job import SparkJob
 from horovod.spark.tasks import index_of, worker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TextIO
 
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
@@ -94,16 +95,11 @@ def run(
     tasks = SparkJob(session, size, env, executable or "")
     job = JoinedJob(size, tasks.inviting, worker_of, index_of, timeout_s, GONE)
     call = Call(payload, [""] * size)
-    with wakeups() as descriptor, Console(stdout or sys.stdout, stderr or sys.stderr) as console:
-        options = LaunchOptions(
-            console,
-            prefix_timestamp=prefix_output_with_timestamp,
-            verbose=verbose > 1,
-            wakeups=descriptor,
-        )
-        settings = settings_of(env, timeout_s, nics)
+    settings = settings_of(env, timeout_s, nics)
+    timestamps = prefix_output_with_timestamp
+    with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
         try:
-            outcome, _ = launch_joined(job, settings, options, call.using)
+            outcome = launch_joined(job, settings, options, call.using)
         except TimeoutError as error:
             raise StartError(
                 f"Timed out waiting for Spark tasks to start. {caller}: {error}; does the "
@@ -111,6 +107,21 @@ def run(
                 "num_proc, or wait for longer with start_timeout"
             ) from None
     return call.results(outcome)
+
+
+@contextmanager
+def launch_options(
+    stdout: TextIO | None, stderr: TextIO | None, verbose: int, timestamps: bool, timeout_s: float
+) -> Iterator[LaunchOptions]:
+    """How the launcher behaves, inside of the block; see :func:`run`."""
+    with wakeups() as descriptor, Console(stdout or sys.stdout, stderr or sys.stderr) as console:
+        yield LaunchOptions(
+            console,
+            prefix_timestamp=timestamps,
+            start_timeout_s=timeout_s,
+            verbose=verbose > 1,
+            wakeups=descriptor,
+        )
 
 
 def refuse_mpi(use_mpi: bool | None, extra_mpi_args: str | None, caller: str) -> None:

@@ -89,12 +89,7 @@ def launch_elastic(
     """
     mode = slow_worker_of({**settings.environ, **settings.variables})
     rules = replace(elastic.rules, slow_worker=mode)
-    names = [host.name for host in elastic.hosts]
-    comes = elastic.discovery is not None or elastic.inviting is not None
-    crosses = comes or bool(this_machine.other_machines(names))
-    if not crosses:
-        check_interfaces(settings.network_interfaces)
-        check_fixed_hosts(elastic.hosts, elastic.rules)
+    crosses = _may_cross(elastic, settings)
 
     def log(line: str) -> None:
         if options.verbose:
@@ -148,6 +143,17 @@ def launch_elastic(
             hosts = tuple((host.name, host.slots or 0) for host in elastic.hosts)
             news.put(HostsDiscovered(time.monotonic(), hosts))
         return supervisor.run()
+
+
+def _may_cross(elastic: ElasticOptions, settings: JobSettings) -> bool:
+    """Whether other machines may take part; if not, this one must be enough."""
+    if elastic.discovery is not None or elastic.inviting is not None:
+        return True
+    if this_machine.other_machines([host.name for host in elastic.hosts]):
+        return True
+    check_interfaces(settings.network_interfaces)
+    check_fixed_hosts(elastic.hosts, elastic.rules)
+    return False
 
 
 def _output(elastic: ElasticOptions, settings: JobSettings, options: LaunchOptions) -> Output:

@@ -69,7 +69,7 @@ def launch_joined(
     settings: JobSettings,
     options: LaunchOptions,
     store_user: Callable[[StoreServer], AbstractContextManager[None]],
-) -> tuple[Outcome, list[str]]:
+) -> Outcome:
     """Runs a job whose hosts join, and waits for its end.
 
     Args:
@@ -79,7 +79,7 @@ def launch_joined(
         store_user: see :func:`horovod.runner.starting.launch.launch`.
 
     Returns:
-        How the job ended, and the host of each rank. No process of it is left.
+        How the job ended. No process of it is left.
 
     Raises:
         TimeoutError: not all hosts joined in time.
@@ -136,7 +136,7 @@ def launch_joined(
             report_of=lambda worker: end_report(worker, server.try_get),
             grace_s=settings.grace_s,
         )
-        return supervisor.run(), hosts
+        return supervisor.run()
 
 
 def _await_hosts(
