@@ -229,7 +229,7 @@ def test_arguments_that_make_no_sense(spark: Any) -> None:
 
 
 def test_without_a_session_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horovod.spark.session.SparkContext._active_spark_context", None)
+    monkeypatch.setattr("horovod.spark.session._active_session", lambda: None)
     with pytest.raises(UsageError, match="needs a session of Spark"):
         Session("horovod.spark.run")
 

@@ -7,7 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from horovod.errors import StartError, UsageError
 
@@ -36,16 +38,13 @@ class Session:
     """
 
     def __init__(self, caller: str) -> None:
-        self.context: Any = SparkContext._active_spark_context
-        if self.context is not None:
-            self.spark: Any = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-            return
-        self.spark = _remote_session()
+        self.spark: Any = _active_session()
         if self.spark is None:
             raise UsageError(
                 f"{caller} needs a session of Spark in this process: "
                 "SparkSession.builder.getOrCreate() makes one"
             )
+        self.context: Any = None if is_remote() else self.spark.sparkContext
 
     def conf(self, name: str, default: str) -> str:
         """A setting of the application or the session."""
@@ -112,9 +111,12 @@ class Session:
             self.spark.interruptTag(name)
 
 
-def _remote_session() -> Any:
+def _active_session() -> Any:
+    """That of this thread, or else of this process; None if there is none."""
     try:
-        from pyspark.sql.connect.session import SparkSession as RemoteSession
-    except ImportError:  # what Spark Connect needs is not installed
-        return None
-    return RemoteSession.getActiveSession()
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        pass
+    # Whoever works with RDDs only has no session yet.
+    context = None if is_remote() else SparkContext._active_spark_context
+    return None if context is None else SparkSession.builder.getOrCreate()

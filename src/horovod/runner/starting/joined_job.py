@@ -22,6 +22,7 @@ from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting.joined_hosts import GONE, JoinedHosts, addresses_for
 from horovod.runner.supervision.connect_back import ConnectBack
 from horovod.runner.supervision.early_exit import leave_note
+from horovod.runner.supervision.fixed import FixedJob, Placed
 from horovod.runner.supervision.supervisor import Crossing, Supervisor
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
     from horovod.runner.supervision.supervisor import Alarm
+
+# Who has joined answers through the store, and the caller is to hear of a failure within 3 s.
+_SETTLE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def launch_joined(
         host_of = dict(zip((each.identity for each in workers), names, strict=True))
         hosts = [host_of[each.worker.identity] for each in membership.members]
         jobs = _jobs(membership, hosts, settings, opened.where)
+        placed = {rank: Placed(rank, host) for rank, host in enumerate(hosts)}
 
         def told_of_exit(ended: RankExit) -> None:
             leave_note(ended, server.try_get, server.add)
@@ -134,7 +139,7 @@ def launch_joined(
             explain=lambda link: job.gone,
             on_exit=told_of_exit,
             report_of=lambda worker: end_report(worker, server.try_get),
-            grace_s=settings.grace_s,
+            policy=FixedJob(placed, job.start_timeout_s, settings.grace_s, _SETTLE_S),
         )
         return supervisor.run()
 

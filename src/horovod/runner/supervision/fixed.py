@@ -135,11 +135,17 @@ class FixedJob:
         workers: all of the job, by identity.
         start_timeout_s: until all hosts must be ready.
         grace_s: how long workers may take to end after a signal from outside.
+        settle_s: how long the others may take after a failure to say why they fail, too.
     """
 
     def __init__(
-        self, workers: Mapping[int, Placed], start_timeout_s: float, grace_s: float
+        self,
+        workers: Mapping[int, Placed],
+        start_timeout_s: float,
+        grace_s: float,
+        settle_s: float = SETTLE_S,
     ) -> None:
+        self._settle_s = settle_s
         self._workers = workers
         self._start_timeout_s = start_timeout_s
         self._grace_s = grace_s
@@ -208,8 +214,8 @@ class FixedJob:
         state = replace(state, exits=state.exits.then(ended))
         reason = ""
         if ended.returncode != 0 and not isinstance(state, Settling):
-            reason = f"{headline(ended)}: the other ranks have {SETTLE_S:g} s to say why"
-            state = _become(Settling, state, event.at_s + SETTLE_S)
+            reason = f"{headline(ended)}: the other ranks have {self._settle_s:g} s to say why"
+            state = _become(Settling, state, event.at_s + self._settle_s)
         report = ReportExit(ended)
         all_ended = len(state.exits) >= len(self._workers)
         if isinstance(state, Settling) and (ended.start_error or all_ended):
