@@ -15,7 +15,7 @@ TRUSTED = {
     "ray/elastic_actor.py": "an error of an actor of the job, which only Ray can have brought",
     "runner/function/call.py": "results from the launcher's store, which serves proven ranks only",
     "runner/function/task.py": "the function, from the job's store: both ends are proven",
-    "spark/common/serialization.py": "a stage of Spark that its user loads; the docstring warns of it",
+    "spark/common/serialization.py": "a stage of Spark that its user loads, who is warned",
     "spark/keras/estimator.py": "copies of what the estimator has pickled itself",
     "spark/keras/model.py": "a stage of Spark that its user loads",
     "spark/lightning/estimator.py": "the result of a rank of the job, as tensors only",
