@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,17 @@ def test_several_labels_have_losses_and_weights_of_their_own(tmp_path: Path) -> 
     task = replace(task, metrics=[])
     state = train_on(2, task)
     assert state["history"][1]["train"]["loss"] < state["history"][0]["train"]["loss"]
+
+
+def test_an_epoch_is_told_of_in_a_line(tmp_path: Path, capsys: Any) -> None:
+    task = task_in(tmp_path, metrics=[[torch.nn.functional.l1_loss]], epochs=1)
+    task = replace(task, data=replace(with_validation(task.data, tmp_path), verbose=1))
+    train_on(2, task)
+    number = r"[\d.]+"
+    line = f"loss {number}, group_0_y {number}"
+    assert re.fullmatch(
+        f"epoch 1/1: train {line}; validation {line}", capsys.readouterr().out.strip()
+    )
 
 
 def test_losses_can_be_made_on_the_ranks(tmp_path: Path) -> None:

@@ -71,3 +71,11 @@ class Measuring:
                 for index in range(len(self._groups))
             ],
         }
+
+
+def in_words(measured: dict[str, Any]) -> str:
+    """What was measured in an epoch: ``loss 0.25, group_0_y 0.5``."""
+    values = {"loss": measured["loss"]}
+    for group in measured["all_metrics"]:
+        values.update(group)
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from horovod.errors import UsageError
 from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
 from horovod.spark.common.training import gpu_index
-from horovod.spark.torch.measuring import Measuring
+from horovod.spark.torch.measuring import Measuring, in_words
 from horovod.spark.torch.model_bytes import model_of
 from horovod.spark.torch.shaping import Loss, Shaping, dtype_of, one_for_each
 
@@ -155,7 +155,9 @@ class _Training:
         self._task.run.save(self.checkpoint())
         if self._task.data.verbose:
             last = self.history[-1]
-            parts = [f"{part} {last[part]}" for part in ("train", "validation") if part in last]
+            parts = [
+                f"{part} {in_words(last[part])}" for part in ("train", "validation") if part in last
+            ]
             print(f"epoch {epoch + 1}/{self._task.epochs}: {'; '.join(parts)}", flush=True)
 
     def checkpoint(self) -> bytes:
