@@ -110,7 +110,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
     def _data_paths(self, dataset_idx: int | None) -> list[str]:
         store = self.value("store")
         paths = [store.get_train_data_path(dataset_idx)]
-        if self.value("validation") is not None:
+        if self.value("validation"):
             paths.append(store.get_val_data_path(dataset_idx))
         return paths
 
