@@ -1,0 +1,72 @@
+"""Trains a Keras model on a DataFrame of handwritten digits with KerasEstimator.
+
+    python examples/spark/digits_keras.py --num-proc 2
+
+`spark-submit --master …` runs it on a cluster, where all hosts must see the folder of --store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+
+import keras
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import DataFrame, SparkSession
+from sklearn.datasets import load_digits
+
+from horovod.spark.common.store import Store
+from horovod.spark.keras import KerasEstimator
+from horovod.tensorflow.keras.callbacks import BestModelCheckpoint
+
+
+def digits(spark: SparkSession) -> list[DataFrame]:
+    """Images and their digits, for training and for tests."""
+    images, labels = load_digits(return_X_y=True)
+    pairs = zip(images / 16, labels, strict=True)
+    rows = [(Vectors.dense(image), int(label)) for image, label in pairs]
+    return spark.createDataFrame(rows, ["pixels", "digit"]).randomSplit([0.8, 0.2], seed=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--master", help="of Spark, such as local[2]; None as configured")
+    parser.add_argument("--num-proc", type=int, default=2, help="number of ranks")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--lr", type=float, default=0.02, help="for one rank")
+    parser.add_argument("--store", default=tempfile.gettempdir() + "/digits", help="path or URL")
+    args = parser.parse_args()
+
+    builder = SparkSession.builder.appName("digits")
+    spark = (builder.master(args.master) if args.master else builder).getOrCreate()
+    train, test = digits(spark)
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    estimator = KerasEstimator(
+        num_proc=args.num_proc,
+        store=Store.create(args.store),
+        model=model,
+        optimizer=keras.optimizers.SGD(args.lr, momentum=0.9),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        feature_cols=["pixels"],
+        label_cols=["digit"],
+        validation=0.1,
+        checkpoint_callback=BestModelCheckpoint(monitor="val_loss"),  # the best epoch comes back
+        batch_size=args.batch_size,
+        epochs=args.epochs,
+    )
+    predictions = estimator.fit(train).transform(test).select("digit", "digit__output").collect()
+    right = [row.digit__output.toArray().argmax() == row.digit for row in predictions]
+    print(f"test accuracy: {sum(right) / len(right):.2%} on {args.num_proc} rank(s)")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Estimators train a model on all ranks of a job in Spark; models predict."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml import Estimator, Model
+
+from horovod.errors import UsageError
+from horovod.spark.common import transform
+from horovod.spark.common.backend import SparkBackend
+from horovod.spark.common.params import EstimatorParams, ModelParams
+from horovod.spark.common.serialization import Saved
+from horovod.spark.common.training import TrainingData
+from horovod.spark.common.util import (
+    check_validation,
+    get_dataset_properties,
+    get_simple_meta_from_parquet,
+    prepare_data,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from pyspark.sql import DataFrame
+
+    from horovod.spark.common.transform import Predictor
+
+__all__ = ["HorovodEstimator", "HorovodModel"]
+
+
+class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
+    """Trains a model of some framework on all rows of a DataFrame, or of Parquet files.
+
+    Its subclasses say how: :meth:`_train` starts the ranks and makes the model of Spark.
+    """
+
+    _run_prefix = "horovod"
+
+    def fit_on_parquet(
+        self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
+    ) -> Any:
+        """Trains on the files in the store's folders for training and validation data.
+
+        Args:
+            params: Params for this call.
+            dataset_idx: which of the prepared data sets, as ``prepare_data`` gives it; None for the
+                folders without a number.
+
+        Returns:
+            The trained model, as of ``fit``.
+
+        Raises:
+            UsageError: there are no such files, or they lack a column.
+        """
+        if params:
+            return self.copy(dict(params)).fit_on_parquet(dataset_idx=dataset_idx)
+        self._check_params()
+        store = self.value("store")
+        for path in self._data_paths(dataset_idx):
+            if not store.exists(path):
+                raise UsageError(
+                    f"fit_on_parquet: there is no {path}; write the data there, or give the "
+                    "dataset_idx of prepare_data"
+                )
+        found = get_simple_meta_from_parquet(
+            store,
+            label_columns=self.value("label_cols"),
+            feature_columns=self.value("feature_cols"),
+            sample_weight_col=self.value("sample_weight_col"),
+            dataset_idx=dataset_idx,
+        )
+        return self._fit_on(self._backend(), found, dataset_idx)
+
+    def _fit(self, dataset: DataFrame) -> Any:
+        self._check_params()
+        self._check_columns(dataset.columns)
+        backend = self._backend()
+        with prepare_data(
+            backend.num_processes(),
+            self.value("store"),
+            dataset,
+            label_columns=self.value("label_cols"),
+            feature_columns=self.value("feature_cols"),
+            validation=self.value("validation"),
+            sample_weight_col=self.value("sample_weight_col"),
+            compress_sparse=self.value("compress_sparse_cols"),
+            partitions_per_process=self.value("partitions_per_process"),
+            verbose=self.value("verbose"),
+        ) as dataset_idx:
+            return self._fit_on(backend, get_dataset_properties(dataset_idx), dataset_idx)
+
+    def _fit_on(self, backend: Any, found: Any, dataset_idx: int | None) -> Any:
+        train_rows, val_rows, metadata, _ = found
+        self._check_columns(metadata)
+        self._check_shapes(metadata)
+        store = self.value("store")
+        data = TrainingData.of(self, train_rows, val_rows, metadata, dataset_idx)
+        run_id = self.value("run_id") or _new_run_id(store, self._run_prefix)
+        return self._train(backend, data, run_id)
+
+    def _train(self, backend: Any, data: TrainingData, run_id: str) -> Any:
+        raise NotImplementedError
+
+    def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
+        """Raises UsageError if the shapes that are known do not fit the model."""
+
+    def _data_paths(self, dataset_idx: int | None) -> list[str]:
+        store = self.value("store")
+        paths = [store.get_train_data_path(dataset_idx)]
+        if self.value("validation"):
+            paths.append(store.get_val_data_path(dataset_idx))
+        return paths
+
+    def _backend(self) -> Any:
+        backend, num_proc = self.value("backend"), self.value("num_proc")
+        if backend is not None and num_proc is not None:
+            raise UsageError("give either backend or num_proc: the backend has its own number")
+        return backend or SparkBackend(num_proc, verbose=self.value("verbose"))
+
+    def _check_params(self) -> None:
+        for name, hint in (
+            ("model", "what is to be trained"),
+            ("store", "where data and checkpoints go, such as Store.create('/shared/folder')"),
+            ("feature_cols", "the columns that the model is given"),
+            ("label_cols", "the columns that its outputs are compared with"),
+        ):
+            value = self.value(name)
+            if value is None or value == []:
+                raise UsageError(f"{type(self).__name__}: give {name}, {hint}")
+        check_validation(self.value("validation"))
+
+    def _check_columns(self, columns: Any) -> None:
+        named: Sequence[str] = [*self.value("feature_cols"), *self.value("label_cols")]
+        weights = self.value("sample_weight_col")
+        for name in [*named, weights] if weights else named:
+            if name not in columns:
+                raise UsageError(
+                    f"{type(self).__name__}: there is no column {name!r}; there are "
+                    f"{', '.join(columns)}"
+                )
+
+
+class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
+    """A trained model, which adds columns of predictions to a DataFrame.
+
+    Its subclasses say how a partition predicts: :meth:`_predictor`.
+    """
+
+    def transform(self, dataset: DataFrame, params: Any = None) -> DataFrame:
+        """Adds a column of predictions for each label; all rows and columns stay.
+
+        It is computed on CPUs, in batches, one copy of the model for each task. A prediction has
+        the type that the label had in training: vectors are vectors, numbers are numbers, and
+        integers are rounded; several numbers for a scalar label are a vector.
+
+        Args:
+            dataset: has the feature columns.
+            params: Params for this call.
+
+        Raises:
+            UsageError: a column is missing, or one of the outputs is there already.
+        """
+        return super().transform(dataset, params)
+
+    def output_columns(self) -> list[str]:
+        """The names of the columns of predictions, one for each label."""
+        labels = self.value("label_columns")
+        names = self.value("outputCols") or [f"{label}__output" for label in labels]
+        if len(names) != len(labels):
+            raise UsageError(
+                f"transform: {len(labels)} labels need as many outputCols, not {len(names)}"
+            )
+        return list(names)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        plan = transform.Plan(
+            features=self.value("feature_columns"),
+            labels=self.value("label_columns"),
+            outputs=self.output_columns(),
+            metadata=self.value("_metadata") or {},
+        )
+        return transform.predicted(dataset, plan, self._predictor(), self._example())
+
+    def _predictor(self) -> Predictor:
+        """What can be sent to the tasks, and makes there what predicts a batch."""
+        raise NotImplementedError
+
+    def _example(self) -> list[np.ndarray] | None:
+        """A row of features as the model takes them; None if their shapes are not known."""
+        return None
+
+
+def _new_run_id(store: Any, prefix: str) -> str:
+    """A name that no run has, so that nothing is resumed by chance."""
+    number = int(time.time())
+    while store.saving_runs() and store.exists(store.get_run_path(f"{prefix}_{number}")):
+        number += 1
+    return f"{prefix}_{number}"

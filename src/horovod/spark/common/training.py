@@ -1,0 +1,269 @@
+"""What a training is told, whatever the framework: data, steps, the folder of its run."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horovod.config import inherited_environment
+from horovod.errors import UsageError
+from horovod.spark.common.constants import CUSTOM_SPARSE
+from horovod.spark.task import get_available_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_BY_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of training, or those of validation.
+
+    Attributes:
+        path: their Parquet folder.
+        rows: how many there are in it.
+        batch_size: rows for each rank and step.
+        steps: for each epoch; None for what all rows need.
+        num_threads: that read ahead.
+    """
+
+    path: str
+    rows: int
+    batch_size: int
+    steps: int | None
+    num_threads: int
+
+    def steps_of(self, size: int, whole_batches: bool) -> int:
+        """Steps of an epoch, the same on all ranks.
+
+        Args:
+            size: number of ranks.
+            whole_batches: leave out the rows that do not fill a batch on all ranks.
+        """
+        exact = self.rows / self.batch_size / size
+        return self.steps or max(1, math.floor(exact) if whole_batches else math.ceil(exact))
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What ranks read, and how; can be sent to them.
+
+    Attributes:
+        module: the class of the data module.
+        train, val: the rows; no validation if ``val`` is None.
+        features, labels: columns in the order of inputs and outputs.
+        weights: the column of sample weights, or None.
+        numbers, categories: ``continuous_cols`` and ``categorical_cols``, for a data module.
+        metadata: by column, what was found of its type and shape.
+        storage_options: of the file system.
+        shuffle, seed, transform, in_memory, pool: of the readers.
+        use_gpu, start_method: of the process of a rank.
+        verbose: as of the estimator.
+    """
+
+    module: Any
+    train: Part
+    val: Part | None
+    features: list[str]
+    labels: list[str]
+    weights: str | None
+    numbers: list[str] | None
+    categories: list[str] | None
+    metadata: Mapping[str, Any]
+    storage_options: Mapping[str, Any] | None
+    shuffle: bool
+    seed: int | None
+    transform: Callable[[dict[str, Any]], dict[str, Any]] | None
+    in_memory: bool
+    pool: str
+    use_gpu: bool
+    start_method: str | None
+    verbose: int
+
+    @classmethod
+    def of(
+        cls,
+        estimator: Any,
+        train_rows: int,
+        val_rows: int,
+        metadata: Mapping[str, Any],
+        dataset_idx: int | None,
+    ) -> TrainingData:
+        """What an estimator trains with.
+
+        Args:
+            estimator: its Params count.
+            train_rows, val_rows, metadata: what was found in the data.
+            dataset_idx: number of the data in the store.
+        """
+        get = estimator.value
+        store = get("store")
+        train = Part(
+            store.get_train_data_path(dataset_idx),
+            train_rows,
+            get("batch_size"),
+            get("train_steps_per_epoch"),
+            get("train_reader_num_workers"),
+        )
+        val = None
+        if get("validation"):
+            val = replace(
+                train,
+                path=store.get_val_data_path(dataset_idx),
+                rows=val_rows,
+                batch_size=get("val_batch_size") or train.batch_size,
+                steps=get("validation_steps_per_epoch"),
+                num_threads=get("val_reader_num_workers"),
+            )
+        return cls(
+            module=get("data_module"),
+            train=train,
+            val=val,
+            features=get("feature_cols"),
+            labels=get("label_cols"),
+            weights=get("sample_weight_col"),
+            numbers=get("continuous_cols"),
+            categories=get("categorical_cols"),
+            metadata=metadata,
+            storage_options=getattr(store, "storage_options", None),
+            shuffle=get("shuffle"),
+            seed=get("random_seed"),
+            transform=get("transformation_fn"),
+            in_memory=get("inmemory_cache_all"),
+            pool=get("reader_pool_type"),
+            use_gpu=get("use_gpu"),
+            start_method=get("mp_start_method"),
+            verbose=get("verbose"),
+        )
+
+    def columns(self) -> list[str]:
+        """What is read."""
+        found = [*self.features, *self.labels, *([self.weights] if self.weights else [])]
+        return list(dict.fromkeys(found))
+
+    def module_for(
+        self, rank: int, size: int, epochs: range, whole_batches: bool, **more: Any
+    ) -> Any:
+        """The data module of a rank, a context.
+
+        Args:
+            rank, size: whose share.
+            epochs: that are trained.
+            whole_batches: whether an epoch of training has only whole batches.
+            more: further keywords of the module.
+        """
+        val = self.val or self.train
+        return self.module(
+            train_dir=self.train.path,
+            val_dir=val.path,
+            num_train_epochs=len(epochs),
+            first_epoch=epochs.start,
+            has_val=self.val is not None,
+            train_batch_size=self.train.batch_size,
+            val_batch_size=val.batch_size,
+            shuffle=self.shuffle,
+            transform_fn=self.transform,
+            inmemory_cache_all=self.in_memory,
+            cur_shard=rank,
+            shard_count=size,
+            schema_fields=self.columns(),
+            storage_options=self.storage_options,
+            steps_per_epoch_train=self.train.steps_of(size, whole_batches),
+            steps_per_epoch_val=val.steps_of(size, whole_batches=False),
+            whole_batches=whole_batches,
+            verbose=self.verbose,
+            label_cols=self.labels,
+            continuous_cols=self.numbers,
+            categorical_cols=self.categories,
+            random_seed=self.seed,
+            reader_pool_type=self.pool,
+            train_reader_worker_count=self.train.num_threads,
+            val_reader_worker_count=val.num_threads,
+            **more,
+        )
+
+    def begin(self) -> None:
+        """Does what comes before all else in the process of a rank.
+
+        Raises:
+            ValueError: processes cannot start in this way here.
+        """
+        if self.start_method is not None:
+            multiprocessing.set_start_method(self.start_method, force=True)
+
+    def dense(self, batch: Mapping[str, Any], column: str) -> Any:
+        """A column of a batch as numbers: (rows,) or (rows, n).
+
+        Raises:
+            UsageError: it is not in the batch, or its arrays have different lengths.
+        """
+        if column not in batch:
+            raise UsageError(
+                f"the batch has no column {column!r}, only {', '.join(batch)}; if there is a "
+                "transformation_fn, it must return it"
+            )
+        values = batch[column]
+        if isinstance(values, np.ndarray) and values.dtype.kind == "O":
+            raise UsageError(f"column {column!r} has arrays of different lengths, or no numbers")
+        known = self.metadata.get(column, {})
+        if known.get("intermediate_format") == CUSTOM_SPARSE:
+            return expanded(np.asarray(values), int(known["shape"]))
+        return values
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the checkpoint of a run is.
+
+    Attributes:
+        store: which can be sent to ranks.
+        run_id: names the run.
+    """
+
+    store: Any
+    run_id: str
+
+    @property
+    def path(self) -> str | None:
+        """The file of the checkpoint; None if the store keeps no runs."""
+        if not self.store.saving_runs():
+            return None
+        folder = self.store.get_checkpoint_path(self.run_id)
+        return f"{folder}/{self.store.get_checkpoint_filename()}"
+
+    def save(self, data: bytes) -> None:
+        """Replaces the checkpoint: whoever reads it sees the old one or the new one."""
+        if self.path is not None:
+            self.store.write_atomically(self.path, data)
+
+    def load(self) -> bytes | None:
+        """The checkpoint; None if there is none."""
+        if self.path is None or not self.store.exists(self.path):
+            return None
+        return bytes(self.store.read(self.path))
+
+
+def expanded(packed: np.ndarray, width: int) -> np.ndarray:
+    """Rows of numbers from rows that hold only their non-zeros.
+
+    Args:
+        packed: (rows, 1 + 2 · most): how many there are, their places, their values, zeros.
+        width: numbers in a row.
+    """
+    rows = np.zeros((len(packed), width))
+    for row, line in zip(rows, packed, strict=True):
+        count = int(line[0])
+        row[line[1 : 1 + count].astype(np.int64)] = line[1 + count : 1 + 2 * count]
+    return rows
+
+
+def gpu_index(local_rank: int) -> int:
+    """Which GPU of the host a rank takes: the one that Spark gives to its task, if it does."""
+    by_local_rank = inherited_environment().get(_BY_LOCAL_RANK, "0") != "0"
+    given = [] if by_local_rank else get_available_devices()
+    return int(given[0]) if given else local_rank

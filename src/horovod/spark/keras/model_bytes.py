@@ -1,0 +1,135 @@
+"""Models and optimizers of Keras as bytes, and the files of checkpoints."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import keras
+
+from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+_STATE = "horovod.json"  # a further file in a .keras archive, an attribute of an HDF5 file
+
+
+def model_bytes(model: Any) -> bytes:
+    """A model in the format ``.keras``; the model stays as it is."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        # Of functions in its compile() that cannot be loaded by name: they travel apart from it.
+        warnings.simplefilter("ignore")
+        path = Path(folder, "model.keras")
+        model.save(path)
+        return path.read_bytes()
+
+
+def model_of(data: bytes, custom_objects: Mapping[str, Any] | None, compiled: bool) -> Any:
+    """The model of some bytes.
+
+    Args:
+        data: of :func:`model_bytes`.
+        custom_objects: classes and functions that Keras does not know.
+        compiled: whether it is to be compiled, if all that its ``compile`` was given can be loaded.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.keras")
+        path.write_bytes(data)
+        options = {"custom_objects": dict(custom_objects or {}), "safe_mode": False}
+        if compiled:
+            try:
+                return keras.models.load_model(path, compile=True, **options)
+            except (TypeError, ValueError):
+                pass
+        return keras.models.load_model(path, compile=False, **options)
+
+
+@dataclass(frozen=True)
+class OptimizerRecord:
+    """An optimizer apart from a model.
+
+    Attributes:
+        config: its class and options, the learning rate for one rank among them.
+        values: of its variables; empty if it has not been built.
+    """
+
+    config: dict[str, Any]
+    values: Sequence[np.ndarray]
+
+    @classmethod
+    def of(cls, optimizer: Any) -> OptimizerRecord:
+        """What there is to know of an optimizer, or of its name."""
+        optimizer = keras.optimizers.get(optimizer)
+        values = [variable.numpy() for variable in optimizer.variables] if optimizer.built else []
+        return cls(keras.optimizers.serialize(optimizer), values)
+
+    def made(self, custom_objects: Mapping[str, Any] | None) -> Any:
+        """A new optimizer like it, not built."""
+        return keras.optimizers.deserialize(self.config, custom_objects=dict(custom_objects or {}))
+
+    def restore(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Builds an optimizer of :meth:`made` for some variables, and gives it its state.
+
+        Raises:
+            UsageError: the state is that of another model.
+        """
+        optimizer.build(variables)
+        if not self.values:
+            return
+        shapes = [tuple(variable.shape) for variable in optimizer.variables]
+        if shapes != [value.shape for value in self.values]:
+            raise UsageError("the optimizer has state of another model: give a new optimizer")
+        for variable, value in zip(optimizer.variables, self.values, strict=True):
+            variable.assign(value)
+
+
+def suffix_of(data: bytes) -> str:
+    """How the name of a file with a checkpoint ends, by which Keras knows its format."""
+    return ".keras" if data.startswith(b"PK") else ".weights.h5"
+
+
+def add_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Adds to a checkpoint what Keras does not save; Keras can still load it.
+
+    Args:
+        path: a ``.keras`` or HDF5 file.
+        state: can be written as JSON.
+    """
+    text = json.dumps(state)
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(_STATE, text)
+    else:
+        with h5py.File(path, "a") as file:
+            file.attrs[_STATE] = text
+
+
+def state_in(path: Path) -> dict[str, Any]:
+    """What :func:`add_state` has added.
+
+    Raises:
+        UsageError: nothing was.
+    """
+    text = None
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if _STATE in archive.namelist():
+                text = archive.read(_STATE)
+    elif h5py.is_hdf5(path):
+        with h5py.File(path, "r") as file:
+            text = file.attrs.get(_STATE)
+    if text is None:
+        raise UsageError(
+            "the run has a checkpoint that no KerasEstimator wrote; use another run_id"
+        )
+    state: dict[str, Any] = json.loads(text)
+    return state

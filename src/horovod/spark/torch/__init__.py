@@ -1,0 +1,6 @@
+"""Training PyTorch models on DataFrames of Spark."""
+
+from horovod.spark.torch.estimator import TorchEstimator
+from horovod.spark.torch.model import TorchModel
+
+__all__ = ["TorchEstimator", "TorchModel"]

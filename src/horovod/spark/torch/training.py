@@ -1,0 +1,269 @@
+"""The training of a TorchEstimator on one rank."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import horovod.torch as hvd
+from horovod.errors import UsageError
+from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
+from horovod.spark.common.training import gpu_index
+from horovod.spark.torch.measuring import Measuring, in_words
+from horovod.spark.torch.model_bytes import model_of
+from horovod.spark.torch.shaping import Loss, Shaping, dtype_of, one_for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from horovod.spark.common.training import RunFolder, TrainingData
+    from horovod.spark.torch.model_bytes import OptimizerRecord
+
+
+@dataclass(frozen=True)
+class TorchTask:
+    """What a rank is to do; can be sent to it.
+
+    Attributes:
+        data: what it reads.
+        run: where checkpoints go, and from where it goes on.
+        model: as :func:`model_bytes` gives it.
+        optimizer: with the learning rates for one rank.
+        loss, loss_constructors: what makes the loss; one of them is None.
+        loss_weights: one for each label, or None.
+        metrics: groups of functions.
+        input_shapes, label_shapes: see :class:`Shaping`.
+        compression, passes: of the distributed optimizer.
+        epochs: how many there are, with those of the checkpoint.
+        minibatch: a step in place of :func:`_step`, or None.
+    """
+
+    data: TrainingData
+    run: RunFolder
+    model: bytes
+    optimizer: OptimizerRecord
+    loss: Any
+    loss_constructors: Any
+    loss_weights: Sequence[float] | None
+    metrics: Sequence[Sequence[Callable[..., Any]]]
+    input_shapes: Sequence[Sequence[int]] | None
+    label_shapes: Sequence[Sequence[int]] | None
+    compression: Any
+    passes: int
+    epochs: int
+    minibatch: Callable[..., tuple[Any, torch.Tensor]] | None
+
+
+def train(task: TorchTask) -> bytes | None:
+    """Trains on this rank; all ranks of the job call it.
+
+    Returns:
+        The last checkpoint on rank 0, None on the others.
+    """
+    task.data.begin()
+    if task.data.seed is not None:
+        torch.manual_seed(task.data.seed)
+    hvd.init()
+    training = _Training(task)
+    epochs = range(len(training.history), task.epochs)
+    data = task.data.module_for(hvd.rank(), hvd.size(), epochs, whole_batches=True)
+    with data as module:
+        batches = iter(module.train_data())
+        validation = iter(module.val_data()) if module.has_val else None
+        for epoch in epochs:
+            training.train_epoch(epoch, itertools.islice(batches, module.steps_per_epoch_train))
+            if validation is not None:
+                training.validate(itertools.islice(validation, module.steps_per_epoch_val))
+            training.end_epoch(epoch)
+    return training.checkpoint() if hvd.rank() == 0 else None
+
+
+class _Training:
+    """The model, the optimizer and the history of a rank."""
+
+    def __init__(self, task: TorchTask) -> None:
+        self._task = task
+        device = device_of(task.data.use_gpu)
+        self._model = model_of(task.model).to(device)
+        optimizer = task.optimizer.bound_to(self._model)
+        self.history: list[dict[str, Any]] = []
+        self._resume(optimizer)
+        hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
+        _multiply_rates(optimizer.param_groups, hvd.size())
+        self._optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=self._model.named_parameters(),
+            backward_passes_per_step=task.passes,
+            compression=task.compression or hvd.Compression.none,
+        )
+        self._shaping = Shaping(
+            task.data, dtype_of(self._model), device, task.input_shapes, task.label_shapes
+        )
+        self._loss = self._make_loss()
+
+    def train_epoch(self, epoch: int, batches: Iterator[Any]) -> None:
+        """Takes the steps of an epoch."""
+        task = self._task
+        self._model.train()
+        self._optimizer.zero_grad()
+        measuring = Measuring(task.metrics, task.data.labels)
+        step = task.minibatch or _step
+        open_passes = 0
+        for index, columns in enumerate(batches):
+            batch = self._shaping.batch(columns)
+            outputs, loss = step(
+                self._model,
+                self._optimizer,
+                self._shaping.outputs_and_labels,
+                self._loss,
+                batch.inputs,
+                batch.labels,
+                batch.weights,
+                task.passes,
+                index,
+            )
+            open_passes = (index + 1) % task.passes
+            outputs, labels = self._shaping.outputs_and_labels(outputs, batch.labels)
+            measuring.add(loss, outputs, labels, batch.rows)
+            self._tell(epoch, index, measuring)
+        if task.minibatch is None and open_passes:
+            self._optimizer.step()
+        self.history.append({"epoch": epoch, "train": measuring.over_all_ranks("train")})
+
+    @torch.no_grad()
+    def validate(self, batches: Iterator[Any]) -> None:
+        """Measures the model, and adds that to the history of the epoch."""
+        self._model.eval()
+        measuring = Measuring(self._task.metrics, self._task.data.labels)
+        for columns in batches:
+            batch = self._shaping.batch(columns)
+            outputs, labels = self._shaping.outputs_and_labels(
+                self._model(*batch.inputs), batch.labels
+            )
+            loss = self._loss(outputs, labels, batch.weights)
+            measuring.add(loss, outputs, labels, batch.rows)
+        self.history[-1]["validation"] = measuring.over_all_ranks("validation")
+
+    def end_epoch(self, epoch: int) -> None:
+        """Saves a checkpoint, and tells of the epoch."""
+        if hvd.rank() != 0:
+            return
+        self._task.run.save(self.checkpoint())
+        if self._task.data.verbose:
+            last = self.history[-1]
+            parts = [
+                f"{part} {in_words(last[part])}" for part in ("train", "validation") if part in last
+            ]
+            print(f"epoch {epoch + 1}/{self._task.epochs}: {'; '.join(parts)}", flush=True)
+
+    def checkpoint(self) -> bytes:
+        """History and state of model and optimizer, with the learning rates for one rank."""
+        optimizer = self._optimizer.state_dict()
+        optimizer["param_groups"] = [dict(group) for group in optimizer["param_groups"]]
+        _multiply_rates(optimizer["param_groups"], 1 / hvd.size())
+        state = {
+            "model": self._model.state_dict(),
+            "optimizer": optimizer,
+            "history": self.history,
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def _resume(self, optimizer: torch.optim.Optimizer) -> None:
+        found = self._task.run.load() if hvd.rank() == 0 else None
+        data = hvd.broadcast_object(found, root_rank=0, name="checkpoint")
+        if data is not None:
+            state = checkpoint_of(data)
+            self._model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            self.history = state["history"]
+
+    def _make_loss(self) -> Loss:
+        task = self._task
+        count = len(task.data.labels)
+        weights = task.loss_weights or [1.0 / count] * count
+        if task.loss_constructors is None:
+            functions = one_for_each(task.loss, count, "loss")
+        else:
+            known = {"model": self._model, "optimizer": self._optimizer, "torch": torch, "hvd": hvd}
+            functions = [
+                make(**known)
+                for make in one_for_each(task.loss_constructors, count, "loss_constructors")
+            ]
+        return Loss(functions, one_for_each(weights, count, "loss_weights"))
+
+    def _tell(self, epoch: int, index: int, measuring: Measuring) -> None:
+        if self._task.data.verbose > 1 and hvd.rank() == 0 and index % METRIC_PRINT_FREQUENCY == 0:
+            loss = measuring.loss_here()
+            print(f"epoch {epoch + 1}, batch {index}: loss on rank 0 {loss:.6g}", flush=True)
+
+
+def _step(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    transform_outputs: Callable[..., Any],
+    loss_fn: Callable[..., torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    labels: Sequence[torch.Tensor],
+    sample_weights: torch.Tensor | None,
+    backward_passes_per_step: int,
+    batch_idx: int,
+) -> tuple[Any, torch.Tensor]:
+    """A batch of the training: what ``train_minibatch_fn`` takes the place of.
+
+    The gradients of ``backward_passes_per_step`` batches make one step; at the end of an epoch,
+    fewer do.
+    """
+    if batch_idx % backward_passes_per_step == 0:
+        optimizer.zero_grad()
+    outputs = model(*inputs)
+    listed, fitted = transform_outputs(outputs, labels)
+    loss = loss_fn(listed, fitted, sample_weights)
+    (loss / backward_passes_per_step).backward()  # type: ignore[no-untyped-call]
+    if (batch_idx + 1) % backward_passes_per_step == 0:
+        optimizer.step()
+    return outputs, loss.detach()
+
+
+def checkpoint_of(data: bytes) -> dict[str, Any]:
+    """What is in a checkpoint, on the CPU.
+
+    Raises:
+        UsageError: it is no checkpoint of a TorchEstimator.
+    """
+    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+    if not isinstance(state, dict) or not {"model", "optimizer", "history"} <= set(state):
+        raise UsageError(
+            "the run has a checkpoint that no TorchEstimator wrote; use another run_id"
+        )
+    return state
+
+
+def device_of(use_gpu: bool) -> torch.device:
+    """The device of this rank; collective.
+
+    Args:
+        use_gpu: take a GPU if there is one.
+
+    Raises:
+        RuntimeError: some ranks have a GPU, and others have none.
+    """
+    device = torch.device("cpu")
+    if use_gpu and torch.cuda.is_available():
+        device = torch.device("cuda", gpu_index(hvd.local_rank()))
+        torch.cuda.set_device(device)
+    kinds = hvd.allgather_object(device.type, name="device")
+    if len(set(kinds)) > 1:
+        raise RuntimeError(f"ranks 0 to {len(kinds) - 1} train on {', '.join(kinds)}: all or none")
+    return device
+
+
+def _multiply_rates(groups: Sequence[dict[str, Any]], factor: float) -> None:
+    for group in groups:
+        if "lr" in group:
+            group["lr"] = group["lr"] * factor

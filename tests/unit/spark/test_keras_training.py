@@ -1,0 +1,184 @@
+"""What the ranks of a KerasEstimator do, without Spark: ranks are threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark")
+keras = pytest.importorskip("keras")
+from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
+
+import horovod.tensorflow.keras as hvd  # noqa: E402
+from horovod.errors import UsageError  # noqa: E402
+from horovod.spark.keras.datamodule import ParquetDataModule  # noqa: E402
+from horovod.spark.keras.model_bytes import (  # noqa: E402
+    OptimizerRecord,
+    model_bytes,
+    model_of,
+    state_in,
+    suffix_of,
+)
+from horovod.spark.keras.training import KerasTask, train  # noqa: E402
+from horovod.testing import run_ranks  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RATE = 0.02
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Any:
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
+def make_model() -> Any:
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)]
+    )
+
+
+def task_in(folder: Path, **changes: Any) -> KerasTask:
+    task = KerasTask(
+        data=data_in(folder, ParquetDataModule),
+        run=run_in(folder),
+        model=model_bytes(make_model()),
+        optimizer=OptimizerRecord.of(keras.optimizers.SGD(RATE, momentum=0.9)),
+        compiling={"loss": "mse"},
+        callbacks=[],
+        checkpoint_callback=None,
+        custom_objects={},
+        compression=None,
+        passes=1,
+        label_shapes=None,
+        prefetch=0,
+        epochs=2,
+        floatx="float64",
+    )
+    return replace(task, **changes)
+
+
+def train_on(size: int, task: KerasTask, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The trained model, compiled, and what else is in the checkpoint."""
+    results = run_ranks(size, train, task)
+    assert results[1:] == [None] * (size - 1)
+    path = folder / f"result{suffix_of(results[0])}"
+    path.write_bytes(results[0])
+    model = model_of(task.model, None, compiled=False)
+    model.compile(task.optimizer.made(None), "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.load_weights(path)
+    return model, state_in(path)
+
+
+def one_process(task: KerasTask, size: int, passes: int = 1) -> Any:
+    """The same training on one process, whose batches are those of all ranks together."""
+    model = make_model()
+    optimizer = keras.optimizers.SGD(
+        RATE * size, momentum=0.9, gradient_accumulation_steps=passes if passes > 1 else None
+    )
+    model.compile(optimizer, "mse")
+    for rows in steps_of_all_ranks(task.data, size, task.epochs, whole_batches=False):
+        weights = rows["w"] if task.data.weights else None
+        model.train_on_batch(rows["x"], rows["y"].reshape(-1, 1), sample_weight=weights)
+    return model
+
+
+def assert_same(one: Any, other: Any) -> None:
+    for value, wanted in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-9)
+
+
+def test_two_ranks_train_as_one_process_would(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    model, state = train_on(2, task, tmp_path)
+    assert_same(model, one_process(task, 2))
+    assert state["epoch"] == 1
+    assert state["learning_rate"] == RATE
+    assert state["history"]["loss"][1] < state["history"]["loss"][0]
+    saved = tmp_path / "runs/r/checkpoint"
+    assert saved.read_bytes() == (tmp_path / "result.keras").read_bytes()
+
+
+def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:
+    task = task_in(tmp_path, passes=2)
+    assert_same(train_on(2, task, tmp_path)[0], one_process(task, 2, passes=2))
+
+
+def test_the_rate_is_scaled_once_on_resume(tmp_path: Path) -> None:
+    task = task_in(tmp_path, epochs=1)
+    first, _ = train_on(2, task, tmp_path)
+    again, state = train_on(2, task, tmp_path)  # has all its epochs
+    assert_same(first, again)
+    assert state["learning_rate"] == RATE
+    resumed, state = train_on(2, replace(task, epochs=2), tmp_path)
+    assert state["learning_rate"] == RATE
+    assert len(state["history"]["loss"]) == 2
+    assert_same(resumed, one_process(replace(task, epochs=2), 2))
+
+
+def test_validation_weights_and_the_best_model(tmp_path: Path) -> None:
+    rates = []
+
+    class Worse(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate))
+            if epoch == 1:
+                self.model.optimizer.learning_rate = 100.0
+
+    task = task_in(
+        tmp_path,
+        callbacks=[Worse()],
+        checkpoint_callback=hvd.callbacks.BestModelCheckpoint(monitor="val_loss"),
+    )
+    task = replace(task, data=replace(with_validation(task.data, tmp_path), weights="w"))
+    model, state = train_on(2, task, tmp_path)
+    assert rates[:2] == [pytest.approx(2 * RATE)] * 2
+    assert state["epoch"] == 0
+    assert list(state["history"]) == ["loss", "val_loss"]
+    assert len(state["history"]["loss"]) == 1
+    assert_same(model, one_process(replace(task, callbacks=[], epochs=1), 2))
+
+
+def test_weights_alone_can_be_saved(tmp_path: Path) -> None:
+    checkpoint = keras.callbacks.ModelCheckpoint("x.weights.h5", save_weights_only=True)
+    task = task_in(tmp_path, checkpoint_callback=checkpoint)
+    model, state = train_on(2, task, tmp_path)
+    assert (tmp_path / "result.weights.h5").exists()
+    assert state["epoch"] == 1
+    assert_same(model, one_process(task, 2))
+
+
+def test_schedules_are_scaled(tmp_path: Path) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 1.0)
+    task = task_in(
+        tmp_path, optimizer=OptimizerRecord.of(keras.optimizers.SGD(schedule, momentum=0.9))
+    )
+    model, state = train_on(2, task, tmp_path)
+    assert state["learning_rate"] is None
+    for value, wanted in zip(model.get_weights(), one_process(task, 2).get_weights(), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-6)  # the schedule is float32
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    make_model().save(tmp_path / "other.keras")
+    run = run_in(tmp_path)
+    run.save((tmp_path / "other.keras").read_bytes())
+    with pytest.raises(UsageError, match="use another run_id"):
+        run_ranks(1, train, task_in(tmp_path))
+
+
+def test_the_given_model_stays_as_it_is() -> None:
+    model = make_model()
+    before = [value.copy() for value in model.get_weights()]
+    model_bytes(model)
+    assert not model.compiled
+    for value, kept in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, kept)

@@ -1,0 +1,137 @@
+"""What the ranks of a Lightning estimator do, without Spark: each rank is a process."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("lightning")
+torch = pytest.importorskip("torch")
+from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
+
+from horovod.errors import UsageError  # noqa: E402
+from horovod.spark.common.datamodule import ParquetDataModule  # noqa: E402
+from horovod.spark.lightning import TorchEstimator  # noqa: E402
+from horovod.spark.lightning.training import LightningTask, train  # noqa: E402
+from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
+from horovod.testing import run_ranks  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RATE = 0.02
+
+
+def make_layers() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
+    ).double()
+
+
+def make_module() -> Any:
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = make_layers()
+
+        def forward(self, x: Any) -> Any:
+            return self.layers(x)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            loss = ((self(batch["x"]) - batch["y"].reshape(-1, 1)) ** 2).mean()
+            self.log("loss", loss, on_epoch=True, on_step=False)
+            return loss
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            loss = ((self(batch["x"]) - batch["y"].reshape(-1, 1)) ** 2).mean()
+            self.log("val_loss", loss)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=RATE, momentum=0.9)
+
+    return Module()
+
+
+def task_in(folder: Path, model: Any, **changes: Any) -> LightningTask:
+    task = LightningTask(
+        data=data_in(folder, ParquetDataModule),
+        run=run_in(folder),
+        model=model_bytes(model),
+        optimizer=None,
+        loss=None,
+        loss_weights=None,
+        callbacks=[],
+        input_shapes=[[-1, 4]],
+        label_shapes=None,
+        compression=None,
+        passes=1,
+        epochs=2,
+        options={"logger": False},
+    )
+    return replace(task, **changes)
+
+
+def train_on(size: int, task: LightningTask) -> dict[str, Any]:
+    results = run_ranks(size, train, task, processes=True, timeout=240)
+    assert results[1:] == [None] * (size - 1)
+    state: dict[str, Any] = torch.load(io.BytesIO(results[0]))
+    return state
+
+
+def one_process(task: LightningTask, size: int) -> Any:
+    """The same training on one process, whose batches are those of all ranks together."""
+    model = make_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE * size, momentum=0.9)
+    for index, rows in enumerate(
+        steps_of_all_ranks(task.data, size, task.epochs, whole_batches=True)
+    ):
+        loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
+        (loss.mean() / task.passes).backward()
+        if (index + 1) % task.passes == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def assert_same(state: dict[str, Any], model: Any, prefix: str = "") -> None:
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(state["model"][prefix + name], value, rtol=0, atol=1e-9)
+
+
+def test_two_ranks_train_and_resume_as_one_process_would(tmp_path: Path) -> None:
+    task = task_in(tmp_path, make_module(), epochs=1, passes=2)
+    task = replace(task, data=with_validation(task.data, tmp_path))
+    first = train_on(2, task)
+    assert_same(first, one_process(task, 2), "layers.")
+    assert set(first["metrics"]) == {"loss", "val_loss"}
+    whole = replace(task, epochs=2)
+    assert_same(train_on(2, whole), one_process(whole, 2), "layers.")
+
+
+def test_a_plain_model_is_trained_too(tmp_path: Path) -> None:
+    model = make_layers()
+    task = task_in(
+        tmp_path,
+        model,
+        optimizer=OptimizerRecord.of(
+            torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9), model
+        ),
+        loss=torch.nn.functional.mse_loss,
+    )
+    assert_same(train_on(2, task), one_process(task, 2))
+
+
+def test_a_module_has_its_own_optimizer_and_loss() -> None:
+    options = {"store": object(), "feature_cols": ["x"], "label_cols": ["y"]}
+    with pytest.raises(UsageError, match="a LightningModule has its own loss"):
+        TorchEstimator(model=make_module(), loss=print, **options)._check_params()
+    with pytest.raises(UsageError, match="a plain model of PyTorch needs optimizer"):
+        TorchEstimator(model=make_layers(), loss=print, **options)._check_params()
+    TorchEstimator(model=make_module(), **options)._check_params()

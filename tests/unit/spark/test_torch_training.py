@@ -1,0 +1,247 @@
+"""What the ranks of a TorchEstimator do, without Spark: ranks are threads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark")
+torch = pytest.importorskip("torch")
+from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
+
+from horovod.errors import UsageError  # noqa: E402
+from horovod.spark.torch.datamodule import ParquetDataModule  # noqa: E402
+from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
+from horovod.spark.torch.training import TorchTask, checkpoint_of, train  # noqa: E402
+from horovod.testing import run_ranks  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RATE = 0.02
+
+
+def make_model(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
+    ).double()
+
+
+def make_optimizer(model: Any, rate: float = RATE) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+
+def task_in(folder: Path, **changes: Any) -> TorchTask:
+    model = make_model()
+    task = TorchTask(
+        data=data_in(folder, ParquetDataModule),
+        run=run_in(folder),
+        model=model_bytes(model),
+        optimizer=OptimizerRecord.of(make_optimizer(model), model),
+        loss=torch.nn.functional.mse_loss,
+        loss_constructors=None,
+        loss_weights=None,
+        metrics=[],
+        input_shapes=[[-1, 4]],
+        label_shapes=None,
+        compression=None,
+        passes=1,
+        epochs=2,
+        minibatch=None,
+    )
+    return replace(task, **changes)
+
+
+def train_on(size: int, task: TorchTask) -> dict[str, Any]:
+    results = run_ranks(size, train, task)
+    assert results[1:] == [None] * (size - 1)
+    return checkpoint_of(results[0])
+
+
+def one_process(task: TorchTask, size: int, by_row: bool = False) -> Any:
+    """The same training on one process, whose batches are those of all ranks together."""
+    model = make_model()
+    optimizer = make_optimizer(model, RATE * size)
+    steps = steps_of_all_ranks(task.data, size, task.epochs, whole_batches=True)
+    for index, rows in enumerate(steps):
+        loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
+        if by_row:
+            loss = loss * torch.tensor(rows["w"]).reshape(-1, 1)
+        (loss.mean() / task.passes).backward()
+        if (index + 1) % task.passes == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def assert_same(state: dict[str, Any], model: Any) -> None:
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(state["model"][name], value, rtol=0, atol=1e-9)
+
+
+def test_two_ranks_train_as_one_process_would(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    state = train_on(2, task)
+    assert_same(state, one_process(task, 2))
+    assert [each["epoch"] for each in state["history"]] == [0, 1]
+    assert state["history"][1]["train"]["loss"] < state["history"][0]["train"]["loss"]
+
+
+def test_sample_weights_weigh_the_loss_of_each_row(tmp_path: Path) -> None:
+    task = task_in(tmp_path, loss=torch.nn.MSELoss())
+    task = replace(task, data=replace(task.data, weights="w"))
+    assert_same(train_on(2, task), one_process(task, 2, by_row=True))
+
+
+def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:
+    task = task_in(tmp_path, passes=2)
+    assert_same(train_on(2, task), one_process(task, 2))
+
+
+def test_the_rest_of_an_epoch_is_a_step_too(tmp_path: Path) -> None:
+    task = task_in(tmp_path, passes=3, epochs=1)
+    task = replace(task, data=replace(task.data, train=replace(task.data.train, steps=4)))
+    before = make_model().state_dict()
+    three = train_on(
+        1,
+        replace(
+            task,
+            run=run_in(tmp_path, "three"),
+            data=replace(task.data, train=replace(task.data.train, steps=3)),
+        ),
+    )
+    four = train_on(1, task)
+    name = "0.weight"
+    assert not torch.equal(three["model"][name], before[name])
+    assert not torch.equal(four["model"][name], three["model"][name])
+
+
+def test_the_rate_is_scaled_in_training_only_and_once_on_resume(tmp_path: Path) -> None:
+    task = task_in(tmp_path, epochs=1)
+    first = train_on(2, task)
+    assert first["optimizer"]["param_groups"][0]["lr"] == RATE
+    resumed = train_on(2, replace(task, epochs=2))
+    assert resumed["optimizer"]["param_groups"][0]["lr"] == RATE
+    whole = train_on(2, replace(task, epochs=2, run=run_in(tmp_path, "whole")))
+    for name, value in whole["model"].items():
+        torch.testing.assert_close(resumed["model"][name], value, rtol=0, atol=1e-12)
+    assert resumed["history"] == whole["history"]
+
+
+def test_a_run_that_has_all_its_epochs_is_returned_as_it_is(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    assert train_on(2, task)["history"] == train_on(2, task)["history"]
+
+
+def test_nothing_is_written_where_runs_are_not_saved(tmp_path: Path) -> None:
+    state = train_on(2, task_in(tmp_path, run=run_in(tmp_path, saves=False)))
+    assert len(state["history"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["train"]
+
+
+def test_validation_and_metrics_are_over_all_rows_of_all_ranks(tmp_path: Path) -> None:
+    def bias(output: Any, label: Any) -> Any:
+        return (output - label).mean()
+
+    task = task_in(tmp_path, metrics=[[bias], [torch.nn.functional.l1_loss]], epochs=1)
+    task = replace(task, data=with_validation(task.data, tmp_path))
+    state = train_on(2, task)
+    model = make_model()
+    model.load_state_dict(state["model"])
+    val = replace(task.data, train=task.data.val)
+    rows = list(steps_of_all_ranks(val, 2, 1, whole_batches=False))
+    x, y = (np.concatenate([each[name] for each in rows]) for name in "xy")
+    assert len(x) == NUM_ROWS
+    error = (model(torch.tensor(x)) - torch.tensor(y).reshape(-1, 1)).detach()
+    measured = state["history"][0]["validation"]
+    assert measured["loss"] == pytest.approx(float((error**2).mean()), abs=1e-12)
+    assert measured["all_metrics"] == [
+        {"group_0_y": pytest.approx(float(error.mean()), abs=1e-12)},
+        {"group_1_y": pytest.approx(float(error.abs().mean()), abs=1e-12)},
+    ]
+
+
+def test_several_labels_have_losses_and_weights_of_their_own(tmp_path: Path) -> None:
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number, self.kind = torch.nn.Linear(4, 1), torch.nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.number(x), self.kind(x)
+
+    model = Two()
+    task = task_in(
+        tmp_path,
+        model=model_bytes(model),
+        optimizer=OptimizerRecord.of(torch.optim.Adam(model.parameters(), lr=0.01), model),
+        loss=[torch.nn.functional.mse_loss, torch.nn.functional.cross_entropy],
+        loss_weights=[0.25, 0.75],
+        metrics=[[lambda output, label: (output.argmax(1) == label).float().mean()]],
+    )
+    task = replace(task, data=replace(task.data, labels=["y", "c"]))
+    task = replace(task, metrics=[])
+    state = train_on(2, task)
+    assert state["history"][1]["train"]["loss"] < state["history"][0]["train"]["loss"]
+
+
+def test_an_epoch_is_told_of_in_a_line(tmp_path: Path, capsys: Any) -> None:
+    task = task_in(tmp_path, metrics=[[torch.nn.functional.l1_loss]], epochs=1)
+    task = replace(task, data=replace(with_validation(task.data, tmp_path), verbose=1))
+    train_on(2, task)
+    number = r"[\d.]+"
+    line = f"loss {number}, group_0_y {number}"
+    assert re.fullmatch(
+        f"epoch 1/1: train {line}; validation {line}", capsys.readouterr().out.strip()
+    )
+
+
+def test_losses_can_be_made_on_the_ranks(tmp_path: Path) -> None:
+    def make(model: Any, torch: Any, **others: Any) -> Any:
+        assert {"hvd", "optimizer"} <= set(others)
+        return torch.nn.MSELoss()
+
+    task = task_in(tmp_path, loss=None, loss_constructors=[make])
+    assert_same(train_on(2, task), one_process(task, 2))
+
+
+def test_a_step_of_ones_own_takes_the_place_of_the_usual_one(tmp_path: Path) -> None:
+    def step(
+        model: Any,
+        optimizer: Any,
+        transform_outputs: Any,
+        loss_fn: Any,
+        inputs: Any,
+        labels: Any,
+        sample_weights: Any,
+        passes: int,
+        index: int,
+    ) -> Any:
+        optimizer.zero_grad()
+        outputs = model(*inputs)
+        loss = loss_fn(*transform_outputs(outputs, labels), sample_weights)
+        loss.backward()
+        optimizer.step()
+        return outputs, loss
+
+    task = task_in(tmp_path, minibatch=step)
+    assert_same(train_on(2, task), one_process(task, 2))
+
+
+def test_rows_can_be_transformed(tmp_path: Path) -> None:
+    def doubled(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": row["x"] / 2, "y": row["y"]}
+
+    task = task_in(tmp_path)
+    task = replace(task, data=replace(task.data, transform=doubled))
+    assert_same(train_on(2, task), one_process(task, 2))
+
+
+def test_a_wrong_shape_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a row of 4 numbers does not fit the shape \[-1, 5\]"):
+        run_ranks(1, train, task_in(tmp_path, input_shapes=[[-1, 5]]))
