@@ -19,7 +19,7 @@ import horovod.spark
 from horovod.errors import RankFailedError, StartError, UnsupportedError, UsageError
 from horovod.spark import HorovodRunner, conf, spark_job
 from horovod.spark.common.backend import SparkBackend, default_num_proc
-from horovod.spark.machine import machine_name
+from horovod.spark.common.place import host_hash
 from horovod.spark.session import Session
 from horovod.spark.task import get_available_devices
 
@@ -49,7 +49,7 @@ def test_ranks_know_their_places_and_know_no_secret(
     for index, each in enumerate(ranks):
         environ = each["environ"]
         assert environ["HOROVOD_RANK"] == str(index)
-        assert environ["HOROVOD_HOSTNAME"] == machine_name()
+        assert environ["HOROVOD_HOSTNAME"] == host_hash()
         assert environ["GIVEN"] == "x"
         assert not {"OF_THE_DRIVER", "PYTHONHASHSEED", "HOROVOD_SECRET_KEY"} & set(environ)
         assert not is_running(each["pid"])

@@ -19,7 +19,7 @@ from horovod.config import inherited_environment
 from horovod.job.membership import Worker
 from horovod.rendezvous.store import StoreClient
 from horovod.runner.starting.joining import JoinOptions, join, reached
-from horovod.spark.machine import machine_name
+from horovod.spark.common.place import host_hash
 from horovod.spark.task import DEVICES
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def take_part(hosting: Hosting) -> None:
         python=hosting.executable or sys.executable,
         once=hosting.is_elastic,
     )
-    place = {"machine": machine_name(), "index": index}
+    place = {"machine": host_hash(), "index": index}
     with StoreClient(*reached(invitation), invitation.secret, purpose="launcher") as store:
         store.set(_place_key(name), json.dumps(place).encode())
     join(options, invitation, None, lambda line: print(f"horovod: {line}", file=sys.stderr))
