@@ -206,7 +206,7 @@ test-spark: $(VENV)/spark.stamp $(VENV)/spark_oldest.stamp $(VENV)/installed.sta
 ifeq ($(PYTEST),)
 	$(VENV)/spark_oldest/bin/python -m pytest $(ON_OLD_SPARK)
 endif
-	$(VENV)/spark/bin/python -m pytest tests/unit/spark tests/spark $(PYTEST)
+	$(VENV)/spark/bin/python -m pytest tests/spark tests/unit/spark $(PYTEST)
 
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp
