@@ -204,7 +204,7 @@ OF_THE_LAUNCHER = {
     *("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"),
     *("--slots-per-host", "--elastic-timeout", "--reset-limit", "--worker-timeout"),
     *("--blacklist-cooldown-range", "--cooldown-range", "--join", "--join-file"),
-    *("-f", "--job-file", "-d", "--detach", "--resume"),
+    *("-f", "--job-file", "-d", "--detach", "--resume", "--backend"),
 }
 
 
