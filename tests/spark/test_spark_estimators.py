@@ -122,14 +122,14 @@ def accuracy(predictions: Any) -> float:
 
 
 def test_torch_learns_the_digits(digits: Any, store: Any) -> None:
-    estimator = torch_for_digits(store, validation="is_test")
+    estimator = torch_for_digits(store, validation="is_test", epochs=60)
     before = [param.clone() for param in estimator.getModel().parameters()]
     model = estimator.fit(digits)
     predictions = model.transform(digits.where("is_test"))
     assert predictions.columns == ["pixels", "digit", "is_test", "digit__output"]
     assert predictions.count() == digits.where("is_test").count()
     assert accuracy(predictions) >= LEAST_ACCURACY
-    assert [each["epoch"] for each in model.getHistory()] == list(range(25))
+    assert [each["epoch"] for each in model.getHistory()] == list(range(60))
     assert {"train", "validation"} < set(model.getHistory()[0])
     for param, value in zip(estimator.getModel().parameters(), before, strict=True):
         assert torch.equal(param, value)

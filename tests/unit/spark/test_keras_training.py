@@ -33,9 +33,12 @@ RATE = 0.02
 
 @pytest.fixture(autouse=True)
 def float64() -> Any:
+    policy = keras.config.dtype_policy()  # which follows floatx only until it is asked for
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     yield
     keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
 
 
 def make_model() -> Any:
