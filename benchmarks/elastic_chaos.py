@@ -117,9 +117,8 @@ class Report:
             first, last = _thirds(use.resident_bytes)
             if last - first > MOST_GROWTH_BYTES:
                 found.append(f"{name} has grown by {last - first:g} bytes")
-            # Their number goes up and down with the workers, and is higher while one is started.
-            first, last = _thirds(use.descriptors)
-            if last - first > MOST_GROWTH_DESCRIPTORS:
+            before, last = _peaks(use.descriptors)
+            if last - before > MOST_GROWTH_DESCRIPTORS:
                 found.append(f"{name} has more and more descriptors: {use.descriptors}")
         return found
 
@@ -135,10 +134,10 @@ class Report:
         ]
         for name, use in self.uses.items():
             first, last = _thirds(use.resident_bytes)
-            descriptors = _thirds(use.descriptors)
+            descriptors = _peaks(use.descriptors)
             lines.append(
                 f"{name}: {first / 2**20:.1f} -> {last / 2**20:.1f} MiB, descriptors "
-                f"{descriptors[0]:g} -> {descriptors[1]:g} ({len(use.descriptors)} samples)"
+                f"{descriptors[0]} -> {descriptors[1]} ({len(use.descriptors)} samples)"
             )
         return "\n".join(lines)
 
@@ -149,6 +148,15 @@ def _thirds(numbers: Sequence[int]) -> tuple[float, float]:
     return statistics.median(numbers[third : 2 * third] or numbers), statistics.median(
         numbers[-third:]
     )
+
+
+def _peaks(numbers: Sequence[int]) -> tuple[int, int]:
+    """The highest number before the last third, and in it.
+
+    A number that goes up and down with the workers of the moment has no meaningful median.
+    """
+    third = max(1, len(numbers) // 3)
+    return max(numbers[:-third] or numbers), max(numbers[-third:])
 
 
 class Plan:
