@@ -7,13 +7,12 @@ The driver writes the file; the training job reads it with ``TfDataServiceConfig
 
 from __future__ import annotations
 
-import argparse
-
 from horovod.data.compute_service import ComputeService
 from horovod.errors import UsageError
 from horovod.rendezvous import make_secret
 from horovod.spark.common.backend import default_num_proc
 from horovod.spark.running import run
+from horovod.tensorflow.data.compute_arguments import compute_arguments
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 
 __all__ = ["main"]
@@ -58,32 +57,13 @@ def main(
             config.remove(configfile)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="spark-submit compute_worker.py",
-        description="Runs tf.data's service for a training job in tasks of Spark.",
-    )
-    parser.add_argument("configfile", help="file to write, which the training job can read")
-    parser.add_argument(
-        "--dispatchers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="1 for all training ranks (the default), or as many as there are",
-    )
-    parser.add_argument(
-        "--dispatcher-side",
-        choices=("compute", "training"),
-        default="compute",
-        help="who runs the dispatchers (default: compute)",
-    )
-    return parser.parse_args()
-
-
 def _main() -> None:
     from pyspark.sql import SparkSession
 
-    given = _arguments()
+    given = compute_arguments(
+        prog="spark-submit compute_worker.py",
+        description="Runs tf.data's service for a training job in tasks of Spark.",
+    ).parse_args()
     session = SparkSession.builder.appName("Horovod compute service").getOrCreate()
     try:
         main(given.dispatchers, given.dispatcher_side, given.configfile)

@@ -7,13 +7,16 @@ Rank 0 writes the file; the training job reads it with ``TfDataServiceConfig.rea
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
 from horovod.data.compute_service import ComputeService
 from horovod.rendezvous import make_secret
+from horovod.tensorflow.data.compute_arguments import compute_arguments
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["main"]
 
@@ -65,23 +68,9 @@ def main(
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = compute_arguments(
         prog="horovodrun -np N python -m horovod.tensorflow.data.compute_worker",
         description="Runs tf.data's service for a training job.",
-    )
-    parser.add_argument("configfile", help="file to write, which the training job can read")
-    parser.add_argument(
-        "--dispatchers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="1 for all training ranks (the default), or as many as there are",
-    )
-    parser.add_argument(
-        "--dispatcher-side",
-        choices=("compute", "training"),
-        default="compute",
-        help="who runs the dispatchers (default: compute)",
     )
     parser.add_argument(
         "--timeout",

@@ -1,0 +1,25 @@
+"""The arguments that commands which run tf.data's service have in common."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def compute_arguments(prog: str, description: str) -> argparse.ArgumentParser:
+    """A parser that knows ``configfile``, ``--dispatchers`` and ``--dispatcher-side``."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("configfile", help="file to write, which the training job can read")
+    parser.add_argument(
+        "--dispatchers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="1 for all training ranks (the default), or as many as there are",
+    )
+    parser.add_argument(
+        "--dispatcher-side",
+        choices=("compute", "training"),
+        default="compute",
+        help="who runs the dispatchers (default: compute)",
+    )
+    return parser
