@@ -244,7 +244,7 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) jax jax_oldest libraries ray ray_oldest installed) build/fakes/libfake_nccl.so  # every environment of .ci/run
+setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) jax jax_oldest libraries ray ray_oldest spark spark_oldest installed) build/fakes/libfake_nccl.so  # every environment of .ci/run
 
 # Files are compiled in bundles, which takes half the time.
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON

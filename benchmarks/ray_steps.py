@@ -1,6 +1,6 @@
 """Training on Ray: RayExecutor and HorovodTrainer beside Ray Train's TorchTrainer.
 
-    python benchmarks/ray_steps.py --runs 3
+    python benchmarks/ray_steps.py --runs 5
 
 Needs Ray with what Ray Train needs (pyarrow, pandas, fsspec). All train the MLP and the CNN of
 ``training_step.py`` on two ranks, one after the other, each time on a cluster that runs already.
