@@ -181,7 +181,7 @@ test-oldest: $(VENV)/oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## t
 test-mxnet: $(VENV)/mxnet.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, training and examples on MXNet 1.9.1
 	python -m pytest tests/mxnet $(PYTEST)
 
-ON_OLD_JAX = tests/jax -k 'all_cases_on_two_ranks or dead_rank or import'
+ON_OLD_JAX = tests/jax -k 'all_cases_on_two_ranks or dead_rank or import or copies or several_devices'
 test-jax: $(VENV)/jax.stamp $(VENV)/jax_oldest.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp ## the contract, derivatives and training on JAX
 ifeq ($(PYTEST),)
 	JAX_ENVIRONMENT=jax_oldest python -m pytest $(ON_OLD_JAX)

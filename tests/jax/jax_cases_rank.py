@@ -1,4 +1,7 @@
-"""One rank of test_jax_training.py: runs the named cases, or all, and prints their names."""
+"""One rank of test_jax_training.py: runs the named cases, or all, and prints their names.
+
+After the word ``copied``, all collectives take the way of arrays on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ import jax
 import jax_cases
 import jax_derivatives
 import jax_training
+from jax_copied import copy_all_arrays
 
 import horovod.jax as hvd
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     cases = [*jax_derivatives.CASES, *jax_training.CASES, *jax_cases.CASES]
-    wanted = sys.argv[1:] or [case.__name__ for case in cases]
+    words = sys.argv[1:]
+    if words[:1] == ["copied"]:
+        copy_all_arrays()
+        words = words[1:]
+    wanted = words or [case.__name__ for case in cases]
     hvd.init()
     for case in cases:
         if case.__name__ in wanted:

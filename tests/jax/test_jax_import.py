@@ -51,17 +51,6 @@ def test_the_command_line_knows_jax(run_python: Callable[..., Any]) -> None:
     assert "[X] JAX 0." in job.stdout, job.stdout + job.stderr
 
 
-def test_several_devices_are_refused(run_python: Callable[..., Any]) -> None:
-    program = (
-        "import jax, horovod.jax as hvd; hvd.init(); P = jax.sharding.PartitionSpec;"
-        "mesh = jax.sharding.Mesh(jax.devices(), 'd');"
-        "jax.jit(jax.shard_map(hvd.allreduce, mesh=mesh, in_specs=P('d'), out_specs=P('d')))"
-        "(jax.numpy.ones(2))"
-    )
-    job = run_python("-c", program, XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    assert "start one rank for each device instead" in job.stderr, job.stderr
-
-
 def test_another_device_is_refused_with_the_way_out(run_python: Callable[..., Any]) -> None:
     program = (
         "import jax.export, horovod.jax as hvd; hvd.init();"

@@ -64,6 +64,30 @@ class Collective:
         """A copy with other attributes."""
         return dataclasses.replace(self, **changes)
 
+    @property
+    def gathers(self) -> bool:
+        """Whether the engine allocates the results, as only what arrives tells their shapes."""
+        return self.kind in ("allgather", "alltoall")
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether the shapes of results are those for this number of ranks."""
+        return self.gathers or self.kind == "reducescatter"
+
+    def shape_of_result(self, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the result of an array on this rank.
+
+        Args:
+            index: of the array.
+            shape: of the array.
+
+        Raises:
+            UsageError: the array cannot be divided.
+        """
+        if not self.depends_on_size:
+            return shape
+        return (self.rows_of_result(index, shape[0]), *shape[1:])
+
     def rows_of_result(self, index: int, num_rows: int) -> int:
         """How many rows the result of an array has on this rank.
 

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from horovod import context
-from horovod.jax import native_ops
+from horovod.jax import host_copy, native_ops
 
 if TYPE_CHECKING:
     from horovod._native import Engine
@@ -65,13 +65,18 @@ class _Interrupts:
 
 def _nothing_moves() -> bool:
     """Whether collectives are in flight, and none of them ends for a while."""
-    ended = native_ops.num_ended()
+    ended = _num_ended()
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        if not native_ops.is_in_flight() or native_ops.num_ended() != ended:
+        is_in_flight = native_ops.is_in_flight() or host_copy.is_in_flight()
+        if not is_in_flight or _num_ended() != ended:
             return False
         time.sleep(_PERIOD_S)
     return True
+
+
+def _num_ended() -> int:
+    return native_ops.num_ended() + host_copy.num_ended()
 
 
 context.listen(_Interrupts())

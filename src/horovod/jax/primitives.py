@@ -20,6 +20,8 @@ from jax.interpreters import mlir
 
 from horovod.jax import native_ops
 from horovod.jax.collective import KINDS, Collective
+from horovod.jax.devices import Way, check_devices, devices_of, way_on
+from horovod.jax.host_copy import callback_of, run_now, warn_of_copies
 
 try:
     from jax.interpreters.xla import apply_primitive
@@ -30,8 +32,7 @@ PRIMITIVES = {kind: Primitive(f"horovod_{kind}") for kind in KINDS}
 """By kind. Operands: arrays, then the weight of a weighted collective; results: as many arrays."""
 
 _IN_PLACE = ("allreduce", "broadcast")
-_SEPARATE = ("horovod.jax runs on the CPU only; use JAX_PLATFORMS=cpu, or jax.distributed and "
-             "lax.psum on {}")  # fmt: skip
+_LINK = jax.core.ShapedArray((1,), np.dtype(np.uint32))
 _MODULES_KEPT = 4
 
 
@@ -44,15 +45,9 @@ def bind(arrays: list[Any], collective: Collective, weight: Any = None) -> list[
 
 def _abstract(*avals: Any, collective: Collective) -> list[Any]:
     arrays = avals[: len(avals) - collective.weighted]
-    if collective.kind in _IN_PLACE:
-        return [aval.update(weak_type=False) for aval in arrays]
-    shapes = [
-        (collective.rows_of_result(index, aval.shape[0]), *aval.shape[1:])
-        for index, aval in enumerate(arrays)
-    ]
     return [
-        aval.update(shape=shape, weak_type=False)
-        for aval, shape in zip(arrays, shapes, strict=True)
+        aval.update(shape=collective.shape_of_result(index, aval.shape), weak_type=False)
+        for index, aval in enumerate(arrays)
     ]
 
 
@@ -91,7 +86,6 @@ _programs = _Programs()
 
 def _attributes(collective: Collective, name: str) -> dict[str, Any]:
     """As in ``native/bindings/jax/attributes.cc``; nothing of this very rank is among them."""
-    depends_on_size = collective.kind in ("allgather", "alltoall", "reducescatter")
     return {
         "kind": np.int64(KINDS[collective.kind]),
         "grouped": np.int64(collective.grouped),
@@ -103,63 +97,74 @@ def _attributes(collective: Collective, name: str) -> dict[str, Any]:
         "prescale": np.float64(collective.prescale),
         "postscale": np.float64(collective.postscale),
         "root": np.int64(collective.root),
-        "size": np.int64(collective.size if depends_on_size else 0),
+        "size": np.int64(collective.size if collective.depends_on_size else 0),
         "weighted": np.int64(collective.weighted),
         "table": " ".join(str(rows) for row in collective.table for rows in row),
     }
 
 
-def _check_devices(context: Any) -> None:
-    """Refuses programs over several devices.
-
-    XLA may run those of a process one after the other, in orders that differ between the ranks.
-    """
-    axes = context.module_context.axis_context
-    mesh = getattr(axes, "mesh", None)
-    count = mesh.size if mesh is not None else getattr(axes, "num_devices", None)
-    if (count or 1) > 1:
-        raise NotImplementedError(
-            f"a collective of horovod.jax is in a program over {count} devices of this process; "
-            "start one rank for each device instead, or keep it out of the sharded program"
-        )
-
-
-def _lower(context: Any, *operands: Any, collective: Collective) -> Any:
-    _check_devices(context)
+def _lower(way: Way, context: Any, *operands: Any, collective: Collective) -> Any:
+    check_devices(context)
     program = _programs.of(context.module_context.module)
     key = (collective.kind, collective.name)
     count = program.names[key]
     program.names[key] += 1
     name = f"{collective.name}.{count}" if count else collective.name
-    link = jax.core.ShapedArray((1,), np.dtype(np.uint32))
     block = mlir.ir.InsertionPoint.current.block
     before = program.last_in(block) if collective.ordered else None
     if before is None:
         before = mlir.ir_constant(np.zeros(1, np.uint32))
-    num_results = len(context.avals_out)
-    in_place = collective.kind in _IN_PLACE
-    rule = jax.ffi.ffi_lowering(
-        native_ops.TARGET,
-        has_side_effect=True,
-        operand_output_aliases={i: i for i in range(num_results)} if in_place else None,
+    extended = context.replace(
+        avals_in=[*context.avals_in, _LINK], avals_out=[*context.avals_out, _LINK]
     )
-    *results, last = rule(
-        context.replace(
-            avals_in=[*context.avals_in, link], avals_out=[*context.avals_out, link]
-        ),
-        *operands,
-        before,
-        **_attributes(collective, name),
-    )  # fmt: skip
+    rule = _by_callback if way is Way.HOST_COPY else _by_handler
+    *results, last = rule(extended, [*operands, before], collective, name)
     if collective.ordered:
         program.set_last(block, last)
     return results
 
 
+def _by_handler(context: Any, operands: list[Any], collective: Collective, name: str) -> list[Any]:
+    in_place = collective.kind in _IN_PLACE
+    num_results = len(context.avals_out) - 1
+    rule = jax.ffi.ffi_lowering(
+        native_ops.TARGET,
+        has_side_effect=True,
+        operand_output_aliases={i: i for i in range(num_results)} if in_place else None,
+    )
+    results: list[Any] = rule(context, *operands, **_attributes(collective, name))
+    return results
+
+
+def _by_callback(context: Any, operands: list[Any], collective: Collective, name: str) -> list[Any]:
+    warn_of_copies()
+    call = callback_of(collective, name, [aval.shape for aval in context.avals_out[:-1]])
+    results, _, _ = mlir.emit_python_callback(
+        context, call, None, operands, context.avals_in, context.avals_out, has_side_effect=True
+    )
+    return list(results)
+
+
 def _refuse(context: Any, *operands: Any, collective: Collective) -> Any:
-    """On what is no CPU."""
-    platforms = context.module_context.platforms
-    raise NotImplementedError(_SEPARATE.format(", ".join(platforms).upper()))
+    """On devices that collectives do not know."""
+    for platform in context.module_context.platforms:
+        way_on(platform)
+    raise NotImplementedError("a collective of horovod.jax is lowered for several platforms")
+
+
+def _run(primitive: Primitive, *operands: Any, collective: Collective) -> Any:
+    """Outside of programs."""
+    devices = devices_of(operands)
+    if len(devices) < 2 and all(way_on(each.platform) is Way.DIRECT for each in devices):
+        return apply_primitive(primitive, *operands, collective=collective)
+    return run_now(operands, collective)
+
+
+def lower_on(platform: str, way: Way) -> None:
+    """Registers how programs for a platform run collectives."""
+    for primitive in PRIMITIVES.values():
+        rule = functools.partial(_lower, way)
+        mlir.register_lowering(primitive, rule, platform=platform, **_options)
 
 
 # Without it, each rule is lowered inside of a function of its own, and there is no order.
@@ -170,7 +175,8 @@ _options = (
 )
 for _primitive in PRIMITIVES.values():
     _primitive.multiple_results = True
-    _primitive.def_impl(functools.partial(apply_primitive, _primitive))
+    _primitive.def_impl(functools.partial(_run, _primitive))
     _primitive.def_abstract_eval(_abstract)
-    mlir.register_lowering(_primitive, _lower, platform="cpu", **_options)
     mlir.register_lowering(_primitive, _refuse, **_options)
+for _platform in ("cpu", "cuda", "rocm"):
+    lower_on(_platform, way_on(_platform))

@@ -52,6 +52,10 @@ class ProcessSetTable:
         """The number of a set, None after its removal."""
         return next((n for n, known in list(self._groups.items()) if known is group), None)
 
+    def group_of(self, number: int) -> Group | None:
+        """The set of a number, None if there is none."""
+        return self._groups.get(number)
+
     def tell(self, listener: ProcessSetListener, world: Group) -> None:
         """Tells a listener of all sets that there are."""
         with self._changes:

@@ -1,0 +1,82 @@
+"""On which devices collectives run, and in which way."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Way(Enum):
+    """What happens to the arrays of a collective."""
+
+    DIRECT = "the engine takes them where they are"
+    HOST_COPY = "they are copied to the host's memory, and the results back"
+
+
+def way_on(platform: str) -> Way:
+    """How collectives run on a platform.
+
+    Args:
+        platform: as devices call it, or programs that are lowered for it: cpu, gpu, cuda, rocm ...
+
+    Raises:
+        NotImplementedError: they do not; the message says what to do instead.
+    """
+    if platform == "cpu":
+        return Way.DIRECT
+    if platform in ("gpu", "cuda", "rocm"):
+        return Way.HOST_COPY
+    raise NotImplementedError(
+        "horovod.jax runs on CPUs and, with copies, on GPUs; use JAX_PLATFORMS=cpu, or "
+        f"jax.distributed and lax.psum on {platform.upper()}"
+    )
+
+
+def check_devices(context: Any) -> None:
+    """Refuses a program over several devices (decision 0040).
+
+    Args:
+        context: of a lowering rule.
+
+    Raises:
+        NotImplementedError: there are several; the message says what to do instead.
+    """
+    axes = context.module_context.axis_context
+    mesh = getattr(axes, "mesh", None)
+    count = mesh.size if mesh is not None else getattr(axes, "num_devices", None)
+    if (count or 1) > 1:
+        raise NotImplementedError(
+            f"a collective of horovod.jax is in a program over {count} devices of this process; "
+            "start one rank for each device instead, or call it outside of the sharded program"
+        )
+
+
+def devices_of(operands: Iterable[Any]) -> set[Any]:
+    """The devices on which arrays of JAX lie; numbers and NumPy's arrays lie on none."""
+    arrays = (each for each in operands if isinstance(each, jax.Array))
+    return {device for array in arrays for device in array.devices()}
+
+
+def put_back(result: Any, array: Any) -> Any:
+    """An array of JAX with these values, on the devices of another one, and sharded as it is.
+
+    Where its sharding does not fit to the shape, each device gets the whole result.
+
+    Args:
+        result: an array of NumPy.
+        array: of JAX; anything else is on the default device.
+    """
+    if not (isinstance(array, jax.Array) and array.committed):
+        return jax.device_put(result)
+    sharding = array.sharding
+    try:
+        sharding.shard_shape(result.shape)
+    except ValueError:
+        mesh = jax.sharding.Mesh(sorted(array.devices(), key=lambda each: each.id), "all")
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.device_put(result, sharding)
