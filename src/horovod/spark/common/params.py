@@ -124,7 +124,7 @@ def _without_effect(value: Any) -> Any:
     ),
 )
 class EstimatorParams(TableParams):
-    """What an estimator can be told; see the table in docs/spark.md."""
+    """What an estimator can be told; see the table in docs/spark_estimators.md."""
 
 
 @with_params(
