@@ -211,7 +211,7 @@ class WorseLater(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch:
-            self.model.optimizer.learning_rate = 100.0
+            self.model.optimizer.learning_rate = -0.001
 
 
 def elastic_on_two(
