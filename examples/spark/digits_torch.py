@@ -31,6 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--master", help="of Spark, such as local[2]; None as configured")
     parser.add_argument("--num-proc", type=int, default=2, help="number of ranks")
+    parser.add_argument("--min-num-proc", type=int, help="go on with as few when ranks are lost")
+    parser.add_argument("--max-num-proc", type=int, help="take in as many when executors come")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.02, help="for one rank")
@@ -43,6 +45,8 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     estimator = TorchEstimator(
         num_proc=args.num_proc,
+        min_num_proc=args.min_num_proc,
+        max_num_proc=args.max_num_proc,
         store=Store.create(args.store),
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9),

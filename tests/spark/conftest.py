@@ -11,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # Gives each of the two workers of the cluster a GPU of its own; nothing uses it.
 GPUS = """#!/bin/sh
@@ -56,3 +57,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def digits(spark: Any) -> Any:
+    """Images of digits as vectors, their numbers, and which rows are for tests."""
+    from pyspark.ml.linalg import Vectors
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    rows = [
+        (Vectors.dense(image / 16), int(label), index % 5 == 0)
+        for index, (image, label) in enumerate(zip(images, labels, strict=True))
+    ]
+    return spark.createDataFrame(rows, ["pixels", "digit", "is_test"]).cache()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    from horovod.spark.common.store import Store
+
+    return Store.create(str(tmp_path / "store"))
+
+
+@pytest.fixture(scope="session")
+def line(spark: Any) -> Any:
+    """Rows whose label follows from two numbers."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    rows = [(float(a), float(b), float(2 * a - b)) for a, b in random.normal(size=(64, 2))]
+    return spark.createDataFrame(rows, ["a", "b", "y"])

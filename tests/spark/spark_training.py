@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ from horovod.train.elastic.state import ObjectState
 PATIENCE_S = 60.0
 # A busy machine takes minutes to start an executor.
 ELASTIC_PATIENCE_S = 300.0
+
+_steps = itertools.count()
 
 
 def who() -> dict[str, Any]:
@@ -98,6 +101,22 @@ def with_torch(rate: float, steps: int) -> list[float]:
 def executor() -> psutil.Process:
     """The process of Java to which this rank belongs."""
     return next(each for each in psutil.Process().parents() if each.name() == "java")
+
+
+def lose_executor(folder: Path, before: int) -> None:
+    """Called before each step: rank 1 kills its executor before one of its own, once.
+
+    Args:
+        folder: for notes, the same on all ranks.
+        before: the number of the step, from 0.
+    """
+    with (folder / "steps").open("a") as file:
+        file.write(f"{os.getpid()} {context.rank()}\n")
+    lost = folder / "lost"
+    if next(_steps) == before and context.rank() == 1 and not lost.exists():
+        lost.write_text(str(executor().pid))
+        executor().kill()
+        time.sleep(PATIENCE_S)  # until this process is ended, too
 
 
 def broadcast_object(obj: Any, root_rank: int = 0) -> Any:

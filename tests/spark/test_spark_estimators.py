@@ -10,115 +10,25 @@ import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import StandardScaler, VectorAssembler
-from pyspark.ml.linalg import DenseVector, Vectors, VectorUDT
+from pyspark.ml.linalg import DenseVector, VectorUDT
 from pyspark.sql.functions import col
 from pyspark.sql.types import DoubleType, LongType
-from sklearn.datasets import load_digits
+from tests.spark.spark_estimators import (
+    LEAST_ACCURACY,
+    accuracy,
+    keras_for_digits,
+    torch_for_digits,
+    torch_for_lines,
+    with_features,
+)
 
 from horovod.errors import UsageError
-from horovod.spark.common.store import Store
 from horovod.spark.keras import KerasEstimator, KerasModel
 from horovod.spark.torch import TorchEstimator, TorchModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-LEAST_ACCURACY = 0.97
-
-
-@pytest.fixture(scope="session")
-def digits(spark: Any) -> Any:
-    """Images of digits as vectors, their numbers, and which rows are for tests."""
-    images, labels = load_digits(return_X_y=True)
-    rows = [
-        (Vectors.dense(image / 16), int(label), index % 5 == 0)
-        for index, (image, label) in enumerate(zip(images, labels, strict=True))
-    ]
-    return spark.createDataFrame(rows, ["pixels", "digit", "is_test"]).cache()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    return Store.create(str(tmp_path / "store"))
-
-
-@pytest.fixture(scope="session")
-def line(spark: Any) -> Any:
-    """Rows whose label follows from two numbers."""
-    random = np.random.default_rng(0)
-    rows = [(float(a), float(b), float(2 * a - b)) for a, b in random.normal(size=(64, 2))]
-    return spark.createDataFrame(rows, ["a", "b", "y"])
-
-
-def torch_for_digits(store: Any, **more: Any) -> TorchEstimator:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    options: dict[str, Any] = {
-        "num_proc": 2,
-        "store": store,
-        "model": model,
-        "optimizer": torch.optim.Adam(model.parameters(), lr=0.002),
-        "loss": torch.nn.functional.cross_entropy,
-        "input_shapes": [[-1, 64]],
-        "feature_cols": ["pixels"],
-        "label_cols": ["digit"],
-        "epochs": 25,
-        "random_seed": 1,
-        "partitions_per_process": 2,
-        "verbose": 0,
-    }
-    return TorchEstimator(**options | more)
-
-
-def keras_for_digits(store: Any, **more: Any) -> KerasEstimator:
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-        [
-            keras.Input((64,)),
-            keras.layers.Dense(64, "relu"),
-            keras.layers.Dense(10, "softmax"),
-        ]
-    )
-    options: dict[str, Any] = {
-        "num_proc": 2,
-        "store": store,
-        "model": model,
-        "optimizer": keras.optimizers.Adam(0.002),
-        "loss": "sparse_categorical_crossentropy",
-        "feature_cols": ["pixels"],
-        "label_cols": ["digit"],
-        "epochs": 25,
-        "random_seed": 1,
-        "partitions_per_process": 2,
-        "verbose": 0,
-    }
-    return KerasEstimator(**options | more)
-
-
-def torch_for_lines(store: Any, **more: Any) -> TorchEstimator:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(2, 1))
-    options: dict[str, Any] = {
-        "num_proc": 2,
-        "store": store,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
-        "loss": torch.nn.functional.mse_loss,
-        "input_shapes": [[-1, 2]],
-        "feature_cols": ["features"],
-        "label_cols": ["y"],
-        "batch_size": 8,
-        "epochs": 3,
-        "partitions_per_process": 2,
-        "verbose": 0,
-    }
-    return TorchEstimator(**options | more)
-
-
-def accuracy(predictions: Any) -> float:
-    rows = predictions.select("digit", "digit__output").collect()
-    return float(np.mean([row.digit == row.digit__output.toArray().argmax() for row in rows]))
 
 
 def test_torch_learns_the_digits(digits: Any, store: Any) -> None:
@@ -165,11 +75,6 @@ def test_a_pipeline_is_fitted_saved_and_loaded(line: Any, store: Any, tmp_path: 
 
 def rows_of(predictions: Any) -> list[float]:
     return [row.y__output for row in predictions.select("y__output").collect()]
-
-
-def with_features(frame: Any) -> Any:
-    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
-    return assembler.transform(frame)
 
 
 def test_a_loaded_estimator_takes_a_store_and_a_backend(

@@ -98,7 +98,7 @@ def run_elastic(
     most = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
     session = Session(caller)
     size = session.default_parallelism() if num_proc is None else num_proc
-    fewest, most = _limits(size, fewest, most, caller)
+    fewest, most = limits(size, fewest, most, caller)
     timeout_s = start_timeout_s(start_timeout, caller)
     payload = packed(fn, tuple(args), dict(kwargs), python_path(None), caller)
     settings = settings_of(env, timeout_s, nics)
@@ -123,8 +123,19 @@ def run_elastic(
     return call.results(outcome)
 
 
-def _limits(size: int, fewest: int | None, most: int | None, caller: str) -> tuple[int, int]:
-    fewest, most = fewest or size, most or size
+def limits(size: int, fewest: int | None, most: int | None, caller: str) -> tuple[int, int]:
+    """The fewest and the most ranks of a job.
+
+    Args:
+        size: with how many it begins.
+        fewest, most: as asked for; None for ``size``.
+        caller: for messages.
+
+    Raises:
+        UsageError: a number is below 1, or they are not in order.
+    """
+    fewest = size if fewest is None else fewest
+    most = size if most is None else most
     for name, number in (("num_proc", size), ("min_num_proc", fewest), ("max_num_proc", most)):
         check_count(name, number, caller)
     if not fewest <= size <= most:

@@ -22,7 +22,7 @@ BATCH = 8
 
 def write_rows(folder: Path, first: int = 0) -> Path:
     """Two files with features (4 numbers), a label that follows from them, and a weight."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     random = np.random.default_rng(first)
     for index in range(2):
         x = random.normal(size=(NUM_ROWS // 2, 4))
@@ -74,12 +74,22 @@ def run_in(folder: Path, run_id: str = "r", saves: bool = True) -> RunFolder:
 
 
 def steps_of_all_ranks(
-    data: TrainingData, size: int, epochs: int, whole_batches: bool
+    data: TrainingData,
+    size: int,
+    epochs: int | range,
+    whole_batches: bool,
+    steps_done: int = 0,
 ) -> Iterator[dict[str, np.ndarray]]:
     """The rows of each step, those of rank 0 first: what one process trains with instead."""
+    epochs = range(epochs) if isinstance(epochs, int) else epochs
     modules = [
         data.module_for(
-            rank, size, range(epochs), whole_batches, make_dataset=lambda batches: batches()
+            rank,
+            size,
+            epochs,
+            whole_batches,
+            steps_done=steps_done,
+            make_dataset=lambda batches: batches(),
         )
         for rank in range(size)
     ]

@@ -1,7 +1,8 @@
-"""What the ranks of a KerasEstimator do, without Spark: ranks are threads."""
+"""What the ranks of a KerasEstimator do, without Spark: ranks are threads, or processes."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 keras = pytest.importorskip("keras")
+import elastic_story  # noqa: E402
 from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
+import horovod  # noqa: E402
 import horovod.tensorflow.keras as hvd  # noqa: E402
 from horovod.errors import UsageError  # noqa: E402
 from horovod.spark.keras.datamodule import ParquetDataModule  # noqa: E402
@@ -72,8 +75,12 @@ def train_on(size: int, task: KerasTask, folder: Path) -> tuple[Any, dict[str, A
     """The trained model, compiled, and what else is in the checkpoint."""
     results = run_ranks(size, train, task)
     assert results[1:] == [None] * (size - 1)
-    path = folder / f"result{suffix_of(results[0])}"
-    path.write_bytes(results[0])
+    return loaded(results[0], task, folder)
+
+
+def loaded(checkpoint: bytes, task: KerasTask, folder: Path) -> tuple[Any, dict[str, Any]]:
+    path = folder / f"result{suffix_of(checkpoint)}"
+    path.write_bytes(checkpoint)
     model = model_of(task.model, None, compiled=False)
     model.compile(task.optimizer.made(None), "mse")
     model.optimizer.build(model.trainable_variables)
@@ -185,3 +192,104 @@ def test_the_given_model_stays_as_it_is() -> None:
     assert not model.compiled
     for value, kept in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(value, kept)
+
+
+class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+    """Lets a rank die before some step."""
+
+    def __init__(self, folder: Path, **story: Any) -> None:
+        super().__init__()
+        self._folder = folder
+        self._story = story
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        elastic_story.step(self._folder, **self._story)
+
+
+class WorseLater(keras.callbacks.Callback):  # type: ignore[misc]
+    """Lets the first epoch have the best model."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch:
+            self.model.optimizer.learning_rate = -0.001
+
+
+def elastic_on_two(
+    folder: Path, commit_every: int, callbacks: Any, changes: Any = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Trains 4 epochs on two ranks, of which one dies in the second epoch."""
+    task = task_in(folder, epochs=4, callbacks=callbacks, **(changes or {}))
+    task = replace(task, data=with_validation(task.data, folder))
+    results = horovod.run(
+        elastic_story.begin,
+        (folder, train, task, commit_every),
+        num_proc=2,
+        min_num_proc=1,
+        hosts="localhost:2",
+        **options,
+    )
+    model, state = loaded(results[0], task, folder)
+    assert (folder / "runs/r/checkpoint").read_bytes() == results[0]
+    return model, state
+
+
+def after_steps(folder: Path, *parts: tuple[int, range, int, int]) -> tuple[Any, list[float]]:
+    """A model that one process has trained with the rate of two ranks, and the loss of each step.
+
+    Args:
+        folder: that of the training that is compared with it.
+        parts: of the training: size, epochs, steps left out at the beginning, how many steps.
+    """
+    task = task_in(folder / "again")
+    model = make_model()
+    model.compile(keras.optimizers.SGD(RATE * 2, momentum=0.9), "mse")
+    losses = []
+    for size, epochs, done, count in parts:
+        steps = steps_of_all_ranks(task.data, size, epochs, False, done)
+        for rows in itertools.islice(steps, count):
+            model.reset_metrics()
+            losses.append(float(model.train_on_batch(rows["x"], rows["y"].reshape(-1, 1))))
+    return model, losses
+
+
+def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:
+    model, state = elastic_on_two(tmp_path, 100, [Steps(tmp_path)])
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
+    wanted, losses = after_steps(tmp_path, (2, range(1), 0, 4), (1, range(1, 4), 0, 24))
+    assert_same(model, wanted)
+    assert (state["epoch"], state["learning_rate"]) == (3, RATE)
+    means = [np.mean(losses[:4]), *(np.mean(losses[at : at + 8]) for at in (4, 12, 20))]
+    np.testing.assert_allclose(state["history"]["loss"], means, rtol=1e-6)
+    assert len(state["history"]["val_loss"]) == 4
+
+
+def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 1.0)
+    optimizer = OptimizerRecord.of(keras.optimizers.SGD(schedule, momentum=0.9))
+    model, state = elastic_on_two(tmp_path, 1, [Steps(tmp_path)], {"optimizer": optimizer})
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
+    wanted, losses = after_steps(tmp_path, (2, range(2), 0, 6), (1, range(1, 4), 4, 20))
+    for value, other in zip(model.get_weights(), wanted.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=0, atol=1e-6)  # the schedule is float32
+    assert [len(values) for values in state["history"].values()] == [4, 4]
+    # Of the whole epoch, also of what was measured before the loss.
+    assert np.mean(losses[6:10]) < state["history"]["loss"][1] < losses[4]
+
+
+def test_the_best_model_outlives_the_rank_that_wrote_it(tmp_path: Path) -> None:
+    best = hvd.callbacks.BestModelCheckpoint(monitor="val_loss")
+    callbacks = [Steps(tmp_path, dies=0), WorseLater()]
+    model, state = elastic_on_two(tmp_path, 100, callbacks, {"checkpoint_callback": best})
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
+    assert state["epoch"] == 0
+    assert_same(model, after_steps(tmp_path, (2, range(1), 0, 4))[0])
+
+
+def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
+    callbacks = [Steps(tmp_path, awaits=True)]
+    model, state = elastic_on_two(tmp_path, 100, callbacks, cooldown_range=(1, 1))
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
+    parts = (2, range(1), 0, 4), (1, range(1, 3), 0, 16), (2, range(3, 4), 0, 4)
+    wanted, _ = after_steps(tmp_path, *parts)
+    assert_same(model, wanted)
+    assert [len(values) for values in state["history"].values()] == [4, 4]

@@ -1,7 +1,8 @@
-"""What the ranks of a TorchEstimator do, without Spark: ranks are threads."""
+"""What the ranks of a TorchEstimator do, without Spark: ranks are threads, or processes."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 torch = pytest.importorskip("torch")
+import elastic_story  # noqa: E402
 from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
+import horovod  # noqa: E402
 from horovod.errors import UsageError  # noqa: E402
 from horovod.spark.torch.datamodule import ParquetDataModule  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
-from horovod.spark.torch.training import TorchTask, checkpoint_of, train  # noqa: E402
+from horovod.spark.torch.training import TorchTask, _step, checkpoint_of, train  # noqa: E402
 from horovod.testing import run_ranks  # noqa: E402
 
 if TYPE_CHECKING:
@@ -68,6 +71,10 @@ def one_process(task: TorchTask, size: int, by_row: bool = False) -> Any:
     model = make_model()
     optimizer = make_optimizer(model, RATE * size)
     steps = steps_of_all_ranks(task.data, size, task.epochs, whole_batches=True)
+    return trained_with(steps, task, optimizer, model, by_row)
+
+
+def trained_with(steps: Any, task: TorchTask, optimizer: Any, model: Any, by_row: bool) -> Any:
     for index, rows in enumerate(steps):
         loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
         if by_row:
@@ -245,3 +252,63 @@ def test_rows_can_be_transformed(tmp_path: Path) -> None:
 def test_a_wrong_shape_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a row of 4 numbers does not fit the shape \[-1, 5\]"):
         run_ranks(1, train, task_in(tmp_path, input_shapes=[[-1, 5]]))
+
+
+def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str, Any]:
+    """Trains 4 epochs on two ranks, of which one dies in the second epoch."""
+    awaits = "cooldown_range" in options
+
+    def step(*args: Any) -> Any:
+        elastic_story.step(folder, awaits=awaits)
+        return _step(*args)
+
+    task = task_in(folder, epochs=4, minibatch=step)
+    results = horovod.run(
+        elastic_story.begin,
+        (folder, train, task, commit_every),
+        num_proc=2,
+        min_num_proc=1,
+        hosts="localhost:2",
+        **options,
+    )
+    state = checkpoint_of(results[0])
+    assert [each["epoch"] for each in state["history"]] == [0, 1, 2, 3]
+    assert state["optimizer"]["param_groups"][0]["lr"] == RATE
+    assert checkpoint_of((folder / "runs/r/checkpoint").read_bytes())["history"] == state["history"]
+    return state
+
+
+def after_steps(folder: Path, *parts: tuple[int, range, int, int]) -> Any:
+    """A model that one process has trained with the rate of two ranks.
+
+    Args:
+        folder: that of the training that is compared with it.
+        parts: of the training: size, epochs, steps left out at the beginning, how many steps.
+    """
+    task = task_in(folder / "again")
+    steps = itertools.chain.from_iterable(
+        itertools.islice(steps_of_all_ranks(task.data, size, epochs, True, done), count)
+        for size, epochs, done, count in parts
+    )
+    model = make_model()
+    return trained_with(steps, task, make_optimizer(model, RATE * 2), model, by_row=False)
+
+
+def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:
+    state = elastic_on_two(tmp_path, commit_every=100)
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
+    assert_same(state, after_steps(tmp_path, (2, range(1), 0, 4), (1, range(1, 4), 0, 24)))
+
+
+def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
+    state = elastic_on_two(tmp_path, commit_every=1)
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
+    parts = (2, range(2), 0, 6), (1, range(1, 4), 4, 20)
+    assert_same(state, after_steps(tmp_path, *parts))
+
+
+def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
+    state = elastic_on_two(tmp_path, commit_every=100, cooldown_range=(1, 1))
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
+    parts = (2, range(1), 0, 4), (1, range(1, 3), 0, 16), (2, range(3, 4), 0, 4)
+    assert_same(state, after_steps(tmp_path, *parts))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.config import inherited_environment
 from horovod.job.environment import without_job
 from horovod.runner.system.environment import without_own
+from horovod.spark.elastic import limits, run_elastic
 from horovod.spark.running import run
 from horovod.spark.session import Session
 
@@ -52,16 +53,27 @@ class SparkBackend(Backend):
     Args:
         num_proc: how many; None for :func:`default_num_proc`.
         env: variables of the ranks; None for those of the driver that hold on other hosts.
-        kwargs: further arguments of :func:`horovod.spark.run`.
+        min_num_proc, max_num_proc: the fewest ranks with which the job goes on, and the most; with
+            one of them, ranks come and go as in :func:`horovod.spark.run_elastic`.
+        kwargs: further arguments of :func:`horovod.spark.run`, or of
+            :func:`horovod.spark.run_elastic`.
+
+    Raises:
+        UsageError: the numbers make no sense, or there is no session of Spark to ask for one.
     """
 
     def __init__(
         self,
         num_proc: int | None = None,
         env: Mapping[str, str | None] | None = None,
+        min_num_proc: int | None = None,
+        max_num_proc: int | None = None,
         **kwargs: Any,
     ) -> None:
         self._num_proc = default_num_proc() if num_proc is None else num_proc
+        self._limits: tuple[int, int] | None = None
+        if min_num_proc is not None or max_num_proc is not None:
+            self._limits = limits(self._num_proc, min_num_proc, max_num_proc, "SparkBackend")
         self._env = None if env is None else dict(env)
         self._kwargs = kwargs
 
@@ -80,16 +92,28 @@ class SparkBackend(Backend):
 
         Raises:
             RankFailedError, StartError, UsageError: see :func:`horovod.spark.run`.
+
+        Returns:
+            The results in the order of ranks; of an elastic job, of those at its end.
         """
         own = _driver_environment() if self._env is None else self._env
         merged = {**own, **(env or {})}
         # What hides GPUs from the driver is not to hide them from the ranks.
         merged.pop("CUDA_VISIBLE_DEVICES", None)
-        return run(fn, args, kwargs, num_proc=self._num_proc, env=merged, **self._kwargs)
+        options = {"num_proc": self._num_proc, "env": merged, **self._kwargs}
+        if self._limits is None:
+            return run(fn, args, kwargs, **options)
+        fewest, most = self._limits
+        return run_elastic(fn, args, kwargs, min_num_proc=fewest, max_num_proc=most, **options)
 
     def num_processes(self) -> int:
-        """How many ranks there are."""
+        """How many ranks there are, at the beginning of an elastic job."""
         return self._num_proc
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether ranks may come and go."""
+        return self._limits is not None
 
 
 def default_num_proc() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ class DataModule(ABC):
         storage_options: of the file system.
         steps_per_epoch_train, steps_per_epoch_val: batches of an epoch.
         whole_batches: whether an epoch of training has only batches of ``train_batch_size`` rows.
+        steps_done: how many batches of the first epoch to leave out, as they were trained before
+            ranks came or went.
         verbose: whether to tell what is done.
         kwargs: further Params of the estimator, such as ``label_cols`` and ``random_seed``.
     """
@@ -60,6 +63,7 @@ class DataModule(ABC):
         verbose: int = 1,
         first_epoch: int = 0,
         whole_batches: bool = False,
+        steps_done: int = 0,
         **kwargs: Any,
     ) -> None:
         self.train_dir = train_dir
@@ -79,6 +83,7 @@ class DataModule(ABC):
         self.steps_per_epoch_train = steps_per_epoch_train
         self.steps_per_epoch_val = steps_per_epoch_val
         self.whole_batches = whole_batches
+        self.steps_done = steps_done
         self.verbose = verbose
         self.options = kwargs
 
@@ -124,7 +129,9 @@ class ParquetDataModule(DataModule):
     def train_data(self) -> Iterator[dict[str, np.ndarray]]:
         """By column an array, for each batch of the training."""
         for epoch in range(self.first_epoch, self.first_epoch + self.num_train_epochs):
-            yield from self._train.batches(epoch, self.steps_per_epoch_train)
+            batches = self._train.batches(epoch, self.steps_per_epoch_train)
+            first = self.steps_done if epoch == self.first_epoch else 0
+            yield from itertools.islice(batches, first, None)
 
     def val_data(self) -> Iterator[dict[str, np.ndarray]]:
         """By column an array, for each batch of the validations, one after each epoch."""

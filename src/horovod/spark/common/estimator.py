@@ -115,10 +115,15 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         return paths
 
     def _backend(self) -> Any:
-        backend, num_proc = self.value("backend"), self.value("num_proc")
-        if backend is not None and num_proc is not None:
-            raise UsageError("give either backend or num_proc: the backend has its own number")
-        return backend or SparkBackend(num_proc, verbose=self.value("verbose"))
+        backend = self.value("backend")
+        names = ("num_proc", "min_num_proc", "max_num_proc")
+        numbers = {name: self.value(name) for name in names if self.value(name) is not None}
+        if backend is not None and numbers:
+            raise UsageError(
+                f"give either backend or {next(iter(numbers))}: the backend has its own number; "
+                f"SparkBackend takes {', '.join(names)}"
+            )
+        return backend or SparkBackend(**numbers, verbose=self.value("verbose"))
 
     def _check_params(self) -> None:
         for name, hint in (

@@ -49,6 +49,16 @@ def _without_effect(value: Any) -> Any:
     ParamRow(
         "num_proc", "the number of ranks; None: what Spark runs at a time", check=whole_number(1)
     ),
+    ParamRow(
+        "min_num_proc",
+        "the fewest ranks with which an elastic training goes on; None: num_proc",
+        check=whole_number(1),
+    ),
+    ParamRow(
+        "max_num_proc",
+        "the most ranks of an elastic training; None: num_proc",
+        check=whole_number(1),
+    ),
     ParamRow("backend", "what starts the ranks, in place of num_proc"),
     ParamRow("store", "where data, checkpoints and logs are"),
     ParamRow("model", "the model to train"),
@@ -114,7 +124,7 @@ def _without_effect(value: Any) -> Any:
     ),
 )
 class EstimatorParams(TableParams):
-    """What an estimator can be told; see the table in docs/spark.md."""
+    """What an estimator can be told; see the table in docs/spark_estimators.md."""
 
 
 @with_params(

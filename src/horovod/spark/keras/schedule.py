@@ -1,4 +1,4 @@
-"""A schedule of the learning rate for several ranks."""
+"""The learning rate for several ranks, and a schedule of it."""
 
 from __future__ import annotations
 
@@ -34,3 +34,54 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
         """From what ``get_config`` gives."""
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(schedule, config["factor"])
+
+
+class Rate:
+    """The learning rate for one rank and that for all, which is so many times as large.
+
+    Args:
+        optimizer: not built yet; one with a schedule gets one that can be scaled.
+
+    Attributes:
+        scaled: the rate for all ranks; None before :meth:`scale`, or if it follows a schedule.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._base: float | None = None
+        self.scaled: float | None = None
+        schedule = getattr(optimizer, "_learning_rate", None)
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            optimizer.learning_rate = ScaledSchedule(schedule, 1)
+        else:
+            self._base = float(optimizer.learning_rate)
+
+    def scale(self, optimizer: Any, size: int) -> None:
+        """Says how many ranks there are.
+
+        Args:
+            optimizer: made of that of the constructor; a schedule of it is scaled at once.
+            size: number of ranks.
+        """
+        if self._base is None:
+            optimizer._learning_rate.factor = size
+        else:
+            self.scaled = self._base * size
+
+    def begin(self, optimizer: Any, factor: float) -> None:
+        """Sets the rate for all ranks, times a factor by which it has changed in the training."""
+        if self.scaled is not None:
+            optimizer.learning_rate = self.scaled * factor
+
+    def resume(self, optimizer: Any, saved: float | None) -> None:
+        """Goes on with a rate for one rank that was saved."""
+        if self._base and saved is not None:
+            self.begin(optimizer, saved / self._base)
+
+    def for_one_rank(self, optimizer: Any) -> float | None:
+        """What the rate is now, for one rank; None if it follows a schedule."""
+        if self._base is None or not self.scaled:
+            return self._base
+        # Exactly what it was, if nothing has changed it.
+        now = float(optimizer.learning_rate)
+        is_same = abs(now - self.scaled) <= 1e-6 * abs(self.scaled)
+        return self._base if is_same else self._base * (now / self.scaled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,15 +58,15 @@ class Shaping:
         """A data set of TensorFlow, for the ``make_dataset`` of data modules.
 
         Args:
-            batches: gives dicts of columns.
+            batches: gives dicts of columns; called for each time that the data is read. Keras
+                begins validation anew in each epoch, and what was read ahead is lost then.
         """
-        shaped = (self.batch(columns) for columns in batches())
-        first = next(shaped)
+        first = self.batch(next(iter(batches())))
         signature = tf.nest.map_structure(
             lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), first
         )
         whole = tf.data.Dataset.from_generator(
-            lambda: itertools.chain([first], shaped), output_signature=signature
+            lambda: map(self.batch, batches()), output_signature=signature
         )
         return whole.prefetch(self.prefetch or tf.data.AUTOTUNE)
 

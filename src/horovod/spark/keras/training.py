@@ -13,9 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
+from horovod import context
+from horovod.spark.common.progress import COMMIT_EVERY, Progress
 from horovod.spark.common.training import gpu_index
+from horovod.spark.keras.fit_callbacks import Commits, EpochEnd
 from horovod.spark.keras.model_bytes import add_state, model_of, state_in, suffix_of
-from horovod.spark.keras.schedule import ScaledSchedule
+from horovod.spark.keras.schedule import Rate
 from horovod.spark.keras.shaping import Shaping
 from horovod.tensorflow.functions import broadcast_object
 
@@ -66,6 +69,8 @@ class KerasTask:
 def train(task: KerasTask) -> bytes | None:
     """Trains on this rank; all ranks of the job call it.
 
+    In an elastic job it goes on when ranks come or go.
+
     Returns:
         The checkpoint that was written last on rank 0, None on the others.
     """
@@ -77,8 +82,26 @@ def train(task: KerasTask) -> bytes | None:
     _pin_gpu(task.data.use_gpu)
     with tempfile.TemporaryDirectory(prefix="hvd-keras-") as name:
         training = _Training(task, Path(name))
-        training.fit()
+        if context.elastic_worker() is None:
+            training.fit()
+        else:
+            hvd.elastic.run(training.fit)(training.state())
         return training.result() if hvd.rank() == 0 else None
+
+
+@dataclass
+class _Progress(Progress):
+    """Beside what all frameworks have, the checkpoint.
+
+    Attributes:
+        epoch: the first that has not ended.
+        written: the checkpoint that was written last, or from which the run goes on.
+        best: how good the best checkpoint was, as its callback has it.
+    """
+
+    epoch: int = 0
+    written: bytes | None = None
+    best: Any = None
 
 
 class _Training:
@@ -89,7 +112,7 @@ class _Training:
         self._folder = folder
         self._model = model_of(task.model, task.custom_objects, compiled=False)
         optimizer = task.optimizer.made(task.custom_objects)
-        self._rate = Rate(optimizer, hvd.size())
+        self._rate = Rate(optimizer)
         self._model.compile(
             optimizer=hvd.DistributedOptimizer(
                 optimizer,
@@ -100,19 +123,33 @@ class _Training:
             **task.compiling,
         )
         task.optimizer.restore(self._model.optimizer, self._model.trainable_variables)
-        self._rate.begin(self._model.optimizer, 1.0)
-        self._history: dict[str, list[float]] = {}
-        self._first_epoch = 0
-        self._written: bytes | None = None
+        self._checkpoint = task.checkpoint_callback or keras.callbacks.ModelCheckpoint("x.keras")
+        ending = ".weights.h5" if self._checkpoint.save_weights_only else ".keras"
+        self._path = folder / f"checkpoint{ending}"
+        best = getattr(self._checkpoint, "best", None)
+        self._progress = _Progress(0, history={}, best=best)
         self._has_logs = False
-        self._resumed = self._resume()
 
-    def fit(self) -> None:
-        """Trains the epochs that are left."""
-        task = self._task
-        epochs = range(self._first_epoch, max(self._first_epoch, task.epochs))
+    def state(self) -> hvd.elastic.KerasState:
+        """What goes on when ranks come or go."""
+        return hvd.elastic.KerasState(self._model, progress=self._progress, batch=0)
+
+    def fit(self, state: Any = None) -> None:
+        """Trains the epochs that are left; collective.
+
+        Args:
+            state: of :meth:`state`, which is committed; None if ranks stay.
+        """
+        self._begin()
+        task, progress = self._task, self._progress
+        epochs = range(progress.epoch, max(progress.epoch, task.epochs))
         if not epochs:
             return
+        if state is not None:
+            progress.step = state.batch
+        progress.divide(task.data.train.steps_of(hvd.size(), whole_batches=False))
+        if state is not None:
+            state.batch = progress.step
         shaping = Shaping(
             task.data,
             getattr(self._model, "inputs", None),
@@ -121,7 +158,12 @@ class _Training:
             task.prefetch,
         )
         data = task.data.module_for(
-            hvd.rank(), hvd.size(), epochs, whole_batches=False, make_dataset=shaping.dataset
+            hvd.rank(),
+            hvd.size(),
+            epochs,
+            whole_batches=False,
+            steps_done=progress.step,
+            make_dataset=shaping.dataset,
         )
         with data as module:
             self._model.fit(
@@ -131,46 +173,58 @@ class _Training:
                 initial_epoch=epochs.start,
                 validation_data=module.val_data() if module.has_val else None,
                 validation_steps=module.steps_per_epoch_val if module.has_val else None,
-                callbacks=self._callbacks(),
+                callbacks=self._callbacks(state),
                 shuffle=False,  # the data has its order
                 verbose=2 if task.data.verbose and hvd.rank() == 0 else 0,
             )
 
     def result(self) -> bytes:
         """The checkpoint that was written last."""
-        written = self._written or self._resumed
+        written = self._progress.written
         if written is None:
             # The user's callback found nothing worth saving.
             path = self._folder / "last.keras"
             self._model.save(path)
-            add_state(path, self.state(self._task.epochs - 1))
+            self._add_state(path, self._task.epochs - 1)
             written = path.read_bytes()
         return written
 
-    def state(self, epoch: int) -> dict[str, Any]:
-        """What belongs to a checkpoint beside model and optimizer."""
-        rate = self._rate.for_one_rank(self._model.optimizer)
-        return {"epoch": epoch, "history": self._history, "learning_rate": rate}
-
-    def end_epoch(self, epoch: int, logs: Mapping[str, Any], path: Path | None) -> None:
+    def end_epoch(self, epoch: int, logs: Mapping[str, Any], has_saved: bool) -> None:
         """Notes what was measured, and stores what was saved.
 
         Args:
             epoch: that has ended.
             logs: averages over all ranks.
-            path: a new checkpoint, if there is one.
+            has_saved: whether there is a new checkpoint.
         """
+        progress = self._progress
         numbers = {name: value for name, value in logs.items() if np.ndim(value) == 0}
         for name, value in numbers.items():
-            self._history.setdefault(name, []).append(float(value))
-        if path is not None:
-            add_state(path, self.state(epoch))
-            self._written = path.read_bytes()
-            self._task.run.save(self._written)
+            progress.history.setdefault(name, []).append(float(value))
+        progress.epoch = epoch + 1
+        progress.end_epoch()
+        progress.best = getattr(self._checkpoint, "best", None)
+        if has_saved:
+            self._add_state(self._path, epoch)
+            progress.written = written = self._path.read_bytes()
+            if hvd.rank() == 0:
+                self._task.run.save(written)
         if self._has_logs:
             self._task.run.store.sync_fn(self._task.run.run_id)(str(self._folder / _SYNCED))
 
-    def _resume(self) -> bytes | None:
+    def _begin(self) -> None:
+        """Lets all ranks train the same, from a checkpoint if there is one; collective."""
+        progress = self._progress
+        if progress.size:  # others have begun, whose state this rank has
+            self._rate.scale(self._model.optimizer, progress.size)
+            return
+        progress.size = hvd.size()
+        self._rate.scale(self._model.optimizer, progress.size)
+        self._rate.begin(self._model.optimizer, 1.0)
+        self._model.train_function = None  # it may have been compiled with another rate
+        self._resume()
+
+    def _resume(self) -> None:
         found = self._task.run.load() if hvd.rank() == 0 else None
         data: bytes | None = broadcast_object(found, root_rank=0, name="checkpoint")
         if data is not None:
@@ -179,11 +233,17 @@ class _Training:
             state = state_in(path)
             self._model.load_weights(path)
             self._rate.resume(self._model.optimizer, state["learning_rate"])
-            self._history = state["history"]
-            self._first_epoch = state["epoch"] + 1
-        return data
+            self._progress.history = state["history"]
+            self._progress.epoch = state["epoch"] + 1
+            self._progress.written = data
 
-    def _callbacks(self) -> list[Any]:
+    def _add_state(self, path: Path, epoch: int) -> None:
+        """Adds to a checkpoint what belongs to it beside model and optimizer."""
+        rate = self._rate.for_one_rank(self._model.optimizer)
+        history = self._progress.history
+        add_state(path, {"epoch": epoch, "history": history, "learning_rate": rate})
+
+    def _callbacks(self, state: hvd.elastic.KerasState | None) -> list[Any]:
         found = [
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
@@ -194,12 +254,18 @@ class _Training:
             if isinstance(callback, keras.callbacks.TensorBoard):
                 continue
             found.append(callback)
-        if hvd.rank() != 0:
-            return found
-        checkpoint = self._task.checkpoint_callback or keras.callbacks.ModelCheckpoint("x.keras")
-        ending = ".weights.h5" if checkpoint.save_weights_only else ".keras"
-        checkpoint.filepath = str(self._folder / f"checkpoint{ending}")
-        return [*found, checkpoint, *self._boards(), _EpochEnd(self, Path(checkpoint.filepath))]
+        # In an elastic job, every rank may be the only one that is left.
+        if hvd.rank() == 0 or state is not None:
+            self._checkpoint.filepath = str(self._path)
+            self._checkpoint.best = self._progress.best
+            found.append(self._checkpoint)
+        if hvd.rank() == 0:
+            found += self._boards()
+        found.append(EpochEnd(self.end_epoch, self._path))
+        if state is not None:
+            commits = Commits(state, self._progress, COMMIT_EVERY)
+            found += [hvd.elastic.UpdateBatchStateCallback(state), commits]
+        return found
 
     def _boards(self) -> list[Any]:
         """What writes logs for TensorBoard, if the store keeps them."""
@@ -214,66 +280,6 @@ class _Training:
             board.log_dir = str(self._folder / _SYNCED / self._task.run.store.get_logs_subdir())
         self._has_logs = True
         return boards
-
-
-class _EpochEnd(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells the training of rank 0 of each epoch, and of the checkpoint that is new in it."""
-
-    def __init__(self, training: _Training, path: Path) -> None:
-        super().__init__()
-        self._training = training
-        self._path = path
-        self._seen: Any = None
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Looks whether there is a new file."""
-        now = None
-        if self._path.exists():
-            stat = self._path.stat()
-            now = stat.st_ino, stat.st_mtime_ns
-        is_new = now is not None and now != self._seen
-        self._training.end_epoch(epoch, logs or {}, self._path if is_new else None)
-        if is_new:
-            stat = self._path.stat()
-            self._seen = stat.st_ino, stat.st_mtime_ns
-
-
-class Rate:
-    """The learning rate for one rank and that for all, which is so many times as large.
-
-    Args:
-        optimizer: not built yet; one with a schedule gets a scaled one.
-        size: number of ranks.
-    """
-
-    def __init__(self, optimizer: Any, size: int) -> None:
-        self._base: float | None = None
-        self.scaled: float | None = None
-        schedule = getattr(optimizer, "_learning_rate", None)
-        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-            optimizer.learning_rate = ScaledSchedule(schedule, size)
-        else:
-            self._base = float(optimizer.learning_rate)
-            self.scaled = self._base * size
-
-    def begin(self, optimizer: Any, factor: float) -> None:
-        """Sets the rate for all ranks, times a factor by which it has changed in the training."""
-        if self.scaled is not None:
-            optimizer.learning_rate = self.scaled * factor
-
-    def resume(self, optimizer: Any, saved: float | None) -> None:
-        """Goes on with a rate for one rank that was saved."""
-        if self._base and saved is not None:
-            self.begin(optimizer, saved / self._base)
-
-    def for_one_rank(self, optimizer: Any) -> float | None:
-        """What the rate is now, for one rank; None if it follows a schedule."""
-        if self._base is None or not self.scaled:
-            return self._base
-        # Exactly what it was, if nothing has changed it.
-        now = float(optimizer.learning_rate)
-        is_same = abs(now - self.scaled) <= 1e-6 * abs(self.scaled)
-        return self._base if is_same else self._base * (now / self.scaled)
 
 
 def _pin_gpu(use_gpu: bool) -> None:

@@ -82,6 +82,16 @@ class TorchEstimator(TorchStage, HorovodEstimator):
         elif missing := [name for name in names[:2] if name not in given]:
             raise UsageError(f"TorchEstimator: a plain model of PyTorch needs {missing[0]}")
 
+    def _backend(self) -> Any:
+        backend = super()._backend()
+        if getattr(backend, "is_elastic", False):
+            raise UsageError(
+                "TorchEstimator of Lightning: a Trainer cannot go on when ranks come or go; leave "
+                "min_num_proc and max_num_proc out, or use the TorchEstimator of "
+                "horovod.spark.torch, or horovod.spark.run_elastic with a loop of your own"
+            )
+        return backend
+
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
         check_shape_compatibility(
             metadata,

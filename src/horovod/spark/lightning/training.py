@@ -15,9 +15,9 @@ import horovod.torch as hvd
 from horovod.spark.lightning.legacy import as_module
 from horovod.spark.lightning.library import is_module, library_of
 from horovod.spark.lightning.strategy import make_strategy
+from horovod.spark.torch.device import check_devices, device_of
 from horovod.spark.torch.model_bytes import model_of
 from horovod.spark.torch.shaping import Loss, Shaping, dtype_of, one_for_each, reshaped
-from horovod.spark.torch.training import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,6 +84,7 @@ class _Training:
         self._model = model
         self._folder = folder
         self._device = device_of(task.data.use_gpu)
+        check_devices(self._device)
         self._module = model if is_module(model) else self._plain()
         self._best = next((each for each in task.callbacks if _is_checkpoint(library, each)), None)
         if self._best is not None:

@@ -20,9 +20,15 @@ class Measuring:
         groups: lists of functions of output and label; one function for all labels, or one for
             each.
         labels: their names.
+        before: what :meth:`gather` returned of batches before the first; None if there are none.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Callable[..., Any]]], labels: Sequence[str]):
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Callable[..., Any]]],
+        labels: Sequence[str],
+        before: torch.Tensor | None = None,
+    ) -> None:
         self._groups = [
             one_for_each(list(group), len(labels), f"group {index} of metrics")
             for index, group in enumerate(groups)
@@ -30,6 +36,8 @@ class Measuring:
         self._labels = labels
         # The loss, then the metrics group by group, then the rows they stand for.
         self._sums = torch.zeros(2 + len(groups) * len(labels), dtype=torch.float64)
+        # Of all ranks, before this one has begun to add.
+        self._before = torch.zeros_like(self._sums) if before is None else before
 
     @torch.no_grad()
     def add(
@@ -49,6 +57,16 @@ class Measuring:
         """The mean loss on this rank so far."""
         return float(self._sums[0] / self._sums[-1])
 
+    def gather(self, name: str) -> torch.Tensor:
+        """The sums over all batches of all ranks so far; collective.
+
+        Args:
+            name: of the operation.
+        """
+        self._before = self._before + hvd.allreduce(self._sums, op=hvd.Sum, name=name)
+        self._sums = torch.zeros_like(self._sums)
+        return self._before
+
     def over_all_ranks(self, name: str) -> dict[str, Any]:
         """The means; collective.
 
@@ -58,7 +76,7 @@ class Measuring:
         Returns:
             ``loss``, and ``all_metrics``: for each group ``group_<index>_<label>`` and a value.
         """
-        sums = hvd.allreduce(self._sums, op=hvd.Sum, name=name)
+        sums = self.gather(name)
         loss, *metrics = (sums[:-1] / sums[-1]).tolist()
         count = len(self._labels)
         return {

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import horovod.torch as hvd
+from horovod import context
 from horovod.errors import UsageError
 from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
-from horovod.spark.common.training import gpu_index
+from horovod.spark.common.progress import COMMIT_EVERY, Progress
+from horovod.spark.torch.device import check_devices, device_of
 from horovod.spark.torch.measuring import Measuring, in_words
 from horovod.spark.torch.model_bytes import model_of
 from horovod.spark.torch.shaping import Loss, Shaping, dtype_of, one_for_each
@@ -61,6 +63,8 @@ class TorchTask:
 def train(task: TorchTask) -> bytes | None:
     """Trains on this rank; all ranks of the job call it.
 
+    In an elastic job it goes on when ranks come or go.
+
     Returns:
         The last checkpoint on rank 0, None on the others.
     """
@@ -69,16 +73,10 @@ def train(task: TorchTask) -> bytes | None:
         torch.manual_seed(task.data.seed)
     hvd.init()
     training = _Training(task)
-    epochs = range(len(training.history), task.epochs)
-    data = task.data.module_for(hvd.rank(), hvd.size(), epochs, whole_batches=True)
-    with data as module:
-        batches = iter(module.train_data())
-        validation = iter(module.val_data()) if module.has_val else None
-        for epoch in epochs:
-            training.train_epoch(epoch, itertools.islice(batches, module.steps_per_epoch_train))
-            if validation is not None:
-                training.validate(itertools.islice(validation, module.steps_per_epoch_val))
-            training.end_epoch(epoch)
+    if context.elastic_worker() is None:
+        training.fit()
+    else:
+        hvd.elastic.run(training.fit)(training.state())
     return training.checkpoint() if hvd.rank() == 0 else None
 
 
@@ -87,55 +85,127 @@ class _Training:
 
     def __init__(self, task: TorchTask) -> None:
         self._task = task
-        device = device_of(task.data.use_gpu)
-        self._model = model_of(task.model).to(device)
-        optimizer = task.optimizer.bound_to(self._model)
-        self.history: list[dict[str, Any]] = []
-        self._resume(optimizer)
-        hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
-        _multiply_rates(optimizer.param_groups, hvd.size())
+        self._device = device_of(task.data.use_gpu)
+        self._model = model_of(task.model).to(self._device)
         self._optimizer = hvd.DistributedOptimizer(
-            optimizer,
+            task.optimizer.bound_to(self._model),
             named_parameters=self._model.named_parameters(),
             backward_passes_per_step=task.passes,
             compression=task.compression or hvd.Compression.none,
         )
+        self._progress = Progress(0, history=[])
         self._shaping = Shaping(
-            task.data, dtype_of(self._model), device, task.input_shapes, task.label_shapes
+            task.data, dtype_of(self._model), self._device, task.input_shapes, task.label_shapes
         )
         self._loss = self._make_loss()
 
-    def train_epoch(self, epoch: int, batches: Iterator[Any]) -> None:
-        """Takes the steps of an epoch."""
-        task = self._task
+    def state(self) -> hvd.elastic.TorchState:
+        """What goes on when ranks come or go."""
+        return hvd.elastic.TorchState(self._model, self._optimizer, progress=self._progress)
+
+    def fit(self, state: Any = None) -> None:
+        """Trains the epochs that are left; collective.
+
+        Args:
+            state: of :meth:`state`, which is committed; None if ranks stay.
+        """
+        self._begin()
+        task, progress = self._task, self._progress
+        epochs = range(len(progress.history), task.epochs)
+        progress.divide(task.data.train.steps_of(hvd.size(), whole_batches=True), task.passes)
+        data = task.data.module_for(
+            hvd.rank(), hvd.size(), epochs, whole_batches=True, steps_done=progress.step
+        )
+        with data as module:
+            batches = iter(module.train_data())
+            validation = iter(module.val_data()) if module.has_val else None
+            for epoch in epochs:
+                left = itertools.islice(batches, module.steps_per_epoch_train - progress.step)
+                self._train_epoch(epoch, left, state)
+                if validation is not None:
+                    self._validate(itertools.islice(validation, module.steps_per_epoch_val))
+                self._end_epoch(epoch)
+                if state is not None:
+                    state.commit()
+
+    def checkpoint(self) -> bytes:
+        """History and state of model and optimizer, with the learning rates for one rank."""
+        optimizer = self._optimizer.state_dict()
+        optimizer["param_groups"] = [dict(group) for group in optimizer["param_groups"]]
+        _multiply_rates(optimizer["param_groups"], 1 / self._progress.size)
+        state = {
+            "model": self._model.state_dict(),
+            "optimizer": optimizer,
+            "history": self._progress.history,
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def _begin(self) -> None:
+        """Lets all ranks train the same, from a checkpoint if there is one; collective."""
+        check_devices(self._device)
+        if self._progress.size:
+            return  # others have begun, whose state this rank has
+        self._resume()
+        hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
+        self._progress.size = hvd.size()
+        _multiply_rates(self._optimizer.param_groups, hvd.size())
+
+    def _resume(self) -> None:
+        found = self._task.run.load() if hvd.rank() == 0 else None
+        data = hvd.broadcast_object(found, root_rank=0, name="checkpoint")
+        if data is not None:
+            state = checkpoint_of(data)
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._progress.history = state["history"]
+
+    def _train_epoch(
+        self, epoch: int, batches: Iterator[Any], state: hvd.elastic.TorchState | None
+    ) -> None:
+        """Takes the steps of an epoch that are left."""
+        task, progress = self._task, self._progress
         self._model.train()
         self._optimizer.zero_grad()
-        measuring = Measuring(task.metrics, task.data.labels)
-        step = task.minibatch or _step
-        open_passes = 0
-        for index, columns in enumerate(batches):
-            batch = self._shaping.batch(columns)
-            outputs, loss = step(
-                self._model,
-                self._optimizer,
-                self._shaping.outputs_and_labels,
-                self._loss,
-                batch.inputs,
-                batch.labels,
-                batch.weights,
-                task.passes,
-                index,
-            )
-            open_passes = (index + 1) % task.passes
-            outputs, labels = self._shaping.outputs_and_labels(outputs, batch.labels)
-            measuring.add(loss, outputs, labels, batch.rows)
+        measuring = Measuring(task.metrics, task.data.labels, progress.measured)
+        done = progress.step
+        for index, columns in enumerate(batches, start=done):
+            self._take_step(index, columns, measuring)
             self._tell(epoch, index, measuring)
-        if task.minibatch is None and open_passes:
+            done = index + 1
+            if state is not None and done < progress.steps and done % self._commit_every() == 0:
+                progress.step, progress.measured = done, measuring.gather("commit")
+                state.commit()
+        if task.minibatch is None and done % task.passes:
             self._optimizer.step()
-        self.history.append({"epoch": epoch, "train": measuring.over_all_ranks("train")})
+        progress.history.append({"epoch": epoch, "train": measuring.over_all_ranks("train")})
+        progress.end_epoch()
+
+    def _take_step(self, index: int, columns: Any, measuring: Measuring) -> None:
+        task = self._task
+        step = task.minibatch or _step
+        batch = self._shaping.batch(columns)
+        outputs, loss = step(
+            self._model,
+            self._optimizer,
+            self._shaping.outputs_and_labels,
+            self._loss,
+            batch.inputs,
+            batch.labels,
+            batch.weights,
+            task.passes,
+            index,
+        )
+        outputs, labels = self._shaping.outputs_and_labels(outputs, batch.labels)
+        measuring.add(loss, outputs, labels, batch.rows)
+
+    def _commit_every(self) -> int:
+        """How many batches there are between commits: whole steps of the optimizer."""
+        return COMMIT_EVERY * self._task.passes
 
     @torch.no_grad()
-    def validate(self, batches: Iterator[Any]) -> None:
+    def _validate(self, batches: Iterator[Any]) -> None:
         """Measures the model, and adds that to the history of the epoch."""
         self._model.eval()
         measuring = Measuring(self._task.metrics, self._task.data.labels)
@@ -146,42 +216,19 @@ class _Training:
             )
             loss = self._loss(outputs, labels, batch.weights)
             measuring.add(loss, outputs, labels, batch.rows)
-        self.history[-1]["validation"] = measuring.over_all_ranks("validation")
+        self._progress.history[-1]["validation"] = measuring.over_all_ranks("validation")
 
-    def end_epoch(self, epoch: int) -> None:
+    def _end_epoch(self, epoch: int) -> None:
         """Saves a checkpoint, and tells of the epoch."""
         if hvd.rank() != 0:
             return
         self._task.run.save(self.checkpoint())
         if self._task.data.verbose:
-            last = self.history[-1]
+            last = self._progress.history[-1]
             parts = [
                 f"{part} {in_words(last[part])}" for part in ("train", "validation") if part in last
             ]
             print(f"epoch {epoch + 1}/{self._task.epochs}: {'; '.join(parts)}", flush=True)
-
-    def checkpoint(self) -> bytes:
-        """History and state of model and optimizer, with the learning rates for one rank."""
-        optimizer = self._optimizer.state_dict()
-        optimizer["param_groups"] = [dict(group) for group in optimizer["param_groups"]]
-        _multiply_rates(optimizer["param_groups"], 1 / hvd.size())
-        state = {
-            "model": self._model.state_dict(),
-            "optimizer": optimizer,
-            "history": self.history,
-        }
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        return buffer.getvalue()
-
-    def _resume(self, optimizer: torch.optim.Optimizer) -> None:
-        found = self._task.run.load() if hvd.rank() == 0 else None
-        data = hvd.broadcast_object(found, root_rank=0, name="checkpoint")
-        if data is not None:
-            state = checkpoint_of(data)
-            self._model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            self.history = state["history"]
 
     def _make_loss(self) -> Loss:
         task = self._task
@@ -242,25 +289,6 @@ def checkpoint_of(data: bytes) -> dict[str, Any]:
             "the run has a checkpoint that no TorchEstimator wrote; use another run_id"
         )
     return state
-
-
-def device_of(use_gpu: bool) -> torch.device:
-    """The device of this rank; collective.
-
-    Args:
-        use_gpu: take a GPU if there is one.
-
-    Raises:
-        RuntimeError: some ranks have a GPU, and others have none.
-    """
-    device = torch.device("cpu")
-    if use_gpu and torch.cuda.is_available():
-        device = torch.device("cuda", gpu_index(hvd.local_rank()))
-        torch.cuda.set_device(device)
-    kinds = hvd.allgather_object(device.type, name="device")
-    if len(set(kinds)) > 1:
-        raise RuntimeError(f"ranks 0 to {len(kinds) - 1} train on {', '.join(kinds)}: all or none")
-    return device
 
 
 def _multiply_rates(groups: Sequence[dict[str, Any]], factor: float) -> None:

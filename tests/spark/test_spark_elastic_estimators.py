@@ -1,0 +1,76 @@
+"""An estimator goes on after the loss of an executor, in the process that is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import pytest
+from tests.spark.spark_estimators import (
+    LEAST_ACCURACY,
+    accuracy,
+    keras_for_digits,
+    torch_for_digits,
+)
+from tests.spark.spark_training import lose_executor
+from tests.spark.spark_waits import is_running
+
+from horovod.spark.torch.training import _step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# In the fifth epoch: with two ranks, one has 23 steps, or 22 if all of them are whole.
+LOST_BEFORE = 100
+
+
+def assert_one_was_lost(folder: Path) -> None:
+    assert not is_running(int((folder / "lost").read_text()))
+    lines = [line.split() for line in (folder / "steps").read_text().splitlines()]
+    steps_of: dict[str, list[str]] = {}
+    for pid, rank in lines:
+        steps_of.setdefault(rank, []).append(pid)
+    assert len(set(steps_of["0"])) == 1  # the same process before and after
+    assert steps_of["1"][: LOST_BEFORE + 1] == [steps_of["1"][0]] * (LOST_BEFORE + 1)
+
+
+def test_torch_learns_the_digits_though_an_executor_is_lost(
+    digits: Any, store: Any, tmp_path: Path
+) -> None:
+    def step(*args: Any) -> Any:
+        lose_executor(tmp_path, LOST_BEFORE)
+        return _step(*args)
+
+    estimator = torch_for_digits(
+        store, min_num_proc=1, validation="is_test", epochs=40, train_minibatch_fn=step
+    )
+    model = estimator.fit(digits)
+    assert_one_was_lost(tmp_path)
+    assert [each["epoch"] for each in model.getHistory()] == list(range(40))
+    assert accuracy(model.transform(digits.where("is_test"))) >= LEAST_ACCURACY
+    assert model.getOptimizer().param_groups[0]["lr"] == 0.002
+
+
+class LosesExecutor(keras.callbacks.Callback):  # type: ignore[misc]
+    """Loses the executor of a rank before a step."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        lose_executor(self._folder, LOST_BEFORE)
+
+
+def test_keras_learns_the_digits_though_an_executor_is_lost(
+    digits: Any, store: Any, tmp_path: Path
+) -> None:
+    estimator = keras_for_digits(
+        store, min_num_proc=1, validation="is_test", callbacks=[LosesExecutor(tmp_path)]
+    )
+    model = estimator.fit(digits)
+    assert_one_was_lost(tmp_path)
+    assert [len(values) for values in model.getHistory().values()] == [25, 25]
+    assert accuracy(model.transform(digits.where("is_test"))) >= LEAST_ACCURACY
+    rate = float(model.getModel().optimizer.learning_rate)
+    assert rate == pytest.approx(0.002)
