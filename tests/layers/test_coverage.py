@@ -33,6 +33,7 @@ SECTIONS = [
     *[f"L1.{i}" for i in (*range(1, 13), 14, 15, 16)],
     *["L2.1", "L2.2", "L3.2", "L7.3", "L8.4"],
     *[f"E{i}" for i in range(1, 22)],
+    *[f"S{i}" for i in (*range(1, 22), 23, 24, 26)],
 ]
 
 
@@ -41,7 +42,7 @@ def rows(text: str) -> list[tuple[str, str, str]]:
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if re.match(r"\| [LE]?\d", line):
+        if re.match(r"\| [LES]?\d", line):
             assert len(cells) == 3, line
             found.append((cells[0], cells[1], cells[2]))
     return found

@@ -67,10 +67,10 @@ def digits(spark: Any) -> Any:
 
     images, labels = load_digits(return_X_y=True)
     rows = [
-        (Vectors.dense(image / 16), int(label), index % 5 == 0)
+        (Vectors.dense(image), int(label), index % 5 == 0)
         for index, (image, label) in enumerate(zip(images, labels, strict=True))
     ]
-    return spark.createDataFrame(rows, ["pixels", "digit", "is_test"]).cache()
+    return spark.createDataFrame(rows, ["image", "digit", "is_test"]).cache()
 
 
 @pytest.fixture
@@ -84,7 +84,8 @@ def store(tmp_path: Path) -> Any:
 def line(spark: Any) -> Any:
     """Rows whose label follows from two numbers."""
     import numpy as np
+    from tests.spark.spark_models import NUM_LINES
 
     random = np.random.default_rng(0)
-    rows = [(float(a), float(b), float(2 * a - b)) for a, b in random.normal(size=(64, 2))]
+    rows = [(float(a), float(b), float(2 * a - b)) for a, b in random.normal(size=(NUM_LINES, 2))]
     return spark.createDataFrame(rows, ["a", "b", "y"])

@@ -65,11 +65,11 @@ def fail(failing: int) -> None:
 
 
 def raise_error(failing: int) -> None:
-    """One rank raises, and the others wait for it."""
+    """One rank raises, and tells when; the others wait for it."""
     context.init()
     print("process", os.getpid(), flush=True)
     if context.rank() == failing:
-        raise ValueError("it was me")
+        raise ValueError(f"it was me, at {time.time()}")
     context.global_group().barrier().wait()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.spark_training import raise_error, rank, steps
+from tests.spark.spark_training import await_file, raise_error, rank, steps, who
 from tests.spark.spark_waits import Heard, is_running, wait_until
 
 from horovod.errors import RankFailedError, UsageError
@@ -45,16 +49,35 @@ def test_the_job_begins_with_what_there_is_and_grows(spark: Any) -> None:
     assert results[0][1][-1] == 2
 
 
-def test_an_error_is_raised_with_its_traceback(spark: Any) -> None:
+def test_an_error_names_rank_task_and_traceback(spark: Any) -> None:
     heard = Heard()
-    with pytest.raises(RankFailedError, match="it was") as caught:
+    with pytest.raises(RankFailedError, match="it was me") as caught:
         run_elastic(raise_error, (0,), num_proc=2, stdout=heard, stderr=Heard())
+    late_s = time.time() - float(re.findall(r"it was me, at ([\d.]+)", str(caught.value))[-1])
+    assert late_s < 3
+    assert caught.value.rank == 0
+    # Outside of a barrier stage Spark does not tell a task its executor.
+    assert re.search(r"-task[01]\.0$", caught.value.host)
     assert "in raise_error" in caught.value.traceback
     wait_until(lambda: not any(map(is_running, heard.numbers("process"))))
 
 
+def test_ctrl_c_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:
+    heard = Heard(lambda line: len(heard.lines) == 2 and os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run_elastic(await_file, (str(tmp_path / "never"),), num_proc=2, stdout=heard)
+    pids = heard.numbers("process")
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
 def test_a_function_that_knows_nothing_of_elastic_jobs_just_runs(spark: Any) -> None:
-    assert run_elastic(rank, (1,), num_proc=2) == [(0, 1), (1, 1)]
+    ranks = run_elastic(who, num_proc=2, verbose=0)
+    assert [each["rank"] for each in ranks] == [0, 1]
+    # Each attempt of a task is a host of its own.
+    assert [each["local"] for each in ranks] == [(0, 1)] * 2
+    assert [each["cross"] for each in ranks] == [(0, 2), (1, 2)]
+    assert sorted(each["devices"] for each in ranks) == [["0"], ["1"]]
 
 
 def test_arguments_that_make_no_sense(spark: Any) -> None:

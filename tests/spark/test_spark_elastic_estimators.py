@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import pytest
-from tests.spark.spark_estimators import (
+from tests.spark.spark_models import (
+    DIGITS_EPOCHS,
+    DIGITS_RATE,
     LEAST_ACCURACY,
     accuracy,
-    keras_for_digits,
-    torch_for_digits,
+    for_digits,
+    with_pixels,
 )
 from tests.spark.spark_training import lose_executor
 from tests.spark.spark_waits import is_running
@@ -41,14 +43,15 @@ def test_torch_learns_the_digits_though_an_executor_is_lost(
         lose_executor(tmp_path, LOST_BEFORE)
         return _step(*args)
 
-    estimator = torch_for_digits(
-        store, min_num_proc=1, validation="is_test", epochs=40, train_minibatch_fn=step
+    estimator = for_digits(
+        "torch", store, min_num_proc=1, validation="is_test", train_minibatch_fn=step
     )
-    model = estimator.fit(digits)
+    frame = with_pixels(digits)
+    model = estimator.fit(frame)
     assert_one_was_lost(tmp_path)
-    assert [each["epoch"] for each in model.getHistory()] == list(range(40))
-    assert accuracy(model.transform(digits.where("is_test"))) >= LEAST_ACCURACY
-    assert model.getOptimizer().param_groups[0]["lr"] == 0.002
+    assert [each["epoch"] for each in model.getHistory()] == list(range(DIGITS_EPOCHS))
+    assert accuracy(model.transform(frame.where("is_test"))) >= LEAST_ACCURACY
+    assert model.getOptimizer().param_groups[0]["lr"] == DIGITS_RATE
 
 
 class LosesExecutor(keras.callbacks.Callback):  # type: ignore[misc]
@@ -65,12 +68,14 @@ class LosesExecutor(keras.callbacks.Callback):  # type: ignore[misc]
 def test_keras_learns_the_digits_though_an_executor_is_lost(
     digits: Any, store: Any, tmp_path: Path
 ) -> None:
-    estimator = keras_for_digits(
-        store, min_num_proc=1, validation="is_test", callbacks=[LosesExecutor(tmp_path)]
+    callbacks = [LosesExecutor(tmp_path)]
+    estimator = for_digits(
+        "keras", store, min_num_proc=1, validation="is_test", callbacks=callbacks
     )
-    model = estimator.fit(digits)
+    frame = with_pixels(digits)
+    model = estimator.fit(frame)
     assert_one_was_lost(tmp_path)
-    assert [len(values) for values in model.getHistory().values()] == [25, 25]
-    assert accuracy(model.transform(digits.where("is_test"))) >= LEAST_ACCURACY
+    assert [len(values) for values in model.getHistory().values()] == [DIGITS_EPOCHS] * 2
+    assert accuracy(model.transform(frame.where("is_test"))) >= LEAST_ACCURACY
     rate = float(model.getModel().optimizer.learning_rate)
-    assert rate == pytest.approx(0.002)
+    assert rate == pytest.approx(DIGITS_RATE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -9,90 +10,119 @@ import numpy as np
 import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.feature import MaxAbsScaler
 from pyspark.ml.linalg import DenseVector, VectorUDT
 from pyspark.sql.functions import col
 from pyspark.sql.types import DoubleType, LongType
-from tests.spark.spark_estimators import (
+from tests.spark.spark_models import (
+    BROKEN_OFF,
+    ESTIMATORS,
+    KINDS,
     LEAST_ACCURACY,
-    accuracy,
-    keras_for_digits,
-    torch_for_digits,
-    torch_for_lines,
+    MODELS,
+    RATE,
+    breaking,
+    for_digits,
+    for_lines,
+    keras_in_float64,
+    last_epoch,
+    predictions_of_one_process,
     with_features,
 )
 
-from horovod.errors import UsageError
-from horovod.spark.keras import KerasEstimator, KerasModel
-from horovod.spark.torch import TorchEstimator, TorchModel
+from horovod.errors import RankFailedError, UsageError
+from horovod.spark.torch import TorchModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-def test_torch_learns_the_digits(digits: Any, store: Any) -> None:
-    estimator = torch_for_digits(store, validation="is_test", epochs=60)
-    before = [param.clone() for param in estimator.getModel().parameters()]
-    model = estimator.fit(digits)
-    predictions = model.transform(digits.where("is_test"))
-    assert predictions.columns == ["pixels", "digit", "is_test", "digit__output"]
-    assert predictions.count() == digits.where("is_test").count()
-    assert accuracy(predictions) >= LEAST_ACCURACY
-    assert [each["epoch"] for each in model.getHistory()] == list(range(60))
-    assert {"train", "validation"} < set(model.getHistory()[0])
-    for param, value in zip(estimator.getModel().parameters(), before, strict=True):
-        assert torch.equal(param, value)
-    assert model.getOptimizer().param_groups[0]["lr"] == 0.002
-    assert not model.getModel().training
+def images(frame: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Digits, and what was predicted for each of them."""
+    rows = frame.select("digit", "digit__output").collect()
+    outputs = np.array([row.digit__output.toArray() for row in rows])
+    return np.array([row.digit for row in rows]), outputs
 
 
-def test_keras_learns_the_digits(digits: Any, store: Any) -> None:
-    estimator = keras_for_digits(store, validation="is_test")
-    before = estimator.getModel().get_weights()
-    model = estimator.fit(digits)
-    predictions = model.transform(digits.where("is_test"))
-    assert predictions.count() == digits.where("is_test").count()
-    assert accuracy(predictions) >= LEAST_ACCURACY
-    assert [len(values) for values in model.getHistory().values()] == [25, 25]
-    for value, kept in zip(estimator.getModel().get_weights(), before, strict=True):
-        np.testing.assert_array_equal(value, kept)
-    assert not estimator.getModel().compiled
-    assert float(model.getModel().optimizer.learning_rate) == pytest.approx(0.002)
+def weights_of(model: Any) -> list[np.ndarray]:
+    if isinstance(model, keras.Model):
+        return list(model.get_weights())
+    return [param.detach().numpy().copy() for param in model.parameters()]
 
 
-def test_a_pipeline_is_fitted_saved_and_loaded(line: Any, store: Any, tmp_path: Path) -> None:
-    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="raw")
-    scaler = StandardScaler(inputCol="raw", outputCol="features")
-    pipeline = Pipeline(stages=[assembler, scaler, torch_for_lines(store)])
-    model = pipeline.fit(line)
-    predictions = rows_of(model.transform(line))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pipeline_learns_the_digits(kind: str, digits: Any, store: Any, tmp_path: Path) -> None:
+    if kind == "lightning":
+        pytest.importorskip("lightning")
+    estimator = for_digits(kind, store, validation="is_test")
+    before = weights_of(estimator.getModel())
+    scaler = MaxAbsScaler(inputCol="image", outputCol="pixels")
+    model = Pipeline(stages=[scaler, estimator]).fit(digits)
     model.write().overwrite().save(str(tmp_path / "model"))
     again = PipelineModel.load(str(tmp_path / "model"))
-    assert rows_of(again.transform(line)) == predictions
-    assert isinstance(again.stages[-1], TorchModel)
+    assert isinstance(again.stages[-1], MODELS[kind])
+    tests = digits.where("is_test")
+    predictions = again.transform(tests)
+    assert predictions.columns == ["image", "digit", "is_test", "pixels", "digit__output"]
+    wanted, outputs = images(predictions)
+    assert len(wanted) == tests.count()
+    assert np.mean(outputs.argmax(1) == wanted) >= LEAST_ACCURACY
+    np.testing.assert_array_equal(outputs, images(model.transform(tests))[1])
+    for value, kept in zip(weights_of(estimator.getModel()), before, strict=True):
+        np.testing.assert_array_equal(value, kept)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_broke_off_goes_on_as_one_process_would(
+    kind: str, line: Any, store: Any, tmp_path: Path
+) -> None:
+    if kind == "lightning":
+        pytest.importorskip("lightning")
+    frame = with_features(line)
+    with keras_in_float64():
+        for_lines(kind, None, num_proc=None).save(str(tmp_path / "estimator"))
+        estimator = ESTIMATORS[kind].load(str(tmp_path / "estimator"))
+        with pytest.raises(UsageError, match="give store"):
+            estimator.fit(frame)
+        given = {estimator.num_proc: 2, estimator.store: store, estimator.run_id: "r"}
+        with pytest.raises(RankFailedError, match=BROKEN_OFF) as caught:
+            estimator.fit(frame, {**given, **breaking(kind, estimator)})
+        assert re.search(r"-task[01] \(executor [\w.:]+\)$", caught.value.host)
+        assert last_epoch(kind, store.read(store.get_run_path("r") + "/checkpoint")) == 0
+        model = estimator.fit(frame, given)
+        rows = np.array([[row.a, row.b] for row in frame.collect()])
+        path = store.get_train_data_path(0)
+        wanted = predictions_of_one_process(kind, path, 2, rows)
+    found = rows_of(model.transform(frame))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+    model.save(str(tmp_path / "model"))
+    assert rows_of(MODELS[kind].load(str(tmp_path / "model")).transform(frame)) == found
+    check_history_and_rate(kind, model)
+
+
+def check_history_and_rate(kind: str, model: Any) -> None:
+    """Both epochs are told of, and the learning rate is that for one rank again."""
+    history = model.getHistory()
+    if kind == "torch":
+        assert [each["epoch"] for each in history] == [0, 1]
+        assert history[1]["train"]["loss"] < history[0]["train"]["loss"]
+        assert model.getOptimizer().param_groups[0]["lr"] == RATE
+        assert not model.getModel().training
+    elif kind == "keras":
+        assert history["loss"][1] < history["loss"][0]
+        assert float(model.getModel().optimizer.learning_rate) == pytest.approx(RATE)
+    else:
+        assert list(history) == ["loss"]
 
 
 def rows_of(predictions: Any) -> list[float]:
     return [row.y__output for row in predictions.select("y__output").collect()]
 
 
-def test_a_loaded_estimator_takes_a_store_and_a_backend(
-    line: Any, store: Any, tmp_path: Path
-) -> None:
-    frame = with_features(line)
-    estimator = torch_for_lines(None, num_proc=None)
-    estimator.save(str(tmp_path / "estimator"))
-    again = TorchEstimator.load(str(tmp_path / "estimator"))
-    model = again.fit(frame, {again.num_proc: 2, again.store: store, again.epochs: 1})
-    assert len(model.getHistory()) == 1
-    with pytest.raises(UsageError, match="give store"):
-        again.fit(frame)
-
-
 def test_an_estimator_with_a_store_is_saved_through_it(store: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "estimator")
-    estimator = torch_for_lines(store)
+    estimator = for_lines("torch", store)
     estimator.save(path)
     assert (tmp_path / "estimator/metadata").is_file()
     with pytest.raises(UsageError, match="exists"):
@@ -100,20 +130,8 @@ def test_an_estimator_with_a_store_is_saved_through_it(store: Any, tmp_path: Pat
     estimator.setEpochs(9).write().overwrite().save(path)
 
 
-def test_a_run_goes_on_where_it_ended(line: Any, store: Any) -> None:
-    frame = with_features(line)
-    first = torch_for_lines(store, run_id="r", epochs=1, shuffle=False).fit(frame)
-    assert store.exists(store.get_run_path("r") + "/checkpoint")
-    both = torch_for_lines(store, run_id="r", epochs=3, shuffle=False).fit(frame)
-    whole = torch_for_lines(store, run_id="other", epochs=3, shuffle=False).fit(frame)
-    assert both.getHistory()[0] == first.getHistory()[0]
-    assert both.getHistory() == whole.getHistory()
-    torch.testing.assert_close(both.getModel().state_dict(), whole.getModel().state_dict())
-    assert both.getOptimizer().param_groups[0]["lr"] == 0.05
-
-
 def test_files_that_are_there_are_trained_on(spark: Any, line: Any, store: Any) -> None:
-    estimator = torch_for_lines(store, feature_cols=["a", "b"], input_shapes=[[-1, 1]] * 2)
+    estimator = for_lines("torch", store, feature_cols=["a", "b"], input_shapes=[[-1, 1]] * 2)
 
     class Sum(torch.nn.Module):
         def __init__(self) -> None:
@@ -132,7 +150,7 @@ def test_files_that_are_there_are_trained_on(spark: Any, line: Any, store: Any) 
         estimator.fit_on_parquet(changes)
     line.write.parquet(store.get_train_data_path())
     trained = estimator.fit_on_parquet(changes)
-    assert len(trained.getHistory()) == 3
+    assert len(trained.getHistory()) == 2
     assert trained.transform(line).count() == line.count()
 
 
@@ -152,7 +170,7 @@ def test_what_is_wrong_is_said_before_anything_starts(
     line: Any, store: Any, changes: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem):
-        torch_for_lines(store, **changes).fit(with_features(line))
+        for_lines("torch", store, **changes).fit(with_features(line))
 
 
 def predicting(outputs: Sequence[str], kind: Any, width: int = 1) -> TorchModel:
@@ -191,31 +209,3 @@ def test_a_prediction_does_not_replace_a_column(line: Any) -> None:
         predicting(["a"], DoubleType).transform(with_features(line))
     with pytest.raises(UsageError, match="1 labels need as many outputCols, not 2"):
         predicting(["p", "q"], DoubleType).transform(with_features(line))
-
-
-def test_a_keras_model_is_saved_and_loaded(line: Any, store: Any, tmp_path: Path) -> None:
-    frame = with_features(line)
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    estimator = KerasEstimator(
-        num_proc=2,
-        store=store,
-        model=model,
-        optimizer=keras.optimizers.SGD(0.05),
-        loss="mse",
-        metrics=["mae"],
-        feature_cols=["features"],
-        label_cols=["y"],
-        batch_size=8,
-        epochs=1,
-        run_id="k",
-        partitions_per_process=2,
-        verbose=0,
-    )
-    first = estimator.fit(frame)
-    second = estimator.setEpochs(2).fit(frame)
-    assert second.getHistory()["loss"][0] == first.getHistory()["loss"][0]
-    assert [len(values) for values in second.getHistory().values()] == [2, 2]
-    second.save(str(tmp_path / "model"))
-    again = KerasModel.load(str(tmp_path / "model"))
-    assert rows_of(again.transform(frame)) == rows_of(second.transform(frame))
-    assert again.getModel().compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,8 @@ def test_two_ranks_train_as_one_process_would(tmp_path: Path) -> None:
     assert state["history"]["loss"][1] < state["history"]["loss"][0]
     saved = tmp_path / "runs/r/checkpoint"
     assert saved.read_bytes() == (tmp_path / "result.keras").read_bytes()
+    if importlib.util.find_spec("tensorboard") is not None:
+        assert any(saved.with_name("logs").rglob("events.*"))
 
 
 def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:

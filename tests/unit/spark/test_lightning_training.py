@@ -15,7 +15,8 @@ from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # 
 
 from horovod.errors import UsageError  # noqa: E402
 from horovod.spark.common.datamodule import ParquetDataModule  # noqa: E402
-from horovod.spark.lightning import TorchEstimator  # noqa: E402
+from horovod.spark.lightning import TorchEstimator, TorchModel  # noqa: E402
+from horovod.spark.lightning.library import library_of  # noqa: E402
 from horovod.spark.lightning.training import LightningTask, train  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
 from horovod.testing import run_ranks  # noqa: E402
@@ -135,3 +136,23 @@ def test_a_module_has_its_own_optimizer_and_loss() -> None:
     with pytest.raises(UsageError, match="a plain model of PyTorch needs optimizer"):
         TorchEstimator(model=make_layers(), loss=print, **options)._check_params()
     TorchEstimator(model=make_module(), **options)._check_params()
+
+
+def test_a_model_predicts_a_row() -> None:
+    module = make_module()
+    trained = TorchModel(
+        model=module, feature_columns=["x"], label_columns=["y"], input_shapes=[[-1, 4]]
+    )
+    row = {"x": [1.0, 2.0, 3.0, 4.0]}
+    found = trained.get_prediction_fn()(module, row)
+    wanted = module(torch.tensor([row["x"]], dtype=torch.float64))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_an_old_lightning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightning.pytorch as pl
+
+    module = make_module()
+    monkeypatch.setattr(pl, "__version__", "1.9.5", raising=False)
+    with pytest.raises(RuntimeError, match=r"Lightning 1\.9\.5 is too old: 2\.0"):
+        library_of(module)
