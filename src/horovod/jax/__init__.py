@@ -1,4 +1,4 @@
-"""Horovod for JAX, on CPUs: collectives outside and inside of jit, and optimizers of optax.
+"""Horovod for JAX, on CPUs and, by copies, on GPUs: collectives, in jit too, and optax optimizers.
 
 Example:
     >>> import horovod.jax as hvd
