@@ -13,6 +13,13 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/spark"
+EXAMPLES_IN_SESSION = (
+    "digits_torch",
+    "digits_keras",
+    "digits_lightning",
+    "pipeline",
+    "databricks_notebook",
+)
 
 
 def accuracy_in(text: str) -> float:
@@ -34,7 +41,7 @@ def test_run() -> None:
     assert accuracy_in(done.stdout) > 80
 
 
-@pytest.mark.parametrize("name", ["digits_torch", "digits_keras", "digits_lightning", "pipeline"])
+@pytest.mark.parametrize("name", EXAMPLES_IN_SESSION)
 def test_estimators(
     name: str,
     spark: Any,
@@ -46,6 +53,7 @@ def test_estimators(
         pytest.importorskip("lightning")
     # To start a session for each of them would take most of the time of all tests.
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    monkeypatch.setenv("STORE", str(tmp_path))  # of the notebook
     monkeypatch.setattr(sys, "argv", [name, "--epochs", "4", "--store", str(tmp_path)])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert accuracy_in(capsys.readouterr().out) > 80
