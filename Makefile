@@ -201,7 +201,7 @@ endif
 	$(VENV)/ray/bin/python -m pytest tests/ray $(PYTEST)
 
 # Spark needs Java: make system.
-ON_OLD_SPARK = tests/spark -W ignore -k 'places or names_rank or cancels or lost_executor or learns or broke_off'
+ON_OLD_SPARK = tests/spark -W ignore -k 'places or names_rank or lost_executor or broke_off'
 test-spark: $(VENV)/spark.stamp $(VENV)/spark_oldest.stamp $(VENV)/installed.stamp ## ranks in tasks of a local Spark cluster of two executors
 ifeq ($(PYTEST),)
 	$(VENV)/spark_oldest/bin/python -m pytest $(ON_OLD_SPARK)
