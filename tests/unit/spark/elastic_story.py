@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import horovod
 from horovod import context
 
 if TYPE_CHECKING:
@@ -32,6 +33,24 @@ def begin(
     if (folder / "died").exists():
         wait_until((folder / "may come").exists)
     return train(task)
+
+
+def on_two_ranks(
+    folder: Path,
+    train: Callable[[Any], bytes | None],
+    task: Any,
+    commit_every: int,
+    **options: Any,
+) -> list[Any]:
+    """Trains on two ranks, of which one may die; further options are those of ``horovod.run``."""
+    return horovod.run(
+        begin,
+        (folder, train, task, commit_every),
+        num_proc=2,
+        min_num_proc=1,
+        hosts="localhost:2",
+        **options,
+    )
 
 
 def step(folder: Path, *, dies: int = 1, awaits: bool = False) -> None:

@@ -15,7 +15,6 @@ keras = pytest.importorskip("keras")
 import elastic_story  # noqa: E402
 from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
-import horovod  # noqa: E402
 import horovod.tensorflow.keras as hvd  # noqa: E402
 from horovod.errors import UsageError  # noqa: E402
 from horovod.spark.keras.datamodule import ParquetDataModule  # noqa: E402
@@ -223,14 +222,7 @@ def elastic_on_two(
     """Trains 4 epochs on two ranks, of which one dies in the second epoch."""
     task = task_in(folder, epochs=4, callbacks=callbacks, **(changes or {}))
     task = replace(task, data=with_validation(task.data, folder))
-    results = horovod.run(
-        elastic_story.begin,
-        (folder, train, task, commit_every),
-        num_proc=2,
-        min_num_proc=1,
-        hosts="localhost:2",
-        **options,
-    )
+    results = elastic_story.on_two_ranks(folder, train, task, commit_every, **options)
     model, state = loaded(results[0], task, folder)
     assert (folder / "runs/r/checkpoint").read_bytes() == results[0]
     return model, state

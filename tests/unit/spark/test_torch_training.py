@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 import elastic_story  # noqa: E402
 from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
-import horovod  # noqa: E402
 from horovod.errors import UsageError  # noqa: E402
 from horovod.spark.torch.datamodule import ParquetDataModule  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
@@ -263,14 +262,7 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
         return _step(*args)
 
     task = task_in(folder, epochs=4, minibatch=step)
-    results = horovod.run(
-        elastic_story.begin,
-        (folder, train, task, commit_every),
-        num_proc=2,
-        min_num_proc=1,
-        hosts="localhost:2",
-        **options,
-    )
+    results = elastic_story.on_two_ranks(folder, train, task, commit_every, **options)
     state = checkpoint_of(results[0])
     assert [each["epoch"] for each in state["history"]] == [0, 1, 2, 3]
     assert state["optimizer"]["param_groups"][0]["lr"] == RATE
