@@ -47,7 +47,7 @@ def install(checkout: Path) -> None:
 # ---- A rank
 
 
-def work(what: str) -> Callable[[], None]:
+def work(what: str) -> Callable[[], object]:
     """What a rank does in one round; imports what the rank's own version brings."""
     import torch
     from training_step import cnn, make_step, mlp
