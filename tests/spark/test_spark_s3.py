@@ -1,4 +1,4 @@
-"""An estimator whose data and runs lie in buckets of S3: a server on loopback speaks its protocol."""
+"""An estimator with its data and runs in a bucket: a server on loopback speaks S3."""
 
 from __future__ import annotations
 
