@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 from pathlib import Path
 
 # For what tests start from here on; `launcher.environment` puts it in front as well.
@@ -12,6 +13,11 @@ QUICK_IMPORTS = str(Path(__file__).with_name("quick_imports"))
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [QUICK_IMPORTS, *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+
+# pip installs sources only, and images of containers like to say that Python shall keep nothing of
+# what it compiles: each of a thousand processes would compile TensorFlow anew, which takes 10 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell lets the jobs that it starts in the background ignore Ctrl-C, and nohup the end of the
 # terminal; their children inherit that, and Horovod respects it. Tests of these signals are to run
