@@ -23,6 +23,8 @@ export PATH := $(BIN):$(PATH)
 PIP := python -m pip --disable-pip-version-check install -qq
 # Modules are compiled when they are first imported: most of the 20,000 never are. Two that install into .venv take turns.
 INSTALL := flock $(VENV)/pip.lock $(PIP) --no-compile
+# Images of containers often set it; each process would then compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h')
 CMAKE_LISTS := CMakeLists.txt $(shell find native -name CMakeLists.txt)
