@@ -33,7 +33,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
            $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev setup system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
+.PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
         test-libraries test-ray test-spark test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
 FORCE:
 
@@ -246,7 +246,8 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: $(patsubst %,$(VENV)/%.stamp,dev bench oldest $(MXNET) jax jax_oldest libraries ray ray_oldest spark spark_oldest installed) build/fakes/libfake_nccl.so  # every environment of .ci/run
+setup: setup-core $(patsubst %,$(VENV)/%.stamp,oldest $(MXNET) jax jax_oldest libraries ray ray_oldest spark spark_oldest)  # every environment of .ci/run
+setup-core: $(patsubst %,$(VENV)/%.stamp,dev bench installed) build/fakes/libfake_nccl.so  # what all its parts need
 
 # Files are compiled in bundles, which takes half the time.
 CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_UNITY_BUILD=ON
