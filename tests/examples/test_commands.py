@@ -2,7 +2,7 @@
 
 Each page has one folder, and its blocks run in their order, each as one script of bash. Two things
 are replaced: /tmp is that folder, as is the home, and names of hosts (HOSTS) are the addresses of
-emulated ones.
+emulated ones. Those of README import frameworks as users do, the others with tests/quick_imports.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 
 SOURCE = str(Path(horovod.__file__).resolve().parent.parent)
+QUICK_IMPORTS = str(Path(__file__).parent.with_name("quick_imports"))
 BINARIES = str(Path(sys.executable).parent)
 # MPICH has a folder of its own: it brings an mpirun, as Open MPI does.
 MPICH = Path(sys.prefix) / "mpich" / "bin"
@@ -63,12 +64,14 @@ class Place:
 
     Attributes:
         folder: of the page.
+        python_path: where Python looks for modules.
         replaced: what is printed, and what stands for it here.
         path: folders that come first in PATH.
         namespaces: of the hosts, by their names in the documents.
     """
 
     folder: Path
+    python_path: str
     replaced: dict[str, str] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
     namespaces: dict[str, str] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class Place:
                     **os.environ,
                     "HOME": str(self.folder),
                     "PATH": path,
-                    "PYTHONPATH": SOURCE,
+                    "PYTHONPATH": self.python_path,
                     "HOROVOD_START_TIMEOUT": "90",  # many ranks, two busy cores
                 },
                 stdin=subprocess.DEVNULL,
@@ -161,12 +164,17 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
         yield ssh_hosts
 
 
+def python_path_of(block: Block) -> str:
+    return SOURCE if block.page == "README.md" else os.pathsep.join([QUICK_IMPORTS, SOURCE])
+
+
 def place_of(block: Block, folder: Path, request: pytest.FixtureRequest) -> Place:
     """Emulated hosts with ssh, if the block names hosts; MPICH, if it wants mpirun."""
     if not any(host in block.text for host in HOSTS):
         if "mpirun" in block.text and not MPICH.exists():
             pytest.skip("MPICH is not installed in its own folder")
-        return Place(folder, path=[str(MPICH)] if "mpirun" in block.text else [])
+        path = [str(MPICH)] if "mpirun" in block.text else []
+        return Place(folder, python_path_of(block), path=path)
     ssh_hosts = request.getfixturevalue("hosts")
     emulated = dict(zip(HOSTS, ssh_hosts.cluster.hosts, strict=True))
     addresses = {name: host.address for name, host in emulated.items()}
@@ -174,6 +182,7 @@ def place_of(block: Block, folder: Path, request: pytest.FixtureRequest) -> Plac
         file.write_text(replace(file.read_text(), addresses))
     return Place(
         folder,
+        python_path_of(block),
         replaced=addresses,
         path=ssh_hosts.environment["PATH"].split(os.pathsep)[:1],
         namespaces={name: host.namespace for name, host in emulated.items()},
@@ -225,7 +234,7 @@ def comparable(text: str) -> str:
 @pytest.mark.parametrize("block", PRINTED, ids=str)
 def test_the_output_looks_as_printed(block: Block, folders: dict[str, Path]) -> None:
     folder = folders[block.page]
-    result = Place(folder).run(block.after("output of:"))
+    result = Place(folder, python_path_of(block)).run(block.after("output of:"))
     printed = (result.stdout + result.stderr).replace(f"{folder}/", "")
     assert comparable(block.text) in comparable(printed) + "\n"
 

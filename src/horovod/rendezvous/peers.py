@@ -14,9 +14,9 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import horovod
 from horovod.errors import StartError
 from horovod.rendezvous.accept import Acceptor
 from horovod.rendezvous.dial import OpenSocket, dial, retrying
@@ -129,7 +129,7 @@ def connect_peers(
             host=config.hostname,
             pid=os.getpid(),
             host_key=host_key(config.hostname),
-            version=_installed_version() if version is None else version,
+            version=horovod.__version__ if version is None else version,
             tcp_address=acceptor.tcp_address,
             tcp_port=acceptor.tcp_port,
             unix_name=acceptor.unix_name,
@@ -176,13 +176,6 @@ def _explain(roster: Roster, config: Config, cause: str) -> StartError:
     return StartError(
         f"rank {config.rank} of {config.size} on {config.hostname} could not start: {cause}"
     )
-
-
-def _installed_version() -> str:
-    try:
-        return metadata.version("horovod")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 class _Wiring(Generic[PortT]):

@@ -10,7 +10,6 @@ from horovod.errors import StartError, UsageError
 from horovod.job.environment import Assignment
 from horovod.runner.placing.discovery import HostDiscoveryScript
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
-from horovod.runner.starting.joined_hosts import GONE, join_file
 from horovod.runner.supervision.elastic.rules import Rules
 from horovod.settings.reader import SettingsReader
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
     Inviting = Callable[[Invitation], AbstractContextManager[Alarm | None]]
 
+GONE = "it had joined by itself, and its connection has ended"
+"""Why a host that joined is lost."""
 DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
 _TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 _WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
@@ -132,7 +133,11 @@ def elastic_options(
     discovery = asked.host_discovery
     if asked.host_discovery_script:
         discovery = HostDiscoveryScript(asked.host_discovery_script, asked.slots)
-    inviting = partial(join_file, asked.join_file) if asked.join_file else None
+    inviting = None
+    if asked.join_file:
+        from horovod.runner.starting.joined_hosts import join_file
+
+        inviting = partial(join_file, asked.join_file)
     if discovery is not None:
         return ElasticOptions(rules, discovery, inviting=inviting)
     return ElasticOptions(rules, hosts=_with_slots(hosts, asked, rules), inviting=inviting)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.supervision.sources import Discovery
 
-GONE = "it had joined by itself, and its connection has ended"
-"""Why such a host is lost."""
-
 _LOOPBACK = "127.0.0.1"
 # How long the store waits at the end for hosts to read that the job is over.
 _GOODBYE_S = 2.0

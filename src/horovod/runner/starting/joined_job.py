@@ -19,7 +19,8 @@ from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.starting.joined_hosts import GONE, JoinedHosts, addresses_for
+from horovod.runner.starting.elastic_options import GONE
+from horovod.runner.starting.joined_hosts import JoinedHosts, addresses_for
 from horovod.runner.supervision.connect_back import ConnectBack
 from horovod.runner.supervision.early_exit import leave_note
 from horovod.runner.supervision.fixed import FixedJob, Placed

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
 from horovod.rendezvous.waits import WANTED_KEY, Waits, waits_key, waits_prefix
-from horovod.runner.supervision.elastic.events import WorkerSlow
 from horovod.runner.supervision.slow_workers import (
     WINDOW_S,
     SlowMembers,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from horovod.job.membership import Membership
     from horovod.rendezvous.server import StoreServer
+    from horovod.runner.supervision.elastic.events import WorkerSlow
     from horovod.runner.supervision.slow_workers import SlowMember
 
 _JOIN_S = 5.0
@@ -145,6 +145,8 @@ class SlowMemberWatch(Watch):
 
 def told_of(member: SlowMember) -> WorkerSlow:
     """What the policy of an elastic job is told of a slow worker."""
+    from horovod.runner.supervision.elastic.events import WorkerSlow  # other jobs have no use of it
+
     text = f"the others wait for it ({would_save(member.gain)})"
     return WorkerSlow(time.monotonic(), member.identity, member.gain, text)
 
