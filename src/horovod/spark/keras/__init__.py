@@ -13,4 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["KerasEstimator", "KerasModel"]
 
 if not TYPE_CHECKING:  # which would take any name for one that exists
-    __getattr__, __dir__ = on_demand(__name__, {"KerasEstimator": "estimator", "KerasModel": "model"})
+    __getattr__, __dir__ = on_demand(
+        __name__, {"KerasEstimator": "estimator", "KerasModel": "model"}
+    )

@@ -13,4 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["TorchEstimator", "TorchModel"]
 
 if not TYPE_CHECKING:  # which would take any name for one that exists
-    __getattr__, __dir__ = on_demand(__name__, {"TorchEstimator": "estimator", "TorchModel": "model"})
+    __getattr__, __dir__ = on_demand(
+        __name__, {"TorchEstimator": "estimator", "TorchModel": "model"}
+    )
