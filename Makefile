@@ -193,22 +193,24 @@ endif
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
 
+# What loads PyTorch and TensorFlow itself does so as quickly as what it starts.
+QUICKLY = PYTHONPATH=$(CURDIR)/tests/quick_imports
 # An old Ray warns of itself.
-ON_OLD_RAY = tests/ray/test_ray_executor.py tests/ray/test_ray_elastic.py -W ignore \
+ON_OLD_RAY = $(patsubst %,tests/ray/test_ray_%.py,executor ranks elastic) -W ignore \
              -k 'grouped or pytorch or killed_worker or snippets or caller_is_used'
 test-ray: $(VENV)/ray.stamp $(VENV)/ray_oldest.stamp $(VENV)/installed.stamp ## ranks on a local Ray cluster of two nodes
 ifeq ($(PYTEST),)
-	$(VENV)/ray_oldest/bin/python -m pytest $(ON_OLD_RAY)
+	$(QUICKLY) $(VENV)/ray_oldest/bin/python -m pytest $(ON_OLD_RAY)
 endif
-	$(VENV)/ray/bin/python -m pytest tests/ray $(PYTEST)
+	$(QUICKLY) $(VENV)/ray/bin/python -m pytest tests/ray $(PYTEST)
 
 # Spark needs Java: make system.
 ON_OLD_SPARK = tests/spark -W ignore -k 'places or names_rank or lost_executor or broke_off'
 test-spark: $(VENV)/spark.stamp $(VENV)/spark_oldest.stamp $(VENV)/installed.stamp ## ranks in tasks of a local Spark cluster of two executors
 ifeq ($(PYTEST),)
-	$(VENV)/spark_oldest/bin/python -m pytest $(ON_OLD_SPARK)
+	$(QUICKLY) $(VENV)/spark_oldest/bin/python -m pytest $(ON_OLD_SPARK)
 endif
-	$(VENV)/spark/bin/python -m pytest tests/spark tests/unit/spark $(PYTEST)
+	$(QUICKLY) $(VENV)/spark/bin/python -m pytest tests/spark tests/unit/spark $(PYTEST)
 
 # The GPU driver and the NCCL of tests; ninja need not touch this one of them.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt $(VENV)/demo.stamp

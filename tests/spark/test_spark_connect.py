@@ -6,17 +6,20 @@ import importlib.util
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 PROGRAM = """
+import sys
+
 from pyspark.sql import SparkSession
 from tests.spark.spark_training import raise_error, rank
 import horovod.spark
 from horovod.errors import RankFailedError
 from horovod.spark.common.backend import default_num_proc
 
-session = SparkSession.builder.remote("local-cluster[2,1,1024]").getOrCreate()
+session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 print("size", default_num_proc())
 print("run", horovod.spark.run(rank, (5,), num_proc=2))
 print("elastic", horovod.spark.run_elastic(rank, (6,), num_proc=2))
@@ -31,10 +34,12 @@ session.stop()
 @pytest.mark.skipif(
     importlib.util.find_spec("grpc_status") is None, reason="pyspark[connect] is not installed"
 )
-def test_a_client_runs_jobs_on_a_server() -> None:
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+def test_a_client_runs_jobs_on_a_server(spark: Any) -> None:
+    service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    url = f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, url],
         env=environ,
         capture_output=True,
         text=True,

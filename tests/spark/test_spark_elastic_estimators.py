@@ -54,23 +54,15 @@ def test_torch_learns_the_digits_though_an_executor_is_lost(
     assert model.getOptimizer().param_groups[0]["lr"] == DIGITS_RATE
 
 
-class LosesExecutor(keras.callbacks.Callback):  # type: ignore[misc]
-    """Loses the executor of a rank before a step."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        lose_executor(self._folder, LOST_BEFORE)
-
-
 def test_keras_learns_the_digits_though_an_executor_is_lost(
     digits: Any, store: Any, tmp_path: Path
 ) -> None:
-    callbacks = [LosesExecutor(tmp_path)]
+    class LosesExecutor(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            lose_executor(tmp_path, LOST_BEFORE)
+
     estimator = for_digits(
-        "keras", store, min_num_proc=1, validation="is_test", callbacks=callbacks
+        "keras", store, min_num_proc=1, validation="is_test", callbacks=[LosesExecutor()]
     )
     frame = with_pixels(digits)
     model = estimator.fit(frame)

@@ -7,15 +7,24 @@ Example:
 
 from __future__ import annotations
 
-try:
-    import pyspark as _pyspark  # noqa: F401
-except ModuleNotFoundError as error:
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from horovod.spark.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from horovod.spark.elastic import run_elastic as run_elastic
+    from horovod.spark.horovod_runner import HorovodRunner as HorovodRunner
+    from horovod.spark.running import run as run
+
+if find_spec("pyspark") is None:
     raise ModuleNotFoundError(
         "horovod.spark needs PySpark, which is not installed: pip install 'horovod[spark]'"
-    ) from error
-
-from horovod.spark.elastic import run_elastic
-from horovod.spark.horovod_runner import HorovodRunner
-from horovod.spark.running import run
+    )
 
 __all__ = ["HorovodRunner", "run", "run_elastic"]
+
+if not TYPE_CHECKING:  # which would take any name for one that exists
+    __getattr__, __dir__ = on_demand(
+        __name__, {"HorovodRunner": "horovod_runner", "run": "running", "run_elastic": "elastic"}
+    )

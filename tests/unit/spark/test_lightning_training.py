@@ -1,4 +1,7 @@
-"""What the ranks of a Lightning estimator do, without Spark: each rank is a process."""
+"""What the ranks of a Lightning estimator do, without Spark: each rank is a process.
+
+Lightning takes seconds to load, so the same two processes do all trainings.
+"""
 
 from __future__ import annotations
 
@@ -79,11 +82,31 @@ def task_in(folder: Path, model: Any, **changes: Any) -> LightningTask:
     return replace(task, **changes)
 
 
-def train_on(size: int, task: LightningTask) -> dict[str, Any]:
-    results = run_ranks(size, train, task, processes=True, timeout=240)
-    assert results[1:] == [None] * (size - 1)
-    state: dict[str, Any] = torch.load(io.BytesIO(results[0]))
-    return state
+def train_each(tasks: list[LightningTask]) -> list[bytes | None]:
+    return [train(task) for task in tasks]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LightningTask, Any]]:
+    """What two ranks were to do, and what came of it."""
+    folder = tmp_path_factory.mktemp("module")
+    begun = task_in(folder, make_module(), epochs=1, passes=2)
+    begun = replace(begun, data=with_validation(begun.data, folder))
+    model = make_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+    plain = task_in(
+        tmp_path_factory.mktemp("plain"),
+        model,
+        optimizer=OptimizerRecord.of(optimizer, model),
+        loss=torch.nn.functional.mse_loss,
+    )
+    tasks = {"begun": begun, "resumed": replace(begun, epochs=2), "plain": plain}
+    first, second = run_ranks(2, train_each, list(tasks.values()), processes=True, timeout=240)
+    assert second == [None] * len(tasks)
+    return {
+        name: (task, torch.load(io.BytesIO(state)))
+        for (name, task), state in zip(tasks.items(), first, strict=True)
+    }
 
 
 def one_process(task: LightningTask, size: int) -> Any:
@@ -106,27 +129,17 @@ def assert_same(state: dict[str, Any], model: Any, prefix: str = "") -> None:
         torch.testing.assert_close(state["model"][prefix + name], value, rtol=0, atol=1e-9)
 
 
-def test_two_ranks_train_and_resume_as_one_process_would(tmp_path: Path) -> None:
-    task = task_in(tmp_path, make_module(), epochs=1, passes=2)
-    task = replace(task, data=with_validation(task.data, tmp_path))
-    first = train_on(2, task)
-    assert_same(first, one_process(task, 2), "layers.")
-    assert set(first["metrics"]) == {"loss", "val_loss"}
-    whole = replace(task, epochs=2)
-    assert_same(train_on(2, whole), one_process(whole, 2), "layers.")
+def test_two_ranks_train_and_resume_as_one_process_would(trained: Any) -> None:
+    task, state = trained["begun"]
+    assert_same(state, one_process(task, 2), "layers.")
+    assert set(state["metrics"]) == {"loss", "val_loss"}
+    task, state = trained["resumed"]
+    assert_same(state, one_process(task, 2), "layers.")
 
 
-def test_a_plain_model_is_trained_too(tmp_path: Path) -> None:
-    model = make_layers()
-    task = task_in(
-        tmp_path,
-        model,
-        optimizer=OptimizerRecord.of(
-            torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9), model
-        ),
-        loss=torch.nn.functional.mse_loss,
-    )
-    assert_same(train_on(2, task), one_process(task, 2))
+def test_a_plain_model_is_trained_too(trained: Any) -> None:
+    task, state = trained["plain"]
+    assert_same(state, one_process(task, 2))
 
 
 def test_a_module_has_its_own_optimizer_and_loss() -> None:

@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What ranks read, and how; can be sent to them.
+    """What ranks read, and how; can be sent to them, except for the types of Spark.
 
     Attributes:
         module: the class of the data module.
@@ -140,6 +140,14 @@ class TrainingData:
             start_method=get("mp_start_method"),
             verbose=get("verbose"),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ranks need no types of Spark, for which they would have to load it.
+        metadata = {
+            name: {key: value for key, value in column.items() if key != "spark_data_type"}
+            for name, column in self.metadata.items()
+        }
+        return {**vars(self), "metadata": metadata}
 
     def columns(self) -> list[str]:
         """What is read."""
