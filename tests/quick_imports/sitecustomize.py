@@ -161,7 +161,7 @@ def _complete_generators() -> None:
         bind(OpaqueBaseMeta)
 
 
-def _load_digits() -> Any:
+def _load_digits(*, return_X_y: bool = False) -> Any:
     """As `sklearn.datasets.load_digits`, from the same file, without all of scikit-learn."""
     from types import SimpleNamespace
 
@@ -171,6 +171,8 @@ def _load_digits() -> Any:
     rows = np.loadtxt(f"{folder}/data/digits.csv.gz", delimiter=",")
     data = rows[:, :-1]
     target = rows[:, -1].astype(int)
+    if return_X_y:
+        return data, target
     return SimpleNamespace(data=data, images=data.reshape(-1, 8, 8), target=target)
 
 
