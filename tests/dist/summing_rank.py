@@ -1,8 +1,23 @@
 """A rank that adds up a number of each rank."""
 
-import torch
+from __future__ import annotations
 
-import horovod.torch as hvd
+import array
 
-hvd.init()
-print("sum", hvd.allreduce(torch.ones(1) + hvd.rank(), op=hvd.Sum).item())
+from horovod import context
+from horovod._native import Buffer
+from horovod.group import ReduceOp
+
+
+def sum_of_ranks() -> float:
+    """1 + 2 + ... + size, if all is well; the calling rank has met the others."""
+    group = context.global_group()
+    values = array.array("f", [1.0 + group.rank])
+    buffer = Buffer.from_array(values)
+    group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name="sum", waits_next=True).wait()
+    return values[0]
+
+
+if __name__ == "__main__":
+    context.init()
+    print("sum", sum_of_ranks())

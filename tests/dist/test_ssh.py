@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = [sys.executable, str(ROOT / "examples" / "pytorch" / "digits.py"), "--epochs", "2"]
+SUM = [sys.executable, str(Path(__file__).with_name("summing_rank.py"))]
 # Ranks on two busy cores that load torch take their time.
 PATIENT = {"HOROVOD_START_TIMEOUT": "90"}
 ALL = ("-np", "4", "-H", "host0:2,host1:2")
@@ -58,12 +59,18 @@ def pids_of(launcher: Launcher, count: int) -> dict[int, int]:
     return {int(match[1]): int(match[2]) for match in found if match}
 
 
-@pytest.mark.parametrize("names", ["host0:2,host1:2", "10.77.0.1:2,root@10.77.0.2:2"])
-def test_the_digits_example_trains_on_two_hosts(hosts: SshHosts, names: str) -> None:
-    job = hosts.horovodrun("-np", "4", "-H", names, *DIGITS, **PATIENT)
+def test_the_digits_example_trains_on_two_hosts(hosts: SshHosts) -> None:
+    job = hosts.horovodrun(*ALL, *DIGITS, **PATIENT)
     assert job.process.returncode == 0, job.stderr
     text = "\n".join(job.lines["stdout"])
     assert "on 4 rank(s)" in text, text
+    hosts.assert_nothing_runs(1.0)
+
+
+def test_hosts_may_be_addresses_and_have_users(hosts: SshHosts) -> None:
+    job = hosts.horovodrun("-np", "4", "-H", "10.77.0.1:2,root@10.77.0.2:2", *SUM, **PATIENT)
+    assert job.process.returncode == 0, job.stderr
+    assert sorted(job.lines["stdout"]) == [f"[{rank}]<stdout>:sum 10.0" for rank in range(4)]
     hosts.assert_nothing_runs(1.0)
 
 
