@@ -6,11 +6,6 @@
 #include "cuda_control.h"
 
 namespace fake_cuda {
-namespace {
-
-Memory& memory() { return Driver::get().memory(); }
-
-}  // namespace
 
 EXPORTED int64_t fake_cuda_alive(const char* what) { return Driver::get().alive(what); }
 EXPORTED int64_t fake_cuda_calls(const char* function) { return Call::count_of(function); }

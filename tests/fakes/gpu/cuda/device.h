@@ -99,4 +99,6 @@ class Driver {
   int process_ = 0;
 };
 
+[[nodiscard]] inline Memory& memory() { return Driver::get().memory(); }
+
 }  // namespace fake_cuda

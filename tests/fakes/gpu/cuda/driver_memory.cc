@@ -6,8 +6,6 @@
 namespace fake_cuda {
 namespace {
 
-Memory& memory() { return Driver::get().memory(); }
-
 // Work that finds a place gone when its time has come breaks the device, as a kernel does.
 void break_device(Device& device, const char* call) {
   note_wrong_use(std::string(call) + " found memory of the device that was not there when the stream came to it");

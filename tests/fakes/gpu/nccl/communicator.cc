@@ -8,7 +8,6 @@
 namespace fake_nccl {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
 // How long a caller that does not ask whether its collective is on the stream has gone on before it is.
 constexpr std::chrono::milliseconds kLaunchTakes{1};
 

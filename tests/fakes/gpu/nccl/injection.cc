@@ -13,8 +13,6 @@
 namespace fake_nccl {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
-
 struct Rule {
   Action action = Action::kNone;
   std::string call;

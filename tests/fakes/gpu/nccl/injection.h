@@ -15,6 +15,7 @@
 // send, recv, redop, finalize, destroy, abort, shrink.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <string>
@@ -22,6 +23,8 @@
 #include "nccl/codes.h"
 
 namespace fake_nccl {
+
+inline constexpr std::chrono::seconds kPatience{60};  // with what does not end by itself
 
 [[nodiscard]] int version_of_library();  // version.cc
 

@@ -17,7 +17,6 @@
 namespace fake_nccl {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
 constexpr int kGlanceMs = 10;
 constexpr int kRetryMs = 2;
 
