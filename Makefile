@@ -196,7 +196,7 @@ test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Light
 # What loads PyTorch and TensorFlow itself does so as quickly as what it starts.
 QUICKLY = PYTHONPATH=$(CURDIR)/tests/quick_imports
 # An old Ray warns of itself.
-ON_OLD_RAY = $(patsubst %,tests/ray/test_ray_%.py,executor ranks elastic) -W ignore \
+ON_OLD_RAY = tests/ray/test_ray_executor.py tests/ray/test_ray_ranks.py tests/ray/test_ray_elastic.py -W ignore \
              -k 'grouped or pytorch or killed_worker or snippets or caller_is_used'
 test-ray: $(VENV)/ray.stamp $(VENV)/ray_oldest.stamp $(VENV)/installed.stamp ## ranks on a local Ray cluster of two nodes
 ifeq ($(PYTEST),)

@@ -6,9 +6,8 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
-from tests.ray.ray_waits import wait_until
+from tests.ray.ray_waits import leaving_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +33,11 @@ def cluster() -> Iterator[Any]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # Ray lets workers run behind all else, so other parts of CI would starve them.
         "RAY_worker_niceness": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Otherwise each node starts a process for each CPU before anybody needs it, also those
+        # nodes on which one of them gets all CPUs.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
         # By default 60 s, after which Ray Train begins anew; a busy machine may need longer.
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "240",
     }
@@ -42,6 +46,7 @@ def cluster() -> Iterator[Any]:
         head_node_args={
             "num_cpus": 2,
             "include_dashboard": False,
+            "include_log_monitor": False,  # it looks for news all the time, and nobody reads them
             "resources": {"node:host-1": 1, "node:host-2": 1},
         },
     )
@@ -54,23 +59,5 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def nothing_is_left(cluster: Any) -> Iterator[None]:
-    """All that a job had is given back, and no node of another test is there any more."""
-    _await_free_nodes()
-    before = _listening()
-    yield
-    _await_free_nodes()
-    wait_until(lambda: _listening() <= before)
-
-
-def _listening() -> set[int]:
-    """The ports at which this process listens."""
-    connections = psutil.Process().net_connections("inet")
-    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
-
-
-def _await_free_nodes() -> None:
-    import ray
-
-    wait_until(
-        lambda: ray.cluster_resources().get("CPU") == ray.available_resources().get("CPU") == 4
-    )
+    with leaving_nothing():
+        yield

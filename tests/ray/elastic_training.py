@@ -170,3 +170,29 @@ def with_keras(script: Script) -> dict[str, Any]:
     )
     times = model.get_weights()[0].ravel().tolist()
     return {"times": times, "pid": os.getpid(), "rank": hvd.rank()}
+
+
+class Counter:
+    """Lives in a worker as long as the worker does."""
+
+    def __init__(self, first: int, *, by: int) -> None:
+        self.value = first * by
+
+
+def look(counter: Counter) -> tuple[int, str]:
+    context.init()
+    return counter.value, os.environ["SOME_NUMBER"]
+
+
+def fail(number: int) -> None:
+    context.init()
+    if context.rank() == 1:
+        raise KeyError(f"number {number}")
+    context.global_group().barrier().wait()
+
+
+class Unloadable:
+    """Cannot be made again in a worker."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("raise ModuleNotFoundError('of this worker')",)

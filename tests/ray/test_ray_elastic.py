@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
-from tests.ray.elastic_training import EPOCHS, LENGTH, Script, steps, with_keras, with_torch
+from tests.ray.elastic_training import (
+    EPOCHS,
+    LENGTH,
+    Counter,
+    Script,
+    Unloadable,
+    fail,
+    look,
+    steps,
+    with_keras,
+    with_torch,
+)
 from tests.ray.ray_waits import START_S, is_running, wait_until
 
-from horovod import context
 from horovod.errors import RankFailedError, UnsupportedError
 from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.ray.discovery import name_nodes, slots_of
@@ -141,18 +151,6 @@ def test_ranks_are_grouped_by_node_and_survivors_stay(cluster: Any) -> None:
     assert [rank for rank, _, _ in results] == [0, 1, 2]
 
 
-class Counter:
-    """Lives in a worker as long as the worker does."""
-
-    def __init__(self, first: int, *, by: int) -> None:
-        self.value = first * by
-
-
-def look(counter: Counter) -> tuple[int, str]:
-    context.init()
-    return counter.value, os.environ["SOME_NUMBER"]
-
-
 def test_an_executable_and_variables_are_in_each_worker() -> None:
     executor = RayExecutor(settings(), min_workers=2, max_workers=2)
     executor.start(Counter, [3], {"by": 2}, extra_env_vars={"SOME_NUMBER": 5})
@@ -165,13 +163,6 @@ def test_an_executable_and_variables_are_in_each_worker() -> None:
     executor.shutdown()
 
 
-def fail(number: int) -> None:
-    context.init()
-    if context.rank() == 1:
-        raise KeyError(f"number {number}")
-    context.global_group().barrier().wait()
-
-
 def test_the_error_of_a_function_is_the_cause() -> None:
     with (
         RayExecutor(settings(), min_workers=2, max_workers=2) as executor,
@@ -181,13 +172,6 @@ def test_the_error_of_a_function_is_the_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
     assert "number 5" in str(caught.value.__cause__)
     assert "in fail" in caught.value.traceback
-
-
-class Unloadable:
-    """Cannot be made again in a worker."""
-
-    def __reduce__(self) -> Any:
-        return exec, ("raise ModuleNotFoundError('of this worker')",)
 
 
 def test_a_function_that_a_worker_cannot_load_is_explained() -> None:

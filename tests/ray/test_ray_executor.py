@@ -15,17 +15,16 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.ray.ray_ranks import Counter, rank
 from tests.ray.ray_waits import PATIENCE_S, START_S, is_running, wait_until
 
 from horovod import context
 from horovod.errors import UsageError
-from horovod.ray import BaseHorovodWorker, RayExecutor, ray_logger
+from horovod.ray import BaseHorovodWorker, RayExecutor
 from horovod.ray.job_actor import Found, host_names
 from horovod.ray.strategy import create_placement_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from horovod.ray.runner import MiniSettings
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -35,75 +34,10 @@ def settings(**kwargs: Any) -> MiniSettings:
     return RayExecutor.create_settings(**{"timeout_s": START_S, **kwargs})
 
 
-@pytest.fixture
-def executor() -> Iterator[RayExecutor]:
-    """Two ranks on each of the two nodes."""
-    with RayExecutor(settings(), num_workers=4) as executor:
-        yield executor
-
-
-def rank() -> int:
-    """Takes part in the job; without a framework, which would take long to load."""
-    context.init()
-    return context.rank()
-
-
-def who() -> dict[str, Any]:
-    context.init()
-    return {
-        "rank": context.rank(),
-        "local": (context.local_rank(), context.local_size()),
-        "cross": (context.cross_rank(), context.cross_size()),
-        "pid": os.getpid(),
-        "node": ray.get_runtime_context().get_node_id(),
-        "variables": {name: os.environ.get(f"HOROVOD_{name}") for name in ("RANK", "LOCAL_RANK")},
-        "secrets": [
-            name
-            for name, value in os.environ.items()
-            if name.startswith(("HOROVOD", "_HOROVOD")) and len(value) >= 32
-        ],
-    }
-
-
 def groups() -> list[str]:
     """The states of all placement groups that are not gone."""
     states = [each["state"] for each in placement_group_table().values()]
     return [state for state in states if state != "REMOVED"]
-
-
-def test_ranks_are_grouped_by_node_and_know_no_secret(executor: RayExecutor) -> None:
-    ranks = executor.run(who)
-    assert [each["rank"] for each in ranks] == [0, 1, 2, 3]
-    assert [each["local"] for each in ranks] == [(0, 2), (1, 2), (0, 2), (1, 2)]
-    assert [each["cross"] for each in ranks] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    assert ranks[0]["node"] == ranks[1]["node"] != ranks[2]["node"] == ranks[3]["node"]
-    assert [each["variables"]["RANK"] for each in ranks] == ["0", "1", "2", "3"]
-    assert [each["variables"]["LOCAL_RANK"] for each in ranks] == ["0", "1", "0", "1"]
-    assert [each["secrets"] for each in ranks] == [[]] * 4
-    again = executor.run(who)
-    assert [each["pid"] for each in again] == [each["pid"] for each in ranks]
-
-
-def test_pytorch_trains(executor: RayExecutor) -> None:
-    def train(rate: float, steps: int) -> list[float]:
-        import torch
-
-        import horovod.torch as hvd
-
-        hvd.init()
-        torch.manual_seed(hvd.rank())
-        model = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters(), rate)
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
-        return [each.item() for each in model.weight.flatten()]
-
-    weights = executor.run(train, args=[0.1], kwargs={"steps": 5})
-    assert weights == [weights[0]] * 4
 
 
 def test_keras_trains() -> None:
@@ -126,17 +60,6 @@ def test_keras_trains() -> None:
     assert weights == [weights[0]] * 2
 
 
-class Counter:
-    """Lives in a worker between calls."""
-
-    def __init__(self, first: int) -> None:
-        self.value = first
-
-    def add(self, number: int) -> int:
-        self.value += number * rank()
-        return self.value
-
-
 def test_an_object_lives_in_each_worker() -> None:
     executor = RayExecutor(settings(), num_hosts=2, num_workers_per_host=1)
     assert executor.num_workers == 2
@@ -150,60 +73,24 @@ def test_an_object_lives_in_each_worker() -> None:
     executor.shutdown()
     executor.shutdown()
     with pytest.raises(UsageError, match=r"call start\(\) first"):
-        executor.run(who)
+        executor.run(rank)
     executor.start()
-    assert len(executor.run(who)) == 2
+    assert len(executor.run(rank)) == 2
     executor.shutdown()
 
 
-def test_callbacks_hear_everything_of_all_ranks(executor: RayExecutor) -> None:
-    def train() -> int:
-        for step in range(50):
-            ray_logger.log({"rank": rank(), "step": step})
-        return rank()
-
-    heard: list[tuple[int, int]] = []
-
-    def hear(item: dict[str, int]) -> None:
-        heard.append((item["rank"], item["step"]))
-        if item["step"] == 3:
-            raise RuntimeError("of a callback")
-
-    with pytest.raises(RuntimeError, match="of a callback"):
-        executor.run(train, callbacks=[hear])
-    assert sorted(heard) == [(rank, step) for rank in range(4) for step in range(50)]
-
-
-def test_the_first_failure_is_raised_and_the_rest_ended(
-    executor: RayExecutor, caplog: pytest.LogCaptureFixture
-) -> None:
-    pids = [each["pid"] for each in executor.run(who)]
-
-    def fail() -> None:
-        if rank() == 2:
-            raise ValueError("of rank 2")
-        context.global_group().barrier().wait()
-
-    with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="of rank 2"):
-        executor.run(fail)
-    assert f"rank 2 (process {pids[2]}" in caplog.text
-    wait_until(lambda: not any(is_running(pid) for pid in pids))
-    with pytest.raises(UsageError, match=r"rank 2 .* has failed: ValueError: of rank 2"):
-        executor.run(who)
-
-
-def test_a_killed_worker_is_named(executor: RayExecutor, caplog: pytest.LogCaptureFixture) -> None:
-    pids = [each["pid"] for each in executor.run(who)]
-
+def test_a_killed_worker_is_named(caplog: pytest.LogCaptureFixture) -> None:
     def die() -> None:
         if rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         context.global_group().barrier().wait()
 
-    with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError):
-        executor.run(die)
-    assert f"rank 1 (process {pids[1]}" in caplog.text
-    wait_until(lambda: not any(is_running(pid) for pid in pids))
+    with RayExecutor(settings(), num_workers=2) as executor:
+        pids = executor.run(os.getpid)
+        with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError):
+            executor.run(die)
+        assert f"rank 1 (process {pids[1]}" in caplog.text
+        wait_until(lambda: not any(is_running(pid) for pid in pids))
 
 
 def test_ranks_of_a_node_see_its_gpus_and_its_loss_ends_the_job(

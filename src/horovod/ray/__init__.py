@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -19,22 +20,30 @@ except ModuleNotFoundError as error:
         "horovod.ray needs Ray, which is not installed: pip install ray"
     ) from error
 
-from horovod.ray.elastic import ElasticRayExecutor
-from horovod.ray.executor import RayExecutor
-from horovod.ray.worker import BaseHorovodWorker
-
 if TYPE_CHECKING:
+    from horovod.ray.elastic import ElasticRayExecutor
+    from horovod.ray.executor import RayExecutor
     from horovod.ray.trainer import HorovodConfig, HorovodTrainer  # noqa: F401
+    from horovod.ray.worker import BaseHorovodWorker
 
 __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
 
-# They need more packages than Ray itself.
-_OF_RAY_TRAIN = ("HorovodConfig", "HorovodTrainer")
+# Actors load this package, too, and need nothing of the driver; trainers need more packages than
+# Ray itself.
+_MODULES = {
+    "BaseHorovodWorker": "worker",
+    "ElasticRayExecutor": "elastic",
+    "HorovodConfig": "trainer",
+    "HorovodTrainer": "trainer",
+    "RayExecutor": "executor",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_RAY_TRAIN:
-        from horovod.ray import trainer
-
-        return getattr(trainer, name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"horovod.ray.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,0 +1,44 @@
+"""What ranks of several tests do, in a module that workers load quickly."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+from horovod import context
+
+
+def rank() -> int:
+    """Takes part in the job; without a framework, which would take long to load."""
+    context.init()
+    return context.rank()
+
+
+def who() -> dict[str, Any]:
+    context.init()
+    return {
+        "rank": context.rank(),
+        "local": (context.local_rank(), context.local_size()),
+        "cross": (context.cross_rank(), context.cross_size()),
+        "pid": os.getpid(),
+        "node": ray.get_runtime_context().get_node_id(),
+        "variables": {name: os.environ.get(f"HOROVOD_{name}") for name in ("RANK", "LOCAL_RANK")},
+        "secrets": [
+            name
+            for name, value in os.environ.items()
+            if name.startswith(("HOROVOD", "_HOROVOD")) and len(value) >= 32
+        ],
+    }
+
+
+class Counter:
+    """Lives in a worker between calls."""
+
+    def __init__(self, first: int) -> None:
+        self.value = first
+
+    def add(self, number: int) -> int:
+        self.value += number * rank()
+        return self.value
