@@ -2,11 +2,16 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace hvd {
 
 using Duration = std::chrono::nanoseconds;
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+[[nodiscard]] inline int64_t in_seconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
 
 class Clock {
  public:

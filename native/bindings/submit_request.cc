@@ -28,32 +28,32 @@ ReduceOp reduce_op_from(int number) {
   return static_cast<ReduceOp>(number);
 }
 
-using Option = Keyword<SubmitRequest>;
+using Field = Keyword<SubmitRequest>;
 
 // Those that a training step gives come first.
-constexpr std::array kOptions{
-    Option{"prefix", [](SubmitRequest& r, nb::handle v) { r.prefix = name_from(nb::cast<nb::str>(v)); }},
-    Option{"reduce_op", [](SubmitRequest& r, nb::handle v) { r.reduce_op = reduce_op_from(nb::cast<int>(v)); }},
-    Option{"prescale", [](SubmitRequest& r, nb::handle v) { r.prescale = nb::cast<double>(v); }},
-    Option{"postscale", [](SubmitRequest& r, nb::handle v) { r.postscale = nb::cast<double>(v); }},
-    Option{"weight",
-           [](SubmitRequest& r, nb::handle v) {
-             if (!v.is_none()) r.weight = nb::cast<double>(v);
-           }},
-    Option{"process_set", [](SubmitRequest& r, nb::handle v) { r.process_set = nb::cast<uint32_t>(v); }},
-    Option{"waits_next", [](SubmitRequest& r, nb::handle v) { r.waits_next = nb::cast<bool>(v); }},
-    Option{"call_site", [](SubmitRequest& r, nb::handle v) { r.call_site = call_site_from(v); }},
-    Option{"keep_alive", [](SubmitRequest& r, nb::handle v) { r.keeper = keep(nb::borrow(v)); }},
-    Option{"priority", [](SubmitRequest& r, nb::handle v) { r.priority = nb::cast<int32_t>(v); }},
-    Option{"root", [](SubmitRequest& r, nb::handle v) { r.root = nb::cast<int32_t>(v); }},
-    Option{"splits",
-           [](SubmitRequest& r, nb::handle v) {
-             if (!v.is_none()) r.splits = nb::cast<std::vector<int64_t>>(v);
-           }},
-    Option{"ranks", [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},
-    Option{"divide_by_initial_world_size",
-           [](SubmitRequest& r, nb::handle v) { r.divide_by_initial_world_size = nb::cast<bool>(v); }},
-    Option{"device", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
+constexpr std::array kFields{
+    Field{"prefix", [](SubmitRequest& r, nb::handle v) { r.prefix = name_from(nb::cast<nb::str>(v)); }},
+    Field{"reduce_op", [](SubmitRequest& r, nb::handle v) { r.reduce_op = reduce_op_from(nb::cast<int>(v)); }},
+    Field{"prescale", [](SubmitRequest& r, nb::handle v) { r.prescale = nb::cast<double>(v); }},
+    Field{"postscale", [](SubmitRequest& r, nb::handle v) { r.postscale = nb::cast<double>(v); }},
+    Field{"weight",
+          [](SubmitRequest& r, nb::handle v) {
+            if (!v.is_none()) r.weight = nb::cast<double>(v);
+          }},
+    Field{"process_set", [](SubmitRequest& r, nb::handle v) { r.process_set = nb::cast<uint32_t>(v); }},
+    Field{"waits_next", [](SubmitRequest& r, nb::handle v) { r.waits_next = nb::cast<bool>(v); }},
+    Field{"call_site", [](SubmitRequest& r, nb::handle v) { r.call_site = call_site_from(v); }},
+    Field{"keep_alive", [](SubmitRequest& r, nb::handle v) { r.keeper = keep(nb::borrow(v)); }},
+    Field{"priority", [](SubmitRequest& r, nb::handle v) { r.priority = nb::cast<int32_t>(v); }},
+    Field{"root", [](SubmitRequest& r, nb::handle v) { r.root = nb::cast<int32_t>(v); }},
+    Field{"splits",
+          [](SubmitRequest& r, nb::handle v) {
+            if (!v.is_none()) r.splits = nb::cast<std::vector<int64_t>>(v);
+          }},
+    Field{"ranks", [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},
+    Field{"divide_by_initial_world_size",
+          [](SubmitRequest& r, nb::handle v) { r.divide_by_initial_world_size = nb::cast<bool>(v); }},
+    Field{"device", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
 };
 
 }  // namespace
@@ -70,7 +70,7 @@ std::string name_from(const nb::str& name) {
 
 SubmitRequest request_from(const nb::kwargs& options) {
   SubmitRequest request;
-  read_keywords("submit", kOptions, options, request);
+  read_keywords("submit", kFields, options, request);
   return request;
 }
 

@@ -31,8 +31,9 @@ export found seconds seed
   if command -v clang++ >/dev/null && clang++ -fsanitize=fuzzer,address -x c++ - -o build/fuzz/probe 2>/dev/null \
       <<<'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'; then
     cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHVD_BUILD_FUZZERS=ON -DHVD_BUILD_BINDINGS=OFF \
-      -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1' >&2
-    cmake --build build/fuzz --parallel "$jobs" >&2
+      -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=18 \
+      -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1' >&2
+    cmake --build build/fuzz --target native/fuzz/all --parallel "$jobs" >&2
     for fuzzer in native/fuzz/fuzz_*.cc; do
       name=$(basename "$fuzzer" .cc)
       corpus=build/fuzz/corpus/$name

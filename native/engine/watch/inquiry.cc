@@ -12,8 +12,6 @@ namespace {
 
 constexpr Duration kInquiryTime = std::chrono::milliseconds(1500);
 
-int64_t in_seconds(Duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
-
 // The state letter of /proc/<pid>/stat (proc(5)), or 0.
 char process_state(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

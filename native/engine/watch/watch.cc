@@ -23,8 +23,6 @@ constexpr const char* kDeadlockHeadline =
     "Ranks wait for each other: each of these operations needs a rank that waits for another one of them. The ranks "
     "took different branches, left an operation out, or submit them in different orders.";
 
-int64_t in_seconds(Duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
-
 // Such as "60 s" or "0.5 s".
 std::string in_words(Duration duration) {
   std::ostringstream text;
