@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 from checks import CHECKS
-from gpu_ranks import in_this_process
+from gpu_ranks import in_this_process, variables
 from torch_api import TorchApi
 
 import horovod.torch as hvd
 from horovod import context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from gpu_ranks import Way
 
 
 class GpuApi(TorchApi):
@@ -39,9 +42,20 @@ class GpuApi(TorchApi):
         return x.grad.cpu().numpy()
 
 
-def run_all_checks() -> tuple[list[str], bool]:
-    """Joins the job and runs every check; returns their names, and whether NCCL was used."""
+def run_all_checks(ways: Sequence[Way]) -> list[tuple[list[str], bool]]:
+    """Runs every check on each way, with a job of its own.
+
+    Runs on each rank. PyTorch is loaded once for all ways: that takes as long as the checks.
+
+    Returns:
+        For each way the names of the checks, and whether NCCL was used.
+    """
     torch.set_num_threads(1)
+    return [_run_checks_on(way) for way in ways]
+
+
+def _run_checks_on(way: Way) -> tuple[list[str], bool]:
+    os.environ.update(variables(way))
     with in_this_process():
         hvd.init()
         done = []

@@ -33,8 +33,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         )
 
 
+@pytest.fixture(name="programs", scope="session")
+def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ranks leave what they have compiled: see jax_programs.py."""
+    return tmp_path_factory.mktemp("programs")
+
+
 @pytest.fixture
-def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_python(tmp_path: Path, programs: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a command of JAX's Python, or under a launcher in front of it."""
     # Horovod alone: beside it lie other packages.
     (tmp_path / "horovod").symlink_to(Path(horovod.__file__).parent)
@@ -46,6 +52,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             **os.environ,
             "PYTHONPATH": str(tmp_path),
             "OMP_NUM_THREADS": "1",
+            "HVD_TEST_JAX_PROGRAMS": str(programs),
             # A rank that waits in vain ends the test with a report.
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60",
             **variables,

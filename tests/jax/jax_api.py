@@ -42,7 +42,7 @@ class JaxApi:
         self._is_jitted = is_jitted
 
     def tensor(self, values: Any, dtype: str) -> Any:
-        return jnp.asarray(np.asarray(values).astype(jnp.dtype(dtype)))
+        return jax.device_put(np.asarray(values).astype(jnp.dtype(dtype)))
 
     def values(self, tensor: Any) -> Any:
         kind = "float64" if jnp.issubdtype(tensor.dtype, jnp.floating) else "int64"

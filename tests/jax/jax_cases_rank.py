@@ -12,10 +12,12 @@ import jax_cases
 import jax_derivatives
 import jax_training
 from jax_copied import copy_all_arrays
+from jax_programs import compile_once
 
 import horovod.jax as hvd
 
 if __name__ == "__main__":
+    compile_once()
     jax.config.update("jax_enable_x64", True)
     cases = [*jax_derivatives.CASES, *jax_training.CASES, *jax_cases.CASES]
     words = sys.argv[1:]

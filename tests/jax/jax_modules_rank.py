@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax_programs import compile_once
 
 import horovod.jax as hvd
 
@@ -166,6 +167,7 @@ def a_model_of_equinox_equals_one_process(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
+    compile_once()
     jax.config.update("jax_enable_x64", True)
     hvd.init()
     globals()[sys.argv[1]](hvd.rank(), hvd.size())
