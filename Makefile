@@ -214,7 +214,7 @@ endif
 
 # The GPU driver and the NCCL of tests, which the native tests need, too.
 build/fakes/libfake_nccl.so: $(FAKES) tests/fakes/gpu/CMakeLists.txt | build/native/build.ninja
-	cmake --build build/native --target native/fakes/all --parallel $(JOBS)
+	cmake --build build/native --target fake_libraries --parallel $(JOBS)
 	@mkdir -p $(@D)
 	cp --remove-destination build/native/native/fakes/*.so $(@D)
 

@@ -10,8 +10,9 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from horovod.on_demand import on_demand
 
 try:
     import ray as _ray  # noqa: F401
@@ -28,22 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
 
-# Actors load this package, too, and need nothing of the driver; trainers need more packages than
-# Ray itself.
-_MODULES = {
-    "BaseHorovodWorker": "worker",
-    "ElasticRayExecutor": "elastic",
-    "HorovodConfig": "trainer",
-    "HorovodTrainer": "trainer",
-    "RayExecutor": "executor",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"horovod.ray.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+if not TYPE_CHECKING:  # which would take any name for one that exists
+    # Trainers need more packages than Ray itself.
+    __getattr__, __dir__ = on_demand(
+        __name__,
+        {
+            "BaseHorovodWorker": "worker",
+            "ElasticRayExecutor": "elastic",
+            "HorovodConfig": "trainer",
+            "HorovodTrainer": "trainer",
+            "RayExecutor": "executor",
+        },
+    )

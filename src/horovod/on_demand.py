@@ -1,6 +1,7 @@
 """Names of packages whose modules are loaded when somebody asks for them.
 
-Ranks load these packages, too, and need nothing of Spark, which takes them seconds.
+Ranks load these packages, too, and need nothing of what the driver of Spark or Ray loads, which
+would take them seconds.
 """
 
 from __future__ import annotations
