@@ -191,7 +191,9 @@ class _Finder:
         if name == "sklearn" and _is_being_imported(_KERAS_WRAPPERS):
             raise ModuleNotFoundError("Keras does without scikit-learn in tests", name=name)
         if name == "torch._dynamo":
-            _load_for_compiler()
+            _load_now(*_FOR_COMPILER)
+        if name.startswith("sklearn.") and name != "sklearn.datasets":
+            _load_now("sklearn")  # whose modules import each other in the order that it begins
         if name in _EMPTY:
             return _found(name, path, lambda _: _Nothing())
         if name in _LATER or name in _FOR_COMPILER:
@@ -199,8 +201,8 @@ class _Finder:
         return None
 
 
-def _load_for_compiler() -> None:
-    for name in _FOR_COMPILER:
+def _load_now(*names: str) -> None:
+    for name in names:
         loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
         if isinstance(loader, _Later):
             loader.load(sys.modules[name])
