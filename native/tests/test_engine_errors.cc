@@ -196,7 +196,7 @@ TEST("engine: a stall ends in an error on all ranks, if wanted") {
     EngineOptions options = with_names(size);
     options.log = log.sink();
     options.stall_check_time = std::chrono::milliseconds(20);
-    options.stall_shutdown_time = std::chrono::milliseconds(60);
+    options.stall_shutdown_time = std::chrono::milliseconds(600);  // a busy machine, too, has time for the report
     World world(size, options, wire);
     world.run([&](int rank) {
       Engine& engine = world.engine(rank);
