@@ -37,15 +37,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
 EPOCHS = 3
 
 
-def trainer_of(
-    train: Any, folder: Path, config: Any, *, most: int = 3, **more: Any
-) -> HorovodTrainer:
-    """Of as many ranks as given, or one less."""
+def trainer_of(train: Any, folder: Path, config: Any, **more: Any) -> HorovodTrainer:
     return HorovodTrainer(
         train,
         train_loop_config=config,
         horovod_config=HorovodConfig(START_S, elastic_timeout_s=240),
-        scaling_config=ScalingConfig(num_workers=(most - 1, most), resources_per_worker={"CPU": 1}),
+        scaling_config=ScalingConfig(num_workers=(2, 3), resources_per_worker={"CPU": 1}),
         run_config=RunConfig(name="elastic", storage_path=str(folder), **more.pop("run", {})),
         **more,
     )
@@ -163,12 +160,12 @@ def test_if_all_ranks_fail_the_run_goes_on_from_its_checkpoint(
     noted = Noted()
     config = {"folder": str(tmp_path / "1")}
     run_config = {"failure_config": FailureConfig(max_failures=1), "callbacks": [noted]}
-    result = trainer_of(fails_once, tmp_path / "one", config, most=2, run=run_config).fit()
+    result = trainer_of(fails_once, tmp_path / "one", config, run=run_config).fit()
     assert result.return_value == "as it was"
     assert [str(error) for each in noted.failures for error in each.values()] == ["enough of this"]
     config = {"folder": str(tmp_path / "2")}
     with pytest.raises(ray.train.WorkerGroupError, match="it raised ValueError") as caught:
-        trainer_of(fails_once, tmp_path / "two", config, most=2).fit()
+        trainer_of(fails_once, tmp_path / "two", config).fit()
     assert "enough of this" in str(caught.value)
     assert [type(error) for error in caught.value.worker_failures.values()] == [ValueError]
 

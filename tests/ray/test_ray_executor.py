@@ -85,7 +85,7 @@ def test_a_killed_worker_is_named(caplog: pytest.LogCaptureFixture) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         context.global_group().barrier().wait()
 
-    with RayExecutor(settings(), num_workers=2) as executor:
+    with RayExecutor(settings(), num_workers=4) as executor:
         pids = executor.run(os.getpid)
         with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError):
             executor.run(die)

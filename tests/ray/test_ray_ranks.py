@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fakes.linear_training import train_linear
 from tests.ray.ray_ranks import rank, who
 from tests.ray.ray_waits import START_S, is_running, leaving_nothing, wait_until
 
@@ -38,24 +39,7 @@ def test_ranks_are_grouped_by_node_and_know_no_secret(executor: RayExecutor) -> 
 
 
 def test_pytorch_trains(executor: RayExecutor) -> None:
-    def train(rate: float, steps: int) -> list[float]:
-        import torch
-
-        import horovod.torch as hvd
-
-        hvd.init()
-        torch.manual_seed(hvd.rank())
-        model = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters(), rate)
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
-        return [each.item() for each in model.weight.flatten()]
-
-    weights = executor.run(train, args=[0.1], kwargs={"steps": 5})
+    weights = executor.run(train_linear, args=[0.1], kwargs={"steps": 5})
     assert weights == [weights[0]] * 4
 
 

@@ -24,12 +24,12 @@ pytestmark = [
 
 
 def trainer_of(train: Any, folder: Path, config: Any = None, **more: Any) -> HorovodTrainer:
-    failures, size = more.pop("max_failures", 0), more.pop("num_workers", 2)
+    failures = more.pop("max_failures", 0)
     return HorovodTrainer(
         train,
         train_loop_config=config,
         horovod_config=HorovodConfig(timeout_s=START_S),
-        scaling_config=ScalingConfig(num_workers=size),
+        scaling_config=ScalingConfig(num_workers=3),
         run_config=RunConfig(
             storage_path=str(folder), failure_config=FailureConfig(max_failures=failures)
         ),
@@ -70,8 +70,7 @@ def test_ranks_are_those_of_ray_train_with_its_data_reports_and_checkpoints(
     cluster: Any, tmp_path: Path
 ) -> None:
     numbers = ray.data.range(90, override_num_blocks=3)
-    given = {"num_workers": 3, "datasets": {"numbers": numbers}}
-    trainer = trainer_of(places_and_shares, tmp_path, {"factor": 2}, **given)
+    trainer = trainer_of(places_and_shares, tmp_path, {"factor": 2}, datasets={"numbers": numbers})
     result = trainer.fit()
     assert result.metrics["total"] == 2 * sum(range(90))
     places = result.metrics["places"]
@@ -98,7 +97,7 @@ def fails_once(config: dict[str, Any]) -> dict[str, Any]:
 def test_a_failed_group_is_started_anew(cluster: Any, tmp_path: Path) -> None:
     config = {"marker": str(tmp_path / "marker")}
     result = trainer_of(fails_once, tmp_path, config, max_failures=1).fit()
-    assert result.return_value == {"total": 2, "again": True}
+    assert result.return_value == {"total": 3, "again": True}
 
 
 def test_a_failure_names_the_rank_and_its_error(cluster: Any, tmp_path: Path) -> None:

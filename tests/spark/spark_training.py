@@ -88,24 +88,6 @@ def die(dying: int) -> None:
     context.global_group().barrier().wait()
 
 
-def with_torch(rate: float, steps: int) -> list[float]:
-    import torch
-
-    import horovod.torch as hvd
-
-    hvd.init()
-    torch.manual_seed(hvd.rank())
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), rate)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(8, 4)).square().mean().backward()
-        optimizer.step()
-    return [each.item() for each in model.weight.flatten()]
-
-
 def executor() -> psutil.Process:
     """The process of Java to which this rank belongs."""
     return next(each for each in psutil.Process().parents() if each.name() == "java")

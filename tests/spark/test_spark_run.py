@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.spark_training import await_file, die, fail, leave_traces, rank, who, with_torch
+from tests.fakes.linear_training import train_linear
+from tests.spark.spark_training import await_file, die, fail, leave_traces, rank, who
 from tests.spark.spark_waits import Heard, is_running, wait_until
 
 import horovod.spark
@@ -79,7 +80,7 @@ def test_arguments_arrive_and_the_python_can_be_chosen(spark: Any) -> None:
 
 
 def test_pytorch_trains(spark: Any) -> None:
-    weights = horovod.spark.run(with_torch, (0.1,), {"steps": 5}, num_proc=2)
+    weights = horovod.spark.run(train_linear, (0.1,), {"steps": 5}, num_proc=2)
     assert weights == [weights[0]] * 2
 
 
