@@ -243,7 +243,7 @@ build-tests: build-sanitized $(VENV)/installed.stamp build/native/build.ninja bu
 	cmake --build build/native --target native_tests native_latency --parallel $(JOBS)
 
 build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
-	cmake --build build/asan --target native_tests _native --parallel $(JOBS)
+	cmake --build build/asan --target native_tests _native fuzzers --parallel $(JOBS)
 	cmake --build build/tsan --target native_tests _native --parallel $(JOBS)
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
@@ -258,13 +258,16 @@ CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABL
 SANITIZED = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1'
 build/native/build.ninja: | $(VENV)/installed.stamp  # which configures it
 	@test -f $@ || { rm $(VENV)/installed.stamp; $(MAKE) $(VENV)/installed.stamp; }
+# clang, if there is one, compiles this in two thirds of the time, and the fuzzers share it.
 build/asan/build.ninja: $(VENV)/dev.stamp
-	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=address,undefined
+	$(CONFIGURE) $(SANITIZED) $$(native/fuzz/compiler.sh || echo -DHVD_SANITIZE=address,undefined)
 build/tsan/build.ninja: $(VENV)/dev.stamp
 	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=thread
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/dev.stamp $(VENV)/installed.stamp ## try decoders on what nobody would send, FUZZ_SECONDS=60 each; needs clang
+	@test -d build/asan/native/fuzz || ! native/fuzz/compiler.sh >/dev/null || rm -rf build/asan  # made before clang was there
+	@test -d build/asan/native/fuzz || $(MAKE) build/asan/build.ninja
 	FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) native/fuzz/run.sh
 
 # ---- Checks

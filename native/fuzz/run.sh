@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzzer, native and Python, for FUZZ_SECONDS each, JOBS at a time: called by `make fuzz`.
+# Runs every fuzzer, native and Python, for FUZZ_SECONDS each, JOBS at a time: called by `make fuzz`, which has configured
+# the native ones in build/asan if there is a clang for them.
 # The seed is fixed, so that a change is judged by what it changes; FUZZ_SEED=$RANDOM looks elsewhere.
 # An input that fails lies in build/fuzz/found; give it to the fuzzer as its only argument to see it again.
 set -euo pipefail
@@ -28,17 +29,13 @@ export -f run_one
 export found seconds seed
 
 {
-  if command -v clang++ >/dev/null && clang++ -fsanitize=fuzzer,address -x c++ - -o build/fuzz/probe 2>/dev/null \
-      <<<'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'; then
-    cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHVD_BUILD_FUZZERS=ON -DHVD_BUILD_BINDINGS=OFF \
-      -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=18 \
-      -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1' >&2
-    cmake --build build/fuzz --target native/fuzz/all --parallel "$jobs" >&2
+  if [ -d build/asan/native/fuzz ]; then
+    cmake --build build/asan --target fuzzers --parallel "$jobs" >&2
     for fuzzer in native/fuzz/fuzz_*.cc; do
       name=$(basename "$fuzzer" .cc)
       corpus=build/fuzz/corpus/$name
       mkdir -p "$corpus"
-      echo "$name build/fuzz/native/fuzz/$name $corpus native/fuzz/corpus/${name#fuzz_} -len_control=0 -max_len=2000"
+      echo "$name build/asan/native/fuzz/$name $corpus native/fuzz/corpus/${name#fuzz_} -len_control=0 -max_len=2000"
     done
   else
     echo 'native fuzzers are skipped: there is no clang++ with libFuzzer (apt: clang, libclang-rt-dev)' >&2

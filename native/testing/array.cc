@@ -46,7 +46,23 @@ void store(std::byte* at, T value) {
 }  // namespace
 
 Array::Array(DType dtype, Shape shape)
-    : dtype_(dtype), shape_(std::move(shape)), bytes_(static_cast<size_t>(num_elements(shape_)) * size_of(dtype)) {}
+    : dtype_(dtype),
+      shape_(std::move(shape)),
+      count_(num_elements(shape_)),
+      bytes_(static_cast<size_t>(count_) * size_of(dtype)) {}
+
+void Array::repeat(int64_t period) {
+  const size_t first = static_cast<size_t>(period) * size_of(dtype_);
+  for (size_t at = first; at < bytes_.size(); at += first) {
+    std::memcpy(bytes_.data() + at, bytes_.data(), std::min(first, bytes_.size() - at));
+  }
+}
+
+int64_t Array::num_distinct(int64_t period) const {
+  const size_t first = static_cast<size_t>(period) * size_of(dtype_);
+  if (bytes_.size() <= first) return count_;
+  return std::memcmp(bytes_.data(), bytes_.data() + first, bytes_.size() - first) == 0 ? period : count_;
+}
 
 double Array::get(int64_t index) const { return element(dtype_, bytes_.data(), index); }
 
@@ -111,7 +127,8 @@ double sample(DType dtype, ReduceOp op, int rank, int64_t index) {
 
 Array samples(DType dtype, ReduceOp op, int rank, const Shape& shape) {
   Array array(dtype, shape);
-  for (int64_t i = 0; i < array.count(); ++i) array.set(i, sample(dtype, op, rank, i));
+  for (int64_t i = 0; i < std::min(kPeriod, array.count()); ++i) array.set(i, sample(dtype, op, rank, i));
+  array.repeat(kPeriod);
   return array;
 }
 

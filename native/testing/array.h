@@ -15,16 +15,21 @@ class Array {
   Array(DType dtype, Shape shape);
 
   [[nodiscard]] DType dtype() const { return dtype_; }
-  [[nodiscard]] int64_t count() const { return num_elements(shape_); }
+  [[nodiscard]] int64_t count() const { return count_; }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
   [[nodiscard]] Buffer view() { return {bytes_.data(), dtype_, shape_}; }
   [[nodiscard]] double get(int64_t index) const;
   // The value must be exact in the dtype.
   void set(int64_t index, double value);
+  // Writes the first `period` elements again and again until the end.
+  void repeat(int64_t period);
+  // How many elements to look at: the first `period` if the others repeat them to the bit, else all.
+  [[nodiscard]] int64_t num_distinct(int64_t period) const;
 
  private:
   DType dtype_;
   Shape shape_;
+  int64_t count_;
   std::vector<std::byte> bytes_;
 };
 

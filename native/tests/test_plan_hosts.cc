@@ -62,10 +62,12 @@ Outcome run_or_fail(const std::string& title, const Job& job, const Schedule& sc
   throw Fatal(title);
 }
 
-void require(bool condition, const std::string& what) {
+// `what` returns the text, which is wanted only where something is wrong.
+template <class What>
+void require(bool condition, const What& what) {
   if (condition) return;
-  report(__FILE__, __LINE__, what);
-  throw Fatal(what);
+  report(__FILE__, __LINE__, what());
+  throw Fatal(what());
 }
 
 // Each rank's operand is in `value` exactly once, and the postscale factor was applied once.
@@ -84,14 +86,15 @@ void check_allreduce(const Hosts& hosts, int64_t chunk, Algorithm algorithm, int
   for (int64_t i = 0; i < count; ++i) {
     const auto index = static_cast<size_t>(i);
     const Value& first = outcome.outputs[0][index];
-    require(is_sum(first, static_cast<int>(hosts.size()), i), title + ": wrong element " + std::to_string(i));
+    require(is_sum(first, static_cast<int>(hosts.size()), i),
+            [&] { return title + ": wrong element " + std::to_string(i); });
     for (const std::vector<Value>& output : outcome.outputs) {
       // Also in the order of operands: the results are equal to the bit.
-      require(output[index] == first, title + ": ranks differ in element " + std::to_string(i));
+      require(output[index] == first, [&] { return title + ": ranks differ in element " + std::to_string(i); });
     }
   }
   if (flows(algorithm, schedule)) {
-    require(outcome.num_set_aside == 0, title + ", " + schedule.name + ": frames were set aside");
+    require(outcome.num_set_aside == 0, [&] { return title + ", " + schedule.name + ": frames were set aside"; });
   }
 }
 
@@ -107,7 +110,7 @@ void check_reducescatter(const Hosts& hosts, int64_t chunk, Algorithm algorithm,
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     for (int64_t i = 0; i < counts[rank]; ++i) {
       const Value& value = outcome.outputs[rank][static_cast<size_t>(i)];
-      require(is_sum(value, static_cast<int>(hosts.size()), begin + i), title + ": wrong element");
+      require(is_sum(value, static_cast<int>(hosts.size()), begin + i), [&] { return title + ": wrong element"; });
     }
     begin += counts[rank];
   }
@@ -127,7 +130,7 @@ void check_allgather(const Hosts& hosts, int64_t chunk, Algorithm algorithm, con
       for (int64_t i = 0; i < counts[owner]; ++i) {
         Value expected = element(static_cast<int>(owner), i);
         expected.stored = 1;
-        require(output[at++] == expected, title + ": wrong element");
+        require(output[at++] == expected, [&] { return title + ": wrong element"; });
       }
     }
   }
@@ -145,7 +148,7 @@ void check_broadcast(const Hosts& hosts, int64_t chunk, int root, Spread spread,
     for (int64_t i = 0; i < kCount; ++i) {
       Value expected = element(root, i);
       expected.stored = 1;
-      require(output[static_cast<size_t>(i)] == expected, title + ": wrong element");
+      require(output[static_cast<size_t>(i)] == expected, [&] { return title + ": wrong element"; });
     }
   }
 }
@@ -208,9 +211,10 @@ void check_traffic(const Traffic& traffic, int num_hosts, int64_t expected, cons
   for (int host = 0; host < num_hosts; ++host) {
     const int64_t out = traffic.out.contains(host) ? traffic.out.at(host) : 0;
     const int64_t in = traffic.in.contains(host) ? traffic.in.at(host) : 0;
-    require(out == expected && in == expected, title + ": host " + std::to_string(host) + " sends " +
-                                                   std::to_string(out) + " elements and gets " + std::to_string(in) +
-                                                   ", expected " + std::to_string(expected));
+    require(out == expected && in == expected, [&] {
+      return title + ": host " + std::to_string(host) + " sends " + std::to_string(out) + " elements and gets " +
+             std::to_string(in) + ", expected " + std::to_string(expected);
+    });
   }
 }
 

@@ -18,6 +18,11 @@ export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="report_thread_leaks=0 suppressi
 export PYTHONPATH=$PWD/$folder/python PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1
 # The runtime looks up what throws exceptions when it starts, and Python brings no library of C++. What it finds goes to
 # the console, as it ends the process, with all that pytest holds back.
-cxx=${CXX:-c++}
-LD_PRELOAD="$("$cxx" -print-file-name="lib$sanitizer.so") $("$cxx" -print-file-name=libstdc++.so)" \
+cxx=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$folder/CMakeCache.txt")
+# The path of the first of these libraries that the compiler has: those of clang, then that of g++.
+for name in "libclang_rt.$sanitizer.so" "libclang_rt.$sanitizer-$(uname -m).so" "lib$sanitizer.so"; do
+  runtime=$("$cxx" -print-file-name="$name")
+  if [[ $runtime == */* ]]; then break; fi
+done
+LD_PRELOAD="$runtime $("$cxx" -print-file-name=libstdc++.so)" \
   python -m pytest tests/threads -q --capture=sys
