@@ -22,7 +22,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 PIP := python -m pip --disable-pip-version-check install -qq
 # Modules are compiled when they are first imported: most of the 20,000 never are. Two that install into .venv take turns.
-INSTALL := flock $(VENV)/pip.lock $(PIP) --no-compile
+INSTALL := flock $(VENV)/pip.lock python requirements/install.py $(BIN)/python
+# Into an environment of its own, named by its requirements.
+INSTALL_OWN = python requirements/install.py $(VENV)/$*/bin/python -r requirements/$*.txt
 # Images of containers often set it; each process would then compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -61,6 +63,7 @@ $(VENV)/python.stamp:
 	@command -v "$${CXX:-c++}" >/dev/null || \
 	  { echo 'There is no C++ compiler: install g++ 11 or newer, or name one: CXX=... make ...' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) -r requirements/install.txt || echo 'Without uv, pip installs all else, which takes longer.'
 	@touch $@
 
 $(VENV)/demo.stamp: requirements/build.txt requirements/demo.txt $(VENV)/python.stamp
@@ -82,7 +85,7 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/keras2.txt $(VENV)/test.sta
 # Open MPI and MPICH, as starters of jobs and as peers. MPICH has a folder of its own, as each brings an mpirun.
 $(VENV)/bench.stamp: requirements/bench.txt requirements/mpich.txt $(VENV)/demo.stamp
 	$(INSTALL) -r requirements/bench.txt
-	$(INSTALL) --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
+	$(PIP) --no-compile --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements/mpich.txt
 	@touch $@
 
 # What builds wheels; zig, their compiler, takes 440 MB on disk.
@@ -91,25 +94,25 @@ $(VENV)/wheel.stamp: requirements/wheel.txt requirements/build.txt $(VENV)/pytho
 	@touch $@
 
 # The oldest TensorFlow that works.
-$(VENV)/oldest.stamp: requirements/oldest.txt $(VENV)/python.stamp
-	python -m venv --clear $(VENV)/oldest
-	$(VENV)/oldest/bin/$(PIP) --no-compile -r requirements/oldest.txt
+$(VENV)/oldest.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/python.stamp
+	python -m venv --clear $(VENV)/$*
+	$(INSTALL_OWN)
 	@$(VENV)/oldest/bin/python -c 'import keras, sklearn.datasets' 2>/dev/null || true
 	@touch $@
 
 # MXNet, which ends at Python 3.11.
-$(VENV)/mxnet.stamp: requirements/mxnet.txt $(VENV)/python.stamp
+$(VENV)/mxnet.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/python.stamp
 	@python -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || \
 	  { echo 'MXNet 1.9.1 needs Python 3.11 or older: make PYTHON=python3.11 ...' >&2; exit 1; }
-	python -m venv --clear $(VENV)/mxnet
-	$(VENV)/mxnet/bin/$(PIP) --no-compile -r requirements/mxnet.txt
+	python -m venv --clear $(VENV)/$*
+	$(INSTALL_OWN)
 	@$(VENV)/mxnet/bin/python -c 'import mxnet, sklearn.datasets' 2>/dev/null || true
 	@touch $@
 
 # JAX with the NumPy that it wants, the newest and the oldest.
 $(VENV)/jax.stamp $(VENV)/jax_oldest.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/python.stamp
 	python -m venv --clear $(VENV)/$*
-	$(VENV)/$*/bin/$(PIP) --no-compile -r requirements/$*.txt
+	$(INSTALL_OWN)
 	@$(VENV)/$*/bin/python -c 'import jax, optax, sklearn.datasets' 2>/dev/null || true
 	@touch $@
 
