@@ -229,7 +229,6 @@ test-native: build/native/build.ninja ## the native tests: ranks are threads, no
 test-asan: build/asan/build.ninja ## the same with AddressSanitizer and UndefinedBehaviorSanitizer
 test-asan: CASES = '-plan hosts: up to 4096' '-plan hosts: larger jobs'
 test-tsan: build/tsan/build.ninja ## the same with ThreadSanitizer
-test-tsan: CASES = -plan: '-plan hosts:' -reduce:  # pure functions: no threads to watch
 test-native test-asan test-tsan:
 	@cmake --build $(<D) --target native_tests --parallel $(JOBS)
 	$(<D)/native/tests/native_tests $(CASES)
