@@ -1,4 +1,4 @@
-# What a contributor runs. Needs python3 (3.10 or newer), a C++20 compiler and make; all else comes into .venv with pip.
+# What a contributor runs. Needs python3 (3.10 or newer), a C++20 compiler and make; all else comes into .venv with pip and uv.
 # A stamp is written only after its step has succeeded, and lies in the folder that it speaks of, so that to remove that
 # folder is to start anew.
 
