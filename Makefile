@@ -260,16 +260,18 @@ CONFIGURE = cmake -S . -B $(@D) -G Ninja -DHVD_BUILD_TESTS=ON -DPython_EXECUTABL
 SANITIZED = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1'
 build/native/build.ninja: | $(VENV)/installed.stamp  # which configures it
 	@test -f $@ || { rm $(VENV)/installed.stamp; $(MAKE) $(VENV)/installed.stamp; }
-# clang, if there is one, compiles this in two thirds of the time, and the fuzzers share it.
+# By clang, if there is one: the fuzzers need it, and share this build. From nothing, as CMake forgets what it was told when
+# the compiler changes, and leaves the fuzzers of the other one.
 build/asan/build.ninja: $(VENV)/dev.stamp
+	rm -rf $(@D)
 	$(CONFIGURE) $(SANITIZED) $$(native/fuzz/compiler.sh || echo -DHVD_SANITIZE=address,undefined)
 build/tsan/build.ninja: $(VENV)/dev.stamp
 	$(CONFIGURE) $(SANITIZED) -DHVD_SANITIZE=thread
 
 FUZZ_SECONDS ?= 60
-fuzz: $(VENV)/dev.stamp $(VENV)/installed.stamp ## try decoders on what nobody would send, FUZZ_SECONDS=60 each; needs clang
-	@test -d build/asan/native/fuzz || ! native/fuzz/compiler.sh >/dev/null || rm -rf build/asan  # made before clang was there
-	@test -d build/asan/native/fuzz || $(MAKE) build/asan/build.ninja
+fuzz: $(VENV)/dev.stamp $(VENV)/installed.stamp build/asan/build.ninja ## try decoders on what nobody would send, FUZZ_SECONDS=60 each; needs clang
+	@test -d build/asan/native/fuzz || ! native/fuzz/compiler.sh >/dev/null || \
+	  { rm build/asan/build.ninja; $(MAKE) build/asan/build.ninja; }  # clang has come since
 	FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) native/fuzz/run.sh
 
 # ---- Checks
