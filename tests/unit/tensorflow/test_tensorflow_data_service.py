@@ -10,9 +10,11 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import horovod.tensorflow as hvd  # noqa: E402
 from horovod.data.compute_service import ComputeService  # noqa: E402
 from horovod.errors import UsageError  # noqa: E402
 from horovod.rendezvous import make_secret  # noqa: E402
+from horovod.tensorflow.data import compute_service  # noqa: E402
 from horovod.tensorflow.data.compute_service import (  # noqa: E402
     TfDataServiceConfig,
     compute_worker_fn,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 SIZE = 64
 LONG_S = 60.0
+HEAD_START_S = 0.5  # enough for a dispatcher that does not wait
 
 
 def compute_job(dispatchers: int, side: str, train: Callable[[TfDataServiceConfig], None]) -> None:
@@ -87,6 +90,27 @@ def test_ranks_may_share_the_elements_of_one_dataset(round_robin: bool) -> None:
             assert sorted(found[0] + found[1]) == [2 * each for each in range(SIZE)]
 
     compute_job(1, "compute", train)
+
+
+def test_a_dispatcher_stops_once_all_workers_have_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that reads an endless dataset asks its dispatcher until that answers."""
+    dispatcher_stops = threading.Event()
+    worker_1_stopped_before: list[bool] = []
+
+    def stop(server: Any) -> None:
+        if isinstance(server, tf.data.experimental.service.DispatchServer):
+            dispatcher_stops.set()
+        elif hvd.rank() == 1:
+            worker_1_stopped_before.append(not dispatcher_stops.wait(HEAD_START_S))
+        server._stop()
+
+    def train(config: TfDataServiceConfig) -> None:
+        dataset = numbers().repeat().send_to_data_service(config, 0)
+        assert len(list(dataset.take(SIZE))) == SIZE
+
+    monkeypatch.setattr(compute_service, "_stop", stop)
+    compute_job(1, "compute", train)
+    assert worker_1_stopped_before == [True]
 
 
 def test_each_rank_may_have_a_dispatcher_of_its_own_on_the_side_of_the_training_job() -> None:

@@ -126,6 +126,8 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     """What each process of the compute job does: serves until the service is shut down.
 
+    It returns when all ranks have stopped their workers.
+
     Args:
         compute_config: the same on all ranks. Its dispatchers times their workers are the size of
             the job.
@@ -142,20 +144,30 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
         if compute_config.dispatcher_side == "compute" and number == 0:
             stack.enter_context(_dispatcher(client, dispatcher_id, address))
         target = client.wait_for_dispatcher_registration(dispatcher_id, compute_config.timeout)
-        worker = _SERVICE.WorkerServer(
-            _SERVICE.WorkerConfig(
-                dispatcher_address=target.partition("://")[2],
-                worker_address=f"{_bracketed(address)}:%port%",
-                data_transfer_address=f"{_bracketed(address)}:%dts_port%",
-                heartbeat_interval_ms=_HEARTBEAT_MS,
-                dispatcher_timeout_ms=int(compute_config.timeout * 1000),
-            )
-        )
-        stack.callback(_stop, worker)
-        client.register_worker_for_dispatcher(dispatcher_id, hvd.rank())
-        reason = client.wait_for_shutdown()
+        with _worker(target, address, compute_config.timeout):
+            client.register_worker_for_dispatcher(dispatcher_id, hvd.rank())
+            reason = client.wait_for_shutdown()
+        # a worker that still reads an endless dataset stops only while its dispatcher answers
+        hvd.barrier()
         if reason and hvd.rank() == 0:
             _LOG.warning(reason)
+
+
+@contextmanager
+def _worker(target: str, address: str, timeout_s: float) -> Iterator[None]:
+    server = _SERVICE.WorkerServer(
+        _SERVICE.WorkerConfig(
+            dispatcher_address=target.partition("://")[2],
+            worker_address=f"{_bracketed(address)}:%port%",
+            data_transfer_address=f"{_bracketed(address)}:%dts_port%",
+            heartbeat_interval_ms=_HEARTBEAT_MS,
+            dispatcher_timeout_ms=int(timeout_s * 1000),
+        )
+    )
+    try:
+        yield
+    finally:
+        _stop(server)
 
 
 @contextmanager

@@ -52,7 +52,6 @@ def main(
     if hvd.rank() != 0:
         told: Any = hvd.broadcast_object(None)
         compute_worker_fn(told)
-        hvd.barrier()
         return
     key = make_secret()
     with ComputeService(dispatchers, workers, key, keep_running=keep_running) as service:
@@ -61,8 +60,7 @@ def main(
         )
         config.write(configfile)
         try:
-            compute_worker_fn(hvd.broadcast_object(config))
-            hvd.barrier()  # the others still read from the service
+            compute_worker_fn(hvd.broadcast_object(config))  # then no rank needs the service
         finally:
             config.remove(configfile)
 
