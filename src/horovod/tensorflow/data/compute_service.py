@@ -147,10 +147,10 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
         with _worker(target, address, compute_config.timeout):
             client.register_worker_for_dispatcher(dispatcher_id, hvd.rank())
             reason = client.wait_for_shutdown()
+            if reason and hvd.rank() == 0:
+                _LOG.warning(reason)
         # a worker that still reads an endless dataset stops only while its dispatcher answers
         hvd.barrier()
-        if reason and hvd.rank() == 0:
-            _LOG.warning(reason)
 
 
 @contextmanager
