@@ -14,7 +14,11 @@ from horovod import log
 from horovod.errors import StartError
 from horovod.settings import TABLE
 from horovod.settings.advice import advice_on
-from horovod.settings.foreign_launchers import ForeignLauncher, find_foreign_launcher
+from horovod.settings.foreign_launchers import (
+    ForeignLauncher,
+    find_foreign_launcher,
+    warn_of_unserved_launcher,
+)
 from horovod.settings.honored import LOG_LEVELS, MIB
 from horovod.settings.reader import SettingsReader
 
@@ -100,6 +104,8 @@ class Config:
         hostname: the name of this host as the launcher knows it.
         is_placed: whether the launcher told all of these.
         foreign_launcher: who started this process, if it was not our launcher.
+        unserved_launcher: a warning that names a launcher that Horovod does not join, so that this
+            process trains alone; empty if there is none, or another process warns.
         rendezvous_addr, rendezvous_port: where the job's key-value store listens;
             an empty address means a job of one rank, or one that still has to meet.
         bootstrap_address: host and port at which the user wants rank 0 to open the store; None for
@@ -159,6 +165,7 @@ class Config:
     hostname: str = "localhost"
     is_placed: bool = False
     foreign_launcher: ForeignLauncher | None = None
+    unserved_launcher: str = ""
     rendezvous_addr: str = ""
     rendezvous_port: int = 0
     bootstrap_address: tuple[str, int] | None = None
@@ -230,6 +237,8 @@ class Config:
                 f"worker {reader.text('HOROVOD_WORKER_ID')} was told no place (HOROVOD_RANK is "
                 "missing): let it join its job and await one, see horovod.job.worker.join_as"
             )
+        if not placed and values["foreign_launcher"] is None:
+            values["unserved_launcher"] = warn_of_unserved_launcher(reader.variables)
         values["secret_key"] = _secret_key(reader)
         values["bootstrap_address"] = _bootstrap_address(reader)
         values["hostname"] = values["hostname"] or socket.gethostname()
@@ -302,6 +311,7 @@ def _places(reader: SettingsReader) -> dict[str, Any]:
     """Where this process is in the job, from our launcher or from another launcher."""
     values: dict[str, Any] = {"is_placed": bool(reader.text(_CROSS_RANK_NAMES[0]))}
     rank_names, local_names = _RANK_NAMES, _LOCAL_RANK_NAMES
+    values["foreign_launcher"] = None
     if (found := find_foreign_launcher(reader.variables)) is not None:
         values["foreign_launcher"], rank_names, local_names = found
         values["is_placed"] = False

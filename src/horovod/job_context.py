@@ -134,6 +134,7 @@ class Context:
         self._declared: list[DeclaredSet] = []
         self._incarnation = Incarnation()
         self._bootstrap: Bootstrap | None = None
+        self._has_warned = False
 
     @contextmanager
     def use(self) -> Iterator[Context]:
@@ -170,9 +171,16 @@ class Context:
             check_comm(comm, config.size)
             may_change = self._elastic is not None
             self._declared = declared_sets(process_sets, config.size, may_change=may_change)
+            self._warn_if_alone(config)
             process.watch_exit(self)
             if self._provisional is None:
                 self._begin(config)
+
+    def _warn_if_alone(self, config: Config) -> None:
+        """Say once, however often this context joins, that another launcher is not joined."""
+        if config.unserved_launcher and not self._has_warned:
+            self._has_warned = True
+            _logger.warning("%s", config.unserved_launcher)
 
     def _find_place(self, config: Config | None, told: Assignment | None) -> Config:
         """The settings of this rank; those of a newcomer are provisional."""

@@ -6,6 +6,7 @@ import pytest
 
 from horovod.config import Config
 from horovod.errors import StartError
+from horovod.job_context import Context
 from horovod.settings.foreign_launchers import ForeignLauncher, find_foreign_launcher
 
 OPEN_MPI = {
@@ -89,6 +90,59 @@ def test_processes_that_are_alone(variables: dict[str, str]) -> None:
     assert find_foreign_launcher(variables) is None
     config = Config.from_env(variables)
     assert (config.rank, config.size, config.foreign_launcher) == (0, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, "(WORLD_SIZE=4, RANK=0)"),
+        ({"WORLD_SIZE": "2"}, "(WORLD_SIZE=2)"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, "(SLURM_NTASKS=8, SLURM_PROCID=0): "),
+        ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}, "(JAX_NUM_PROCESSES=2, JAX_PROCESS_ID"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, "2 processes (TF_CONFIG)"),
+        (
+            {
+                "TF_CONFIG": '{"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},'
+                ' "task": {"type": "chief", "index": 0}}'
+            },
+            "2 processes (TF_CONFIG)",
+        ),
+    ],
+)
+def test_one_process_says_that_each_trains_alone(
+    variables: dict[str, str],
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    context = Context(Config.from_env(variables))
+    for _ in range(2):
+        context.init()
+        assert context.config.size == 1
+        context.shutdown()
+    (record,) = caplog.records
+    assert "is a job of one rank and trains alone" in record.message
+    assert named in record.message
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1", "WORLD_SIZE": "4"},  # rank 0 says it
+        {"TF_CONFIG": '{"cluster": {"worker": ["a", "b"]}, "task": {"index": 1}}'},
+        {"TF_CONFIG": '{"cluster": {"chief": ["a"], "worker": ["b"]}, "task": {"type": "worker"}}'},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"RANK": "0", "WORLD_SIZE": "many"},
+        {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
+        {"TF_CONFIG": '{"cluster": ["a:1"]}'},
+        {"TF_CONFIG": "not JSON"},
+        # Whoever started it said that it is alone.
+        {"RANK": "0", "WORLD_SIZE": "4", "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"},
+        SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+        OPEN_MPI | {"WORLD_SIZE": "4", "RANK": "0"},
+    ],
+)
+def test_nobody_else_says_so(variables: dict[str, str]) -> None:
+    assert not Config.from_env(variables).unserved_launcher
 
 
 def test_the_place_among_the_hosts_follows_from_the_hosts_of_all_ranks() -> None:

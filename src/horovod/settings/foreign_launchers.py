@@ -6,6 +6,7 @@ name of the job, and some lend a channel over which the ranks can tell each othe
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -124,3 +125,72 @@ def _foreign_launcher(kind: _Kind, variables: Mapping[str, str]) -> ForeignLaunc
         one_host=variables.get(kind.local_size) == size != ""
         or variables.get(kind.num_hosts) == "1",
     )
+
+
+@dataclass(frozen=True)
+class _Unserved:
+    """How a launcher that Horovod does not join says that it started several processes."""
+
+    name: str
+    size: str
+    rank: str
+    remedy: str = "start the script with horovodrun"
+
+
+_UNSERVED = (
+    _Unserved("torchrun or a launcher like it", "WORLD_SIZE", "RANK"),
+    _Unserved("Slurm", "SLURM_NTASKS", "SLURM_PROCID", "start the script with srun or horovodrun"),
+    _Unserved("JAX", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+    _Unserved("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    _Unserved("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    _Unserved("MXNet's launcher", "DMLC_NUM_WORKER", "DMLC_WORKER_ID"),
+)
+
+
+def warn_of_unserved_launcher(variables: Mapping[str, str]) -> str:
+    """Say that another launcher started several processes, each of which is a job of one rank.
+
+    Args:
+        variables: of the environment of a process that no launcher known to Horovod started.
+
+    Returns:
+        A warning that names the variables; empty if this process is alone, or another one of the
+        same launcher prints it.
+    """
+    for launcher in _UNSERVED:
+        size = variables.get(launcher.size, "")
+        if not _is_above(size, 1):
+            continue
+        if _is_above(variables.get(launcher.rank, ""), 0):
+            return ""
+        names = [name for name in (launcher.size, launcher.rank) if variables.get(name)]
+        shown = ", ".join(f"{name}={variables[name]}" for name in names)
+        return _alone(launcher.name, size, shown, launcher.remedy)
+    return _warn_of_tf_config(variables)
+
+
+def _warn_of_tf_config(variables: Mapping[str, str]) -> str:
+    """Read the variable of TensorFlow's own strategies: hosts by role, and the place among them."""
+    try:
+        described = json.loads(variables.get("TF_CONFIG", ""))
+        cluster, task = described["cluster"], described.get("task", {})
+        size = sum(len(cluster.get(role, ())) for role in ("chief", "master", "worker"))
+        leads = task.get("type") in ("chief", "master") or (
+            not {"chief", "master"} & set(cluster) and task.get("index", 0) == 0
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    if size < 2 or not leads:
+        return ""
+    return _alone("TensorFlow", str(size), "TF_CONFIG", _Unserved.remedy)
+
+
+def _alone(launcher: str, size: str, shown: str, remedy: str) -> str:
+    return (
+        f"this process is a job of one rank and trains alone, but {launcher} announces {size} "
+        f"processes ({shown}): Horovod does not join them; {remedy}, or unset the variables"
+    )
+
+
+def _is_above(text: str, limit: int) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > limit
