@@ -7,12 +7,13 @@ secret.
 from __future__ import annotations
 
 import ctypes
+import io
 import pickle
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
-from horovod._native import Buffer, NativeArray
+from horovod._native import Buffer, NativeArray, private_array
 from horovod.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LENGTH_BYTES = 8
+_NUMBER_BYTES = 8
 _IS_OBJECT = b"o"
 _IS_ERROR = b"e"
 
@@ -46,22 +47,22 @@ def broadcast_object(
     """
     name = "object" if name is None else name
     is_root = group.ranks[group.rank] == root
-    failure, message = _encode(obj) if is_root else (None, bytearray())
-    size = bytearray(len(message).to_bytes(_LENGTH_BYTES, "little"))
+    failure, message = _encode(obj) if is_root else (None, memoryview(b""))
+    size = bytearray(_packed(len(message)))
     _broadcast_bytes(group, size, root, f"{name}.sz", call_site)
     if not is_root:
-        message = bytearray(int.from_bytes(size, "little"))
+        message = bytes_of(private_array(_number_in(size)))
     _broadcast_bytes(group, message, root, f"{name}.t", call_site)
     if failure is not None:
         raise failure
-    return obj if is_root else _decode(bytes(message), f"rank {root}", name)
+    return obj if is_root else _decode(message, root, name)
 
 
 def allgather_object(group: Group, obj: T, name: str | None = None, call_site: str = "") -> list[T]:
-    """Returns the objects of all ranks in rank order.
+    """Returns the objects of all ranks in rank order, without those of ranks that have joined.
 
     Args:
-        group: the ranks that take part; all of them must call.
+        group: the ranks that take part; all of them must call, or have called ``join``.
         obj: anything that cloudpickle can write; may differ in type and size between ranks.
         name: what the ranks agree on; must not be in flight twice.
         call_site: ``file:line`` of the caller.
@@ -70,18 +71,29 @@ def allgather_object(group: Group, obj: T, name: str | None = None, call_site: s
         HorovodInternalError: a rank could not pickle its object, or the job failed. The rank itself
             sees the error of the pickling.
     """
+    return list(gather_by_rank(group, obj, name, call_site).values())
+
+
+def gather_by_rank(
+    group: Group, obj: T, name: str | None = None, call_site: str = ""
+) -> dict[int, T]:
+    """Return the objects by global rank, in rank order; ranks that have joined have none.
+
+    Args and errors are those of :func:`allgather_object`.
+    """
     name = "object" if name is None else name
     failure, message = _encode(obj)
-    size = bytearray(len(message).to_bytes(_LENGTH_BYTES, "little"))
-    sizes = _allgather_bytes(group, size, f"{name}.sz", call_site)
+    # With the rank, because those that have joined contribute nothing.
+    header = bytearray(_packed(group.ranks[group.rank]) + _packed(len(message)))
+    headers = _allgather_bytes(group, header, f"{name}.sz", call_site)
     messages = _allgather_bytes(group, message, f"{name}.t", call_site)
     if failure is not None:
         raise failure
-    objects = []
+    objects = {}
     start = 0
-    for index, rank in enumerate(group.ranks):
-        length = int.from_bytes(sizes[index * _LENGTH_BYTES :][:_LENGTH_BYTES], "little")
-        objects.append(_decode(messages[start : start + length], f"rank {rank}", name))
+    for at in range(0, len(headers), 2 * _NUMBER_BYTES):
+        rank, length = _number_in(headers[at:]), _number_in(headers[at + _NUMBER_BYTES :])
+        objects[rank] = _decode(messages[start : start + length], rank, name)
         start += length
     return objects
 
@@ -98,44 +110,66 @@ def agree(group: Group, problem: str, what: str, call_site: str = "") -> None:
     Raises:
         MismatchError: at least one rank has a problem; the message lists them.
     """
-    problems = allgather_object(group, problem, what, call_site)
-    found = [
-        f"rank {rank}: {text}" for rank, text in zip(group.ranks, problems, strict=True) if text
-    ]
+    problems = gather_by_rank(group, problem, what, call_site)
+    found = [f"rank {rank}: {text}" for rank, text in problems.items() if text]
     if found:
         raise MismatchError(f"{what}: {'; '.join(found)}")
 
 
-def _encode(obj: Any) -> tuple[Exception | None, bytearray]:
-    """A message for the other ranks: the object, or why it could not be pickled."""
+def _encode(obj: Any) -> tuple[Exception | None, memoryview]:
+    """Write a message for the other ranks: the object, or why it could not be pickled."""
+    stream = io.BytesIO()
+    stream.write(_IS_OBJECT)
     try:
-        return None, bytearray(_IS_OBJECT + cloudpickle.dumps(obj))
+        cloudpickle.dump(obj, stream)
     except Exception as error:
         # The others must hear of it: they are already waiting for this message.
-        return error, bytearray(_IS_ERROR + f"{type(error).__name__}: {error}".encode())
+        reason = f"{type(error).__name__}: {error}"
+        return error, memoryview(bytearray(_IS_ERROR + reason.encode(errors="replace")))
+    return None, stream.getbuffer()  # not a copy, which may have gigabytes
 
 
-def _decode(message: bytes, sender: str, name: str) -> Any:
+def _decode(message: memoryview, sender: int, name: str) -> Any:
     if message[:1] == _IS_ERROR:
-        reason = message[1:].decode(errors="replace")
-        raise MismatchError(f"object {name!r}: {sender} could not pickle it: {reason}")
-    return pickle.loads(memoryview(message)[1:])
+        reason = bytes(message[1:]).decode(errors="replace")
+        raise MismatchError(f"object {name!r}: rank {sender} could not pickle it: {reason}")
+    return pickle.loads(message[1:])
 
 
-def _broadcast_bytes(group: Group, data: bytearray, root: int, name: str, call_site: str) -> None:
+def _packed(number: int) -> bytes:
+    return number.to_bytes(_NUMBER_BYTES, "little")
+
+
+def _number_in(data: bytearray | memoryview) -> int:
+    return int.from_bytes(data[:_NUMBER_BYTES], "little")
+
+
+def _broadcast_bytes(
+    group: Group, data: bytearray | memoryview, root: int, name: str, call_site: str
+) -> None:
     view = Buffer.from_array(data)
     group.broadcast(
         (view,), (view,), root, name=name, waits_next=True, call_site=call_site, keep=data
     ).wait()
 
 
-def _allgather_bytes(group: Group, data: bytearray, name: str, call_site: str) -> bytes:
+def _allgather_bytes(
+    group: Group, data: bytearray | memoryview, name: str, call_site: str
+) -> memoryview:
     view = Buffer.from_array(data)
     handle = group.allgather((view,), name=name, waits_next=True, call_site=call_site, keep=data)
     handle.wait()
-    return _bytes_of(handle.results()[0])
+    return bytes_of(handle.results()[0])
 
 
-def _bytes_of(array: NativeArray) -> bytes:
+def bytes_of(array: NativeArray) -> memoryview:
+    """Return the bytes of a result without a copy; valid as long as the view is held.
+
+    ``ctypes.string_at`` would do with less than 2 GiB only.
+    """
     (num_bytes,) = array.shape
-    return ctypes.string_at(array.address, num_bytes) if num_bytes else b""
+    if not num_bytes:
+        return memoryview(b"")
+    memory = (ctypes.c_char * num_bytes).from_address(array.address)
+    memory._keep = array  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")

@@ -5,7 +5,6 @@ Without it, the first operation that does not fit fails, or waits for ranks that
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,7 +72,7 @@ class PendingParameterCheck:
         """
         self._handle.wait()
         (array,) = self._handle.results()
-        digests = ctypes.string_at(array.address, *array.shape)
+        digests = bytes(objects.bytes_of(array))
         if len(digests) < self._group.size * _DIGEST_BYTES:
             return False
         if digests == digests[:_DIGEST_BYTES] * self._group.size:

@@ -8,7 +8,6 @@ the names and layouts behind the digests.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -164,7 +163,7 @@ class PendingCheck:
         """
         self.wait()
         (array,) = self._handle.results()
-        everyones = _decode(ctypes.string_at(array.address, *array.shape), self._group.size)
+        everyones = _decode(bytes(objects.bytes_of(array)), self._group.size)
         differences = differences_between(everyones)
         if not differences:
             return

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import pickle
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +15,11 @@ from thread_ranks import ThreadRanks, run_ranks
 from horovod import context
 from horovod.errors import HorovodInternalError
 from horovod.train.numbering import JobNumber, LayerName, LayerNames, NameNumbers
-from horovod.train.objects import agree, allgather_object, broadcast_object
+from horovod.train.objects import agree, allgather_object, broadcast_object, gather_by_rank
 from horovod.train.process_set import global_process_set
 from horovod.train.waiting import wait_for_all
+
+_MAP_NORESERVE = 0x4000  # of Linux; the module mmap has it from Python 3.12 on only
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -72,6 +78,64 @@ def test_a_problem_of_one_rank_is_told_to_all() -> None:
             agree(group, "no such file" if rank == 1 else "", "loading")
 
     run_ranks(3, body)
+
+
+def test_ranks_that_have_joined_contribute_no_object() -> None:
+    def body(rank: int) -> Any:
+        group = context.global_group()
+        if rank == 1:
+            return group.join().wait()
+        found = allgather_object(group, f"of {rank}"), gather_by_rank(group, rank)
+        with pytest.raises(HorovodInternalError, match=r"loading: rank 2: no such file$"):
+            agree(group, "no such file" if rank == 2 else "", "loading")
+        group.join().wait()
+        return found
+
+    of_the_others = ["of 0", "of 2"], {0: 0, 2: 2}
+    assert run_ranks(3, body) == [of_the_others, True, of_the_others]
+
+
+class _SparseGroup:
+    """Rank 1 of three ranks whose messages have the given length, nearly all of it untouched."""
+
+    ranks = (0, 1, 2)
+    rank = 1
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._message = b"o" + pickle.dumps("found")  # what follows its end is not read
+
+    def allgather(self, inputs: Any, *, name: str, **_: Any) -> Any:
+        if name.endswith(".sz"):
+            numbers = [number for rank in self.ranks for number in (rank, self._length)]
+            data = b"".join(number.to_bytes(8, "little") for number in numbers)
+            return self._handle(len(data), {0: data})
+        length = self._length
+        return self._handle(3 * length, {rank * length: self._message for rank in self.ranks})
+
+    def broadcast(
+        self, inputs: Any, outputs: Any, root: int, *, name: str, keep: Any, **_: Any
+    ) -> Any:
+        data = self._length.to_bytes(8, "little") if name.endswith(".sz") else self._message
+        keep[: len(data)] = data
+        return SimpleNamespace(wait=lambda: True)
+
+    @staticmethod
+    def _handle(num_bytes: int, parts: dict[int, bytes]) -> Any:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        memory = mmap.mmap(-1, num_bytes, flags)
+        for start, data in parts.items():
+            memory[start : start + len(data)] = data
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        array = SimpleNamespace(shape=(num_bytes,), address=address, memory=memory)
+        return SimpleNamespace(wait=lambda: True, results=lambda: [array])
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31 + 3, 2**32 + 5])
+def test_objects_may_have_more_bytes_than_an_int_counts(length: int) -> None:
+    group: Any = _SparseGroup(length)
+    assert allgather_object(group, "mine") == ["found"] * 3
+    assert broadcast_object(group, "mine", 0) == "found"
 
 
 def test_waiting_for_several_operations_raises_after_the_last() -> None:
