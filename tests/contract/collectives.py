@@ -224,6 +224,21 @@ def alltoall_sends_what_the_splits_say(api: Api, rank: int, size: int) -> None:
         assert api.dtype(received) == "int32"
 
 
+def alltoall_counts_more_rows_than_int32_holds(api: Api, rank: int, size: int) -> None:
+    num_rows = 2**31 + 5
+    sent = api.tensor(np.empty((num_rows, 0), np.float32), "float32")  # takes no memory
+    splits = [num_rows if i == (rank + 1) % size else 0 for i in range(size)]
+    try:
+        got, received = api.call("alltoall", sent, splits)
+    except UsageError as error:
+        refusal = str(error)
+        assert f"{num_rows} rows to one rank, but counts are int32" in refusal
+    else:
+        assert tuple(got.shape) == (num_rows, 0)
+        expected = [num_rows if r == (rank - 1) % size else 0 for r in range(size)]
+        assert list(api.values(received)) == expected
+
+
 def alltoall_divides_equally_without_splits(api: Api, rank: int, size: int) -> None:
     for dtype in known(api, ALL):
         every = [data(r, (2 * size, 3), dtype) for r in range(size)]
@@ -440,6 +455,7 @@ CHECKS: tuple[Callable[[Api, int, int], None], ...] = (
     grouped_allgather_keeps_order,
     broadcast_copies_from_every_root,
     alltoall_sends_what_the_splits_say,
+    alltoall_counts_more_rows_than_int32_holds,
     alltoall_divides_equally_without_splits,
     reducescatter_leaves_own_rows,
     reducescatter_averages_and_scales,

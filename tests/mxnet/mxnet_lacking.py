@@ -18,6 +18,7 @@ LACKING = {
     "gradients_flow_within_the_set": _NO_GRADIENTS,
     "a_name_in_flight_is_refused_and_the_first_goes_on": _RUNS_LATER,
     "groups_may_hold_anything_but_nothing": "an empty list is returned as it is",
+    "alltoall_counts_more_rows_than_int32_holds": "no dimension is empty",
     "operations_of_all_kinds_run_together": _NO_ORDER,
     "sets_come_and_go_while_operations_are_in_flight": _NO_ORDER,
     "a_device_that_is_not_there_is_passed_over": "join() has no argument for it",

@@ -1,6 +1,7 @@
 #include "bindings/tensorflow/execution.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace hvd::tensorflow {
@@ -132,6 +133,12 @@ void Execution::give_result(int index, const HvdBuffer& memory, void* reference)
 
 void Execution::give_integers(int index, const std::vector<int64_t>& values, bool scalar) {
   const auto count = static_cast<int64_t>(values.size());
+  const auto largest = std::max_element(values.begin(), values.end());
+  if (largest != values.end() && *largest > std::numeric_limits<int32_t>::max()) {
+    return fail({kernels::Trouble::kBadArgument,
+                 who() + ": received " + std::to_string(*largest) +
+                     " rows from one rank, which received_splits cannot say in int32: send fewer rows at once"});
+  }
   Status status;
   const TensorPtr output(tf.AllocateOutput(context_, index, kTypeInt32, &count, scalar ? 0 : 1,
                                            values.size() * sizeof(int32_t), status.get()));

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from horovod.errors import UnsupportedError, UsageError
 from horovod.group import ReduceOp
@@ -231,7 +232,7 @@ def alltoall(
 
     Returns:
         The rows received, in rank order; with ``splits`` a pair of them and int32 counts of the
-        rows from each rank.
+        rows from each rank, or a NumPy array of int64 if a count does not fit.
     """
     arrays, _ = leaves_of((array,), "alltoall")
     _check_rows(arrays, "alltoall")
@@ -248,6 +249,8 @@ def alltoall(
     if splits is None:
         return result
     received = [row[group.rank] for row in table]
+    if max(received) > jnp.iinfo(jnp.int32).max:
+        return result, np.asarray(received, np.int64)
     return result, jnp.asarray(received, jnp.int32)
 
 

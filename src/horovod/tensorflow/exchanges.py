@@ -145,9 +145,21 @@ def alltoall(
         shape (size,)). The gradient of each row goes back to where the row came from.
     """
     call = call_of(process_set, name, ignore_name_scope)
-    rows = None if splits is None else tf.convert_to_tensor(splits, tf.int32)
+    rows = None if splits is None else _splits_of(splits)
     output, received = calls.alltoall(call, tf.convert_to_tensor(tensor), rows)
     return output if splits is None else (output, received)
+
+
+def _splits_of(splits: Any) -> Any:
+    """Return row counts as an int32 tensor, into which TensorFlow would squeeze larger ones."""
+    if not tf.is_tensor(splits):
+        too_many = [rows for rows in splits if not tf.is_tensor(rows) and rows > tf.int32.max]
+        if too_many:
+            raise UsageError(
+                f"splits={list(splits)} sends {too_many[0]} rows to one rank, but counts are "
+                "int32 in TensorFlow: send fewer rows at once"
+            )
+    return tf.convert_to_tensor(splits, tf.int32)
 
 
 def join(process_set: ProcessSet = global_process_set) -> Any:

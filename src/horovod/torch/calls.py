@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Tensors = Sequence[torch.Tensor]
 C = TypeVar("C", bound="Call")
 
+_MOST_INT32 = 2**31 - 1
+
 
 @dataclass(slots=True)
 class Call:
@@ -226,12 +228,14 @@ class AlltoallCall(Call):
         )
 
     def take(self, handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows received, and how many came from each rank (int32)."""
+        """The rows received, and how many came from each rank (int32 if all of them fit)."""
         (output,) = results(handle)
-        return output, beside(self.like, handle.received_splits(), torch.int32)
+        received = handle.received_splits()
+        dtype = torch.int32 if max(received) <= _MOST_INT32 else torch.int64
+        return output, beside(self.like, received, dtype)
 
     def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the rows received, and how many came from each rank (int32)."""
+        """Returns the rows received, and how many came from each rank, as :meth:`take`."""
         handle = self.submit(tensor, waits_next=True)
         handle.wait()
         return self.take(handle)
@@ -241,7 +245,7 @@ def splits_of(splits: Sequence[int] | torch.Tensor | None) -> tuple[int, ...] | 
     """The number of rows for each rank, from what a caller may give.
 
     Args:
-        splits: integers, a one-dimensional int32 tensor, or None.
+        splits: integers, a one-dimensional tensor of int32 or int64, or None.
 
     Raises:
         UsageError: a tensor of another dtype or number of dimensions.
@@ -249,10 +253,10 @@ def splits_of(splits: Sequence[int] | torch.Tensor | None) -> tuple[int, ...] | 
     if splits is None:
         return None
     if isinstance(splits, torch.Tensor):
-        if splits.dtype is not torch.int32 or splits.dim() != 1:
+        if splits.dtype not in (torch.int32, torch.int64) or splits.dim() != 1:
             raise UsageError(
                 f"splits is a tensor of {splits.dtype} with {splits.dim()} dimensions; "
-                "give a list of integers or a one-dimensional torch.int32 tensor"
+                "give a list of integers or a one-dimensional tensor of torch.int32 or torch.int64"
             )
         return tuple(splits.tolist())
     try:

@@ -162,14 +162,16 @@ def alltoall(
 
     Args:
         tensor: at least one dimension; all but the first agree between ranks.
-        splits: how many rows go to each rank, as integers or an int32 tensor of one dimension;
-            their sum is at most dimension 0, rows beyond it are not sent. None divides equally.
+        splits: how many rows go to each rank, as integers or an int32 or int64 tensor of one
+            dimension; their sum is at most dimension 0, rows beyond it are not sent. None divides
+            equally.
         name: what the ranks agree on.
         process_set: the ranks that take part.
 
     Returns:
-        The rows received, in rank order; with ``splits``, also how many came from each rank (int32,
-        shape (size,)). The gradient of each row goes back to where the row came from.
+        The rows received, in rank order; with ``splits``, also how many came from each rank (shape
+        (size,), int32, or int64 if a number does not fit). The gradient of each row goes back to
+        where the row came from.
 
     Raises:
         UsageError: the arguments are wrong.
