@@ -17,6 +17,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from horovod.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
@@ -78,6 +80,23 @@ def open_to_append(path: StrPath, mode: int = 0o666) -> int:
     return _open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, mode)
 
 
+def refuse_link_of_others(path: StrPath) -> None:
+    """Refuse a link that another user has put where what is not opened here will write.
+
+    Links of this user and of root are followed: they are as good as the path that the user gave.
+
+    Raises:
+        UsageError: it is such a link.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
+            raise UsageError(
+                f"{os.fspath(path)} is a symbolic link of user {status.st_uid}, which is not "
+                "followed: remove it, or name another file"
+            )
+
+
 def open_trusted(path: StrPath, denied: int = WRITES, *, follows: bool = False) -> int:
     """Open a file for reading whose contents decide what this process does.
 
@@ -121,7 +140,9 @@ def distrust(status: os.stat_result, denied: int = WRITES) -> str:
 
 
 @contextmanager
-def replacing(path: StrPath, mode: int = 0o666, *, syncs: bool = False) -> Iterator[BinaryIO]:
+def writing_whole(
+    path: StrPath, mode: int = 0o666, *, replaces: bool = True, syncs: bool = False
+) -> Iterator[BinaryIO]:
     """Write a file that appears under its name when the block ends, with all that is in it.
 
     If the block raises, nothing remains of it, and a file of that name stays as it was. Parts of
@@ -130,12 +151,14 @@ def replacing(path: StrPath, mode: int = 0o666, *, syncs: bool = False) -> Itera
     Args:
         path: of the file; a link of this name is replaced, and what it points to stays.
         mode: of the file, less the umask.
+        replaces: whether the file takes the place of one of its name, or is an error then.
         syncs: whether to wait until the contents are on the disk.
 
     Yields:
         A stream for the contents.
 
     Raises:
+        FileExistsError: something has its name, and it replaces nothing.
         OSError: it cannot be written, or a folder, a device or the like has its name.
     """
     path = os.path.abspath(path)
@@ -148,7 +171,11 @@ def replacing(path: StrPath, mode: int = 0o666, *, syncs: bool = False) -> Itera
             stream.flush()
             if syncs:
                 os.fsync(stream.fileno())
-            os.replace(part, path)
+            if replaces:
+                os.replace(part, path)
+            else:
+                os.link(part, path)
+                os.unlink(part)
         except BaseException:
             with suppress(OSError):
                 os.unlink(part)

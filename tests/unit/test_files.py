@@ -38,7 +38,7 @@ def write(descriptor: int, data: bytes = b"new") -> None:
 
 
 def replace(path: Path) -> None:
-    with files.replacing(path) as stream:
+    with files.writing_whole(path) as stream:
         stream.write(b"new")
 
 
@@ -96,7 +96,7 @@ def test_a_link_in_the_place_of_the_part_is_not_followed(
 
 def test_a_block_that_fails_leaves_what_was_there(folder: Path) -> None:
     (folder / "out").write_text("old")
-    with suppress(KeyError), files.replacing(folder / "out") as stream:
+    with suppress(KeyError), files.writing_whole(folder / "out") as stream:
         stream.write(b"half")
         raise KeyError
     assert (folder / "out").read_text() == "old"
@@ -107,7 +107,7 @@ def test_two_writers_of_one_file_leave_one_whole_file(folder: Path) -> None:
     both = threading.Barrier(2, timeout=30)
 
     def put(data: bytes) -> None:
-        with files.replacing(folder / "out") as stream:
+        with files.writing_whole(folder / "out") as stream:
             stream.write(data)
             both.wait()
             stream.write(data)
@@ -119,6 +119,19 @@ def test_two_writers_of_one_file_leave_one_whole_file(folder: Path) -> None:
         thread.join(30)
     assert (folder / "out").read_text() in ("aa", "bb")
     assert os.listdir(folder) == ["out"]
+
+
+def test_a_whole_file_that_may_replace_nothing(folder: Path, precious: Path) -> None:
+    for name in ("out", "link"):
+        if name == "link":
+            (folder / name).symlink_to(precious)
+        for text in (b"first", b"second"):
+            path = folder / name
+            with suppress(FileExistsError), files.writing_whole(path, replaces=False) as stream:
+                stream.write(text)
+    assert (folder / "out").read_text() == "first"
+    assert precious.read_text() == "precious"
+    assert sorted(os.listdir(folder)) == ["link", "out"]
 
 
 def test_parts_of_the_dead_go_after_an_hour_and_nothing_else(folder: Path) -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from horovod import files
 from horovod.errors import StartError
 from horovod.train.elastic.checkpoint.commits import Commits, Snapshot
 from horovod.train.elastic.checkpoint.folder import Folder, LocalFolder, open_folder
@@ -155,6 +156,21 @@ def test_what_a_dead_writer_began_is_removed(tmp_path: Path) -> None:
     write(Commits(LocalFolder(str(tmp_path)), 1), 1)
     assert newest(LocalFolder(str(tmp_path))) == 1
     assert not part.exists()
+
+
+def test_a_link_in_the_place_of_a_commit_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    folder = tmp_path / "commits"
+    folder.mkdir()
+    # The next numbers of a writer of this process, which anybody can guess.
+    for number in range(2000):
+        part = f"commit-000000001{files.part_of_process()}{number}{files.PART}"
+        (folder / part).symlink_to(precious)
+    (folder / "commit-000000001").symlink_to(precious)
+    LocalFolder(str(folder)).write("commit-000000001", lambda stream: stream.write(b"new"))
+    assert precious.read_text() == "precious"
+    assert (folder / "commit-000000001").read_bytes() == b"new"
 
 
 class Slow(LocalFolder):

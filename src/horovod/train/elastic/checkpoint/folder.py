@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from horovod import files
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LOCAL = ("file://", "local://")
-_PART = ".part"
 _WHAT = "--checkpoint-dir (HOROVOD_CHECKPOINT_DIR)"
 
 
@@ -56,8 +55,6 @@ class LocalFolder(Folder):
     def __init__(self, path: str) -> None:
         self.url = path
         self._path = Path(path)
-        # Nobody else writes into a file of this name.
-        self._end = f".{socket.gethostname()}-{os.getpid()}{_PART}"
 
     def names(self) -> list[str]:
         try:
@@ -67,17 +64,8 @@ class LocalFolder(Folder):
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
-        part = self._path / (name + self._end)
-        try:
-            with part.open("wb") as stream:
-                fill(stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(self._path / name)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
+        with files.writing_whole(self._path / name, syncs=True) as stream:
+            fill(stream)
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             with suppress(OSError):  # not every file system can do it
@@ -89,7 +77,7 @@ class LocalFolder(Folder):
     def _remove_what_others_began(self) -> None:
         """There is one writer; others before it have died."""
         for name in os.listdir(self._path):
-            if name.endswith(_PART) and not name.endswith(self._end):
+            if name.endswith(files.PART) and files.part_of_process() not in name:
                 with suppress(OSError):
                     (self._path / name).unlink()
 
