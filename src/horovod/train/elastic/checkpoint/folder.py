@@ -48,6 +48,13 @@ class Folder(ABC):
     def remove(self, name: str) -> None:
         """Removes a file."""
 
+    def remove_parts(self) -> bool:
+        """Remove what writers of other processes did not finish; returns whether there was any.
+
+        There is one writer; others before it have died.
+        """
+        return False
+
 
 class LocalFolder(Folder):
     """A directory."""
@@ -72,14 +79,16 @@ class LocalFolder(Folder):
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self._remove_what_others_began()
+        self.remove_parts()
 
-    def _remove_what_others_began(self) -> None:
-        """There is one writer; others before it have died."""
+    def remove_parts(self) -> bool:
+        found = False
         for name in os.listdir(self._path):
             if name.endswith(files.PART) and files.part_of_process() not in name:
                 with suppress(OSError):
                     (self._path / name).unlink()
+                    found = True
+        return found
 
     @contextmanager
     def reading(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
