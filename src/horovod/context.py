@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from horovod import files
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
 from horovod.job.assigned import elastic_assignment, settings_of
@@ -128,6 +129,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         NotInitializedError: Horovod has not been initialized.
         UsageError: the file cannot be written.
     """
+    if rank() == 0:
+        files.refuse_link_of_others(file_path)
     current_job().running.engine.start_timeline(os.fspath(file_path), mark_cycles)
 
 

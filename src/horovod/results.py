@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+from horovod import files
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
 
@@ -36,8 +38,9 @@ def report_result(**metrics: Any) -> None:
         return
     path = Path(environ.get("OUTPUT_DIR", "."), FILE)
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), "metrics": values}) + "\n")
+        with os.fdopen(files.open_to_append(path), "ab") as file:
+            line = json.dumps({"time": round(time.time(), 3), "metrics": values})
+            file.write(f"{line}\n".encode())
     except OSError as error:
         raise UsageError(f"cannot write the result to {path}: {error.strerror}") from None
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod import _native, gpu, log
+from horovod import _native, files, gpu, log
 from horovod.config import NATIVE_LOG_LEVELS
 from horovod.cores import usable_cores
 from horovod.position import PositionWatch, StackDump
@@ -93,6 +93,8 @@ def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> R
     if config.timeline and config.timeline.upper() != "DYNAMIC":
         try:
             path = _of_generation(config.timeline, config.generation)
+            if config.rank == 0:
+                files.refuse_link_of_others(path)
             engine.start_timeline(path, config.timeline_mark_cycles)
         except BaseException as error:
             running.close(f"its timeline could not be started: {error}")
@@ -152,12 +154,14 @@ def _of_generation(path: str, generation: int) -> str:
 def _autotune(config: Config) -> _native.AutotuneOptions | None:
     if not config.autotune:
         return None
+    log_path = _of_generation(config.autotune_log, config.generation) if config.rank == 0 else ""
+    files.refuse_link_of_others(log_path)
     return _native.AutotuneOptions(
         fixed=config.fusion_threshold_is_set,
         warmup_samples=config.autotune_warmup_samples,
         steps_per_sample=config.autotune_steps_per_sample,
         max_samples=config.autotune_max_samples,
-        log_path=_of_generation(config.autotune_log, config.generation) if config.rank == 0 else "",
+        log_path=log_path,
     )
 
 

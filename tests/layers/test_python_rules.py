@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -66,6 +67,51 @@ def test_only_config_reads_the_environment() -> None:
 
 def test_the_rule_about_the_environment_can_fail() -> None:
     assert uses_of_the_environment(SOURCE / "config.py")
+
+
+# Where files are written that only this process can reach, or that the user of the sources writes.
+WRITES_OF_ITS_OWN = {
+    "horovod/files.py": "the one module that opens what others could have put there",
+    "horovod/settings/document.py": "writes docs/settings.md into the sources",
+    "horovod/spark/common/store.py": "declares and uses Store.write_text, which is no pathlib",
+    "horovod/spark/common/data_folder.py": "calls Store.write_text",
+    "horovod/spark/common/serialization.py": "calls Store.write_text",
+    "horovod/spark/keras/estimator.py": "in a temporary folder of its own",
+    "horovod/spark/keras/model_bytes.py": "in a temporary folder of its own",
+    "horovod/spark/keras/training.py": "in a temporary folder of its own",
+    "horovod/spark/lightning/training.py": "in a temporary folder of its own",
+    "horovod/testing/processes.py": "in a temporary folder of its own",
+    "horovod/testing/rank_process.py": "in a temporary folder of its own",
+    "horovod/train/elastic/checkpoint/folder.py": "RemoteFolder opens files of fsspec",
+}
+
+
+def openings_for_writing(path: Path) -> list[str]:
+    """Calls that create or change a file by its path."""
+    findings = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        given = [*node.args, *(each.value for each in node.keywords)]
+        modes = [str(each.value) for each in given if isinstance(each, ast.Constant)]
+        # "x" follows no link either.
+        writes = name == "open" and any(re.fullmatch("[rwabt+]*[wa+][bt]*", mode) for mode in modes)
+        creates = ast.unparse(node.func) == "os.open" and "O_CREAT" in ast.unparse(node)
+        touches = name in {"write_text", "write_bytes", "touch", "mkstemp"}
+        if writes or creates or touches:
+            findings.append(f"{name_of(path)}:{node.lineno} {ast.unparse(node)}")
+    return findings
+
+
+def test_files_are_written_where_no_link_is_followed() -> None:
+    findings = [
+        finding
+        for path in python_files("src")
+        if str(path.relative_to(SOURCE.parent)) not in WRITES_OF_ITS_OWN
+        for finding in openings_for_writing(path)
+    ]
+    assert not findings, "\n".join(findings)
 
 
 def modules_after(statement: str) -> set[str]:

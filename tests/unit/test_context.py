@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +105,25 @@ def test_what_is_wrong_with_a_setting_is_told_without_our_own_frames(
         context.init()
     assert [entry.name for entry in caught.traceback][1:] == ["init"]
     assert caught.value.__context__ is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a link to another user")
+def test_a_timeline_is_not_written_through_a_link_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, precious = tmp_path / "timeline.json", tmp_path / "precious"
+    precious.write_text("precious")
+    link.symlink_to(precious)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    os.chown(link, 4712, -1, follow_symlinks=False)
+    context.init()
+    with pytest.raises(UsageError, match=r"timeline\.json is a symbolic link of user 4712"):
+        context.start_timeline(str(link))
+    context.shutdown()
+    for variable in ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE_LOG"):
+        monkeypatch.setenv("HOROVOD_AUTOTUNE", "1")
+        monkeypatch.setenv(variable, str(link))
+        with pytest.raises(UsageError, match="of user 4712"):
+            context.init()
+        monkeypatch.delenv(variable)
+    assert precious.read_text() == "precious"

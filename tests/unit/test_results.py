@@ -34,6 +34,18 @@ def test_rank_0_writes_what_counts_as_a_number_or_a_text(
     ]
 
 
+def test_a_link_in_the_place_of_the_results_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "results.jsonl").symlink_to(tmp_path / "precious")
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("EXPERIMENT_ID", "1")
+    with pytest.raises(UsageError, match=r"results\.jsonl: it is a symbolic link"):
+        horovod.report_result(accuracy=1)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_wrong_values_and_places_are_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

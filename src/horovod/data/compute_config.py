@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from horovod import files
 from horovod.data.compute_service import Addresses, ComputeClient
 from horovod.errors import UsageError
 
@@ -91,16 +91,8 @@ class TfDataServiceConfig:
         Raises:
             OSError: the folder does not exist or cannot be written to.
         """
-        path = Path(filename).absolute()
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(self.to_dict(), file)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        with files.writing_whole(filename, 0o600) as file:
+            file.write(json.dumps(self.to_dict()).encode())
 
     def remove(self, filename: str) -> None:
         """Removes the file, if it is still that of this compute job."""

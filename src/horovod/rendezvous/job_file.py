@@ -12,6 +12,7 @@ import stat
 import time
 from pathlib import Path
 
+from horovod import files
 from horovod.errors import StartError
 
 _FOLDER = (".horovod", "jobs")
@@ -39,11 +40,8 @@ class JobFile:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check(self._folder, self._folder.stat())
-            draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.draft")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
-                file.write(text)
-            os.replace(draft, self.path)
+            with files.writing_whole(self.path, 0o600) as file:
+                file.write(text.encode())
         except OSError as error:
             raise StartError(
                 f"cannot write {self.path}, where the ranks of this job meet: {error.strerror}"

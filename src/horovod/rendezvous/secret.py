@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 from typing import TYPE_CHECKING
 
+from horovod import files
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def write_secret(directory: str | os.PathLike[str], secret: bytes) -> str:
     check_secret(secret)
     path = os.path.join(os.fspath(directory), _FILE_NAME)
     try:
-        _check_private(os.stat(directory), f"the directory {os.fspath(directory)}", "0700")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        if reason := files.distrust(os.stat(directory), files.ANY_ACCESS):
+            raise StartError(f"the folder {os.fspath(directory)} may hold no secret: {reason}")
+        with os.fdopen(files.create(path, 0o600), "wb") as file:
             file.write(secret)
     except OSError as error:
         raise StartError(f"cannot write the job's secret to {path}: {error.strerror}") from error
@@ -74,13 +74,8 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
             "start the script with horovodrun"
         )
     try:
-        # Without O_NONBLOCK the open of a FIFO would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = files.open_trusted(path, files.ANY_ACCESS, follows=True)
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise StartError(f"the secret {os.fspath(path)} is not a regular file")
-            _check_private(status, f"the file {os.fspath(path)}", "0600")
             return check_secret(file.read(SECRET_BYTES + 1))
     except OSError as error:
         raise StartError(
@@ -97,16 +92,3 @@ def secret_of(config: Config) -> bytes:
     if config.secret_key:
         return check_secret(bytes.fromhex(config.secret_key))
     return read_secret(config.secret_file)
-
-
-def _check_private(status: os.stat_result, what: str, wanted_mode: str) -> None:
-    if status.st_uid != os.geteuid():
-        raise StartError(
-            f"{what} belongs to user {status.st_uid}, not to this process's user {os.geteuid()}; "
-            "a secret of somebody else is not used"
-        )
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise StartError(
-            f"{what} is open to other users (mode {mode:04o}): chmod it to {wanted_mode}"
-        )

@@ -12,6 +12,7 @@ from elastic_threads import PATIENCE_S, Died, elastic_threads
 from torch.utils.data import DataLoader, IterableDataset
 
 import horovod.torch as hvd
+from horovod.end_report import report_of
 from horovod.errors import MismatchError, PeerLostError, UsageError
 from horovod.train.elastic.ledger import order_of
 
@@ -279,6 +280,36 @@ def test_errors_of_the_program_go_out(alone: None) -> None:
         _ = training.values.loss
 
 
+class Wrong(Exception):
+    """Of the program."""
+
+
+class Spoiled:
+    """Has a state that cannot be taken back once it is spoiled."""
+
+    is_spoiled = False
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        if self.is_spoiled:
+            raise Wrong("spoiled")
+
+
+def test_an_error_of_the_program_in_a_change_is_not_one_of_the_loss(alone: None) -> None:
+    state = Spoiled()
+    training = hvd.elastic.Training(state=state)
+    batches = training.batches(range(4), 2)
+    next(batches)
+    state.is_spoiled = True
+    with training.guard():
+        raise PeerLostError("a rank was lost")
+    with pytest.raises(Wrong) as caught:
+        next(batches)
+    assert report_of(caught.value).lines == ("Wrong: spoiled",)
+
+
 def test_data_sets_of_many_kinds(alone: None) -> None:
     training = hvd.elastic.Training()
     numbers = np.arange(4.0)
@@ -321,6 +352,26 @@ def test_a_loop_inside_of_another_one_is_an_error(alone: None) -> None:
     assert len(list(training.batches(range(4), 2))) == 2
     with pytest.raises(UsageError, match="inside of a loop"):
         next(outer)
+
+
+def test_epochs_inside_of_epochs_are_an_error(alone: None) -> None:
+    training = hvd.elastic.Training()
+    for _ in training.epochs(2):
+        with pytest.raises(UsageError, match=r"epochs\(\) inside of a loop over other epochs"):
+            next(training.epochs(2))
+        break
+    # The loop was left; further epochs follow, also one loop after the other.
+    assert [list(training.epochs(number)) for number in (2, 4)] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("loop 1", None), (None, "loop 0")])
+def test_a_name_is_that_of_one_loop_of_an_epoch(alone: None, names: tuple[Any, Any]) -> None:
+    training = hvd.elastic.Training()
+    for epoch in training.epochs(2):
+        for name in ("a", "b") if epoch == 0 else names[:1]:
+            assert len(list(training.batches(range(4), 2, name=name))) == 2
+    with pytest.raises(UsageError, match="a second time in epoch 1"):
+        next(training.batches(range(4), 2, name=names[1]))
 
 
 def test_wrong_arguments_say_so(alone: None) -> None:

@@ -199,3 +199,26 @@ def test_tensors_are_read_as_they_were(tensor: torch.Tensor) -> None:
 def test_tensors_without_plain_memory_are_refused() -> None:
     with pytest.raises(NoDataError, match=r"torch\.Tensor"):
         Packed().pack(torch.eye(2).to_sparse())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "num_bytes"),
+    [
+        ("float32", [2**31], 0),  # 8 GiB of whatever was in memory
+        ("float32", [2**31], 4),
+        ("float32", [3], 8),
+        ("float32", [-1], 4),
+        ("float64", [1], 4),
+        ("int8", [], 0),
+        ("int8", [0.5], 0),
+    ],
+)
+def test_a_tensor_that_does_not_fit_its_bytes_is_refused(
+    dtype: str, shape: list[int], num_bytes: int
+) -> None:
+    stream = io.BytesIO()
+    packed = {"torch": [0, [dtype, shape, "cpu", False]]}
+    file.write(stream, {"plain": {"weights": packed}}, [bytes(num_bytes)])
+    stream.seek(0)
+    with pytest.raises(file.UnreadableError, match="it holds an array of the shape"):
+        file.read(stream, len(stream.getvalue()))

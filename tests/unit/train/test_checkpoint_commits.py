@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -10,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from horovod import files
 from horovod.errors import StartError
 from horovod.train.elastic.checkpoint.commits import Commits, Snapshot
 from horovod.train.elastic.checkpoint.folder import Folder, LocalFolder, open_folder
@@ -95,6 +99,33 @@ def test_a_broken_file_is_left_out(folder: Folder, caplog: pytest.LogCaptureFixt
     assert newest(folder) == 3
 
 
+def test_damaged_commits_and_no_other_are_an_error(folder: Folder) -> None:
+    write(Commits(folder, 1), 1, 2, 3)
+    for name in folder.names():
+        damage(folder, name)
+    with pytest.raises(StartError) as caught:
+        newest(folder)
+    for part in ("commit-000000002", "commit-000000003", "none of them can be read", "begin anew"):
+        assert part in str(caught.value)
+    assert sorted(folder.names()) == ["commit-000000002", "commit-000000003"]
+
+
+def test_what_cannot_be_read_is_never_removed(folder: Folder) -> None:
+    write(Commits(folder, 1), 1, 2)
+    damage(folder, "commit-000000002")
+    folder.write("commit-000000003", lambda stream: stream.write(b"horovod commit 2\n..."))
+    # Of a worker that has become rank 0 and has read nothing.
+    write(Commits(folder, 1), *range(4, 8))
+    assert sorted(folder.names()) == [f"commit-00000000{number}" for number in (2, 3, 6, 7)]
+    assert newest(folder) == 7
+
+
+def test_what_was_left_is_removed_by_another_writer(folder: Folder) -> None:
+    write(Commits(folder, 1), 1, 2, 3)
+    write(Commits(folder, 1), 4)
+    assert sorted(folder.names()) == ["commit-000000003", "commit-000000004"]
+
+
 def test_what_is_not_read_here_is_not_taken_for_nothing(folder: Folder) -> None:
     folder.write("commit-000000001", lambda stream: stream.write(b"horovod commit 2\n..."))
     with pytest.raises(StartError, match=r"commit-000000001, from which .* of another version"):
@@ -105,6 +136,71 @@ def test_a_directory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartError, match=r"cannot read .*file.*Not a directory"):
         newest(LocalFolder(str(tmp_path / "file")))
+
+
+class Small(LocalFolder):
+    """Has space for so many commits."""
+
+    def __init__(self, path: str, commits: int) -> None:
+        super().__init__(path)
+        self._commits = commits
+
+    def write(self, name: str, fill: Any) -> None:
+        def fill_what_fits(stream: Any) -> None:
+            fill(stream)
+            if len(self.names()) > self._commits:  # the part is there, too
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        super().write(name, fill_what_fits)
+
+
+def test_space_for_two_commits_is_enough_for_a_third(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Small(str(tmp_path), 2)
+    commits = Commits(folder, 1)
+    write(commits, *range(1, 6))
+    assert newest(folder) == 5
+    assert len(folder.names()) == 2
+    write(Commits(folder, 1), 6)  # of another process
+    assert newest(folder) == 6
+    assert not caplog.records
+
+
+def test_the_only_commit_makes_no_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = Small(str(tmp_path), 1)
+    write(Commits(folder, 1), 1, 2)
+    assert newest(folder) == 1
+    assert "the commit was not written" in caplog.text
+
+
+def test_a_damaged_commit_makes_no_room(tmp_path: Path) -> None:
+    folder = Small(str(tmp_path), 2)
+    write(Commits(folder, 1), 1, 2)
+    damage(LocalFolder(str(tmp_path)), "commit-000000002")
+    write(Commits(folder, 1), 3)
+    assert newest(LocalFolder(str(tmp_path))) == 1
+    assert sorted(folder.names()) == ["commit-000000001", "commit-000000002"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a small file system")
+def test_a_full_disk_keeps_two_commits_of_three(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], check=True, timeout=30
+        )
+    except subprocess.CalledProcessError:
+        pytest.skip("no file system can be mounted here")
+    try:
+        (tmp_path / "commit-000000001.of-a-dead-writer-1-0.part").write_bytes(bytes(300 << 10))
+        write(Commits(LocalFolder(str(tmp_path)), 1), *range(1, 6), weights=bytes(300 << 10))
+        assert newest(LocalFolder(str(tmp_path))) == 5
+        assert len(os.listdir(tmp_path)) == 2
+        assert not caplog.records
+    finally:
+        subprocess.run(["umount", tmp_path], check=True, timeout=30)
 
 
 class Full(LocalFolder):
@@ -155,6 +251,21 @@ def test_what_a_dead_writer_began_is_removed(tmp_path: Path) -> None:
     write(Commits(LocalFolder(str(tmp_path)), 1), 1)
     assert newest(LocalFolder(str(tmp_path))) == 1
     assert not part.exists()
+
+
+def test_a_link_in_the_place_of_a_commit_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    folder = tmp_path / "commits"
+    folder.mkdir()
+    # The next numbers of a writer of this process, which anybody can guess.
+    for number in range(2000):
+        part = f"commit-000000001{files.part_of_process()}{number}{files.PART}"
+        (folder / part).symlink_to(precious)
+    (folder / "commit-000000001").symlink_to(precious)
+    LocalFolder(str(folder)).write("commit-000000001", lambda stream: stream.write(b"new"))
+    assert precious.read_text() == "precious"
+    assert (folder / "commit-000000001").read_bytes() == b"new"
 
 
 class Slow(LocalFolder):

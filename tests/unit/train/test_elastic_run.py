@@ -10,6 +10,7 @@ import pytest
 
 from horovod import context
 from horovod.common.elastic import ObjectState, run_fn
+from horovod.end_report import report_of
 from horovod.errors import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -205,6 +206,51 @@ def test_a_loss_at_any_place_is_one_more_change(alone: None, where: str) -> None
     assert not failures
     assert state.calls.count("restore") == 2
     assert state.calls[-1] == "sync"
+
+
+class Wrong(Exception):
+    """Of the program."""
+
+
+class WrongIn(Recorder):
+    """Has an error in what is called at a change."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(step=0)
+        self.place = place
+        self.register_reset_callbacks([lambda: self.fail("a reset callback")])
+
+    def fail(self, place: str) -> None:
+        if place == self.place and "restore" in self.calls:
+            raise Wrong(place)
+
+    def sync(self) -> None:
+        super().sync()
+        self.fail("sync")
+
+    def restore(self) -> None:
+        super().restore()
+        self.fail("restore")
+
+    def on_reset(self) -> None:
+        super().on_reset()
+        self.fail("on_reset")
+
+
+@pytest.mark.parametrize("place", ["sync", "restore", "on_reset", "a reset callback"])
+@pytest.mark.parametrize("kind", [PeerLostError, HorovodInternalError])
+def test_an_error_of_the_program_in_a_change_is_not_one_of_the_loss(
+    alone: None, place: str, kind: type[Exception]
+) -> None:
+    state = WrongIn(place)
+
+    @run
+    def train(state: WrongIn) -> None:
+        raise kind("a rank was lost")
+
+    with pytest.raises(Wrong) as caught:
+        train(state)
+    assert report_of(caught.value).lines == (f"Wrong: {place}",)
 
 
 def test_a_start_that_fails_names_the_loss(alone: None) -> None:

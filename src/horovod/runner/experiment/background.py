@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
+from horovod import files
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import read_job_file
@@ -38,7 +39,7 @@ def detach(folder: Path, prepare: Callable[[], object]) -> bool:
         UsageError: the file cannot be written.
     """
     try:
-        console = os.open(folder / record.CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        console = files.open_to_append(folder / record.CONSOLE)
     except OSError as error:
         raise record.unwritable(folder / record.CONSOLE, error) from None
     sys.stdout.flush()

@@ -7,9 +7,9 @@ that fails ends the job.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horovod import files
 from horovod.errors import UsageError
 from horovod.runner.experiment.job_file import read_job_file
 from horovod.runner.experiment.kubernetes import Wishes, indexed_job, mpi_job, train_job
@@ -64,7 +64,8 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
         stdout.write(text)
         return 0
     try:
-        Path(options.o).write_text(text, encoding="utf-8")
+        with files.writing_whole(options.o) as file:
+            file.write(text.encode())
     except OSError as error:
         raise UsageError(f"cannot write {options.o}: {error.strerror}") from None
     return 0

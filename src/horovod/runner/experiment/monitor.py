@@ -7,6 +7,7 @@ job is not asked, and does not wait.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from horovod import files
 from horovod.rendezvous.waits import Waits
 from horovod.runner.experiment import record
 from horovod.runner.experiment.new_lines import NewLines
@@ -236,7 +238,9 @@ class Monitor:
     def look(self) -> list[RankView]:
         """All ranks of the runs that go on now."""
         with suppress(OSError):  # of somebody else: then what ranks tell is not known
-            self._wanted.touch()
+            descriptor = files.open_to_append(self._wanted)
+            os.utime(descriptor)
+            os.close(descriptor)
         memory = self._memory.look()
         return [
             replace(view, memory=memory.get((view.run, view.rank)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
+from horovod import files
 from horovod.errors import UsageError
 from horovod.runner.experiment.plan import described
 
@@ -276,12 +277,11 @@ def write(path: Path, text: str, *, append: bool = False) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         if append:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text if _is_complete(path) else f"\n{text}")
-        else:  # as a whole, or not at all
-            new = path.with_name(f"{path.name}.new")
-            new.write_text(text, encoding="utf-8")
-            new.replace(path)
+            with os.fdopen(files.open_to_append(path), "ab") as file:
+                file.write((text if _is_complete(path) else f"\n{text}").encode())
+        else:
+            with files.writing_whole(path) as file:
+                file.write(text.encode())
     except OSError as error:
         raise unwritable(path, error) from None
 

@@ -7,6 +7,8 @@ import os
 import select
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from horovod import files
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -103,7 +105,7 @@ class FileOutlet:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("wb", buffering=0)
+        self._file = os.fdopen(files.create_anew(path), "wb", buffering=0)
 
     def write(self, data: bytes) -> None:
         """See :class:`Outlet`; the error names the file."""

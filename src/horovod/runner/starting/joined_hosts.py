@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import horovod
+from horovod import files
 from horovod.errors import StartError, UsageError
 from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
@@ -212,23 +213,23 @@ def join_file(path: str, invitation: Invitation) -> Iterator[None]:
     Raises:
         UsageError: it exists already, or cannot be written.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        # Whole from the beginning: a host may wait for it.
-        with os.fdopen(os.open(f"{path}.new", flags, 0o600), "wb") as file:
-            file.write(invitation.to_json() + b"\n")
-        os.link(f"{path}.new", path)
-    except FileExistsError:
-        raise UsageError(
-            f"--join-file {path}: it exists; does another job use it? If not, remove it"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"cannot write --join-file {path}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            os.unlink(f"{path}.new")
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
+    with ExitStack() as stack:
+        try:
+            # Whole from the beginning: a host may wait for it.
+            with files.writing_whole(path, 0o600, replaces=False) as file:
+                file.write(invitation.to_json() + b"\n")
+                # Open to the end, so that no other file gets its number.
+                own = os.dup(file.fileno())
+                stack.callback(os.close, own)
+        except FileExistsError:
+            raise UsageError(
+                f"--join-file {path}: it exists; does another job use it? If not, remove it"
+            ) from None
+        except OSError as error:
+            raise UsageError(f"cannot write --join-file {path}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if os.path.samestat(os.lstat(path), os.fstat(own)):  # not that of a later job
+                    os.unlink(path)

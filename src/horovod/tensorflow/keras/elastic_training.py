@@ -223,10 +223,13 @@ class Training(training.Training, TrainingCallback):
             if self._loss is not None:
                 raise self._loss
             change = agree_on_changes()
-            if change is not None:
-                raise HostsUpdatedInterrupt(not change.needs_sync)
+            if change is None:
+                return
+            ended: HostsUpdatedInterrupt | HorovodInternalError
+            ended = HostsUpdatedInterrupt(not change.needs_sync)
         except (HostsUpdatedInterrupt, HorovodInternalError) as error:
-            self._follow(error)
+            ended = error
+        self._follow(ended)
 
     def _plan(self) -> None:
         """Divides what is left of the epoch among the ranks that there are."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from horovod.train.elastic.checkpoint.data import Codec, NoDataError, register
+from horovod.train.elastic.checkpoint.data import Codec, NoDataError, check_size, register
 
 
 def _fits(value: Any) -> bool:
@@ -32,6 +32,7 @@ def _unpack(description: Any, buffer: bytearray) -> torch.Tensor:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise NoDataError(f"a tensor of {name}, which this PyTorch does not know")
+    check_size(shape, torch.empty((), dtype=dtype).element_size(), buffer)
     tensor = torch.empty(shape, dtype=dtype)
     if buffer:
         tensor = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(shape)

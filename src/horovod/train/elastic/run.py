@@ -176,7 +176,10 @@ class Rounds:
                     with self._translating():
                         return train()
                 except (HostsUpdatedInterrupt, HorovodInternalError) as error:
-                    self.follow(error)
+                    ended = error
+                # Not while the loss is handled: an error of the program that is raised in the
+                # change would look like its consequence.
+                self.follow(ended)
 
     def __enter__(self) -> Rounds:
         return self

@@ -77,6 +77,9 @@ class Training(ABC):
         self._has_begun = False
         self._epoch = 0
         self._loops = 0
+        # Of the loops of this epoch that the program has come to.
+        self._loop_names: set[str] = set()
+        self._in_epochs = False
         # The loop that the program is in, or was in last.
         self._running: object = None
         # What was lost in the step that is being taken, if something was.
@@ -86,15 +89,24 @@ class Training(ABC):
         """The epochs that are left: 0 to ``number`` - 1 in a job that is new.
 
         Raises:
+            UsageError: a loop over other epochs has not ended.
             StartError: ranks were lost, and there is no other generation of the job.
             Dismissed: the job goes on without this worker, whose process ends with code 0.
         """
+        if self._in_epochs:
+            raise UsageError(
+                "epochs() inside of a loop over other epochs(), or after one left by break "
+                "and is still in a variable: go over the epochs of a training in one loop at a time"
+            )
         with ExitStack() as stack:
+            self._in_epochs = True
+            stack.callback(setattr, self, "_in_epochs", False)
             stack.enter_context(leave_politely())
             stack.enter_context(self._rounds)
             self._begin()
             while self._position.epoch < number:
                 self._epoch, self._loops, self._running = self._position.epoch, 0, None
+                self._loop_names = set()
                 yield self._epoch
                 has_gone_back = self._heal()
                 if self._position.epoch != self._epoch:
@@ -128,13 +140,12 @@ class Training(ABC):
             name: of this loop in the epoch, the same on all ranks; None counts them.
 
         Raises:
-            UsageError: an argument is wrong.
+            UsageError: an argument is wrong, or another loop of the epoch has the name.
             StartError, Dismissed: see :meth:`epochs`.
         """
         self._begin()
         self._heal()
-        loop = name or f"loop {self._loops}"
-        self._loops += 1
+        loop = self._name_of_loop(name)
         size = self._batch_size_of(dataset, batch_size)
         stream = self._stream_of(dataset, self._epoch)
         if stream is not None:
@@ -209,6 +220,17 @@ class Training(ABC):
         self._state.save()
         self._state._write_commit()
         self._committed_at_s = time.monotonic()
+
+    def _name_of_loop(self, name: str | None) -> str:
+        loop = f"loop {self._loops}" if name is None else name
+        self._loops += 1
+        if loop in self._loop_names:
+            raise UsageError(
+                f"batches(name={loop!r}) a second time in epoch {self._epoch}: its samples are "
+                "done; give each loop of an epoch a name of its own, or none, and they are counted"
+            )
+        self._loop_names.add(loop)
+        return loop
 
     def _enter(self, loop: str, length: int | None) -> bool:
         """Comes to a loop of so many samples; returns whether something is left of it."""
@@ -286,10 +308,13 @@ class Training(ABC):
                 self._save()
             if change is None:
                 return True
-            raise HostsUpdatedInterrupt(not change.needs_sync)
+            ended: HostsUpdatedInterrupt | HorovodInternalError
+            ended = HostsUpdatedInterrupt(not change.needs_sync)
         except (HostsUpdatedInterrupt, HorovodInternalError) as error:
-            self._follow(error)
-            return False
+            ended = error
+        # An error that is raised there is no consequence of what has ended the round.
+        self._follow(ended)
+        return False
 
     def _leave(self, loop: str) -> None:
         """The program breaks out of a loop."""

@@ -50,6 +50,17 @@ def test_another_process_with_its_number_does_not_count(tmp_path: Path) -> None:
         record.read(tmp_path / "3").is_running()
 
 
+def test_links_in_the_place_of_its_files_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    for name in ("live.json", "live.json.new", "events.jsonl"):
+        (tmp_path / name).symlink_to(tmp_path / "precious")
+    record.write(tmp_path / "live.json", "new")
+    assert (tmp_path / "live.json").read_text() == "new"
+    with pytest.raises(UsageError, match="it is a symbolic link"):
+        record.write(tmp_path / "events.jsonl", "new\n", append=True)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_states_of_runs(tmp_path: Path) -> None:
     own = begun(tmp_path)
     assert [run.state for run in own.run_records(is_running=True)] == ["pending", "pending"]

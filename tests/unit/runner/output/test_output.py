@@ -54,6 +54,18 @@ def test_files_hold_the_bytes_without_prefixes(tmp_path: Path) -> None:
     assert stdout.getvalue() == "[3]<stdout>:�a\r\n"
 
 
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "out/rank.00").mkdir(parents=True)
+    (tmp_path / "out/rank.00/stdout").symlink_to(tmp_path / "precious")
+    sink, _, _ = make(directory=str(tmp_path / "out"))
+    sink.write(0, "stdout", b"new")
+    sink.console.wait(30)
+    sink.close()
+    assert (tmp_path / "out/rank.00/stdout").read_bytes() == b"new"
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_a_worker_is_not_its_rank(tmp_path: Path) -> None:
     """A newcomer takes the rank of one that is gone; the console and the files name ranks."""
     sink, stdout, _ = make(directory=str(tmp_path))

@@ -147,6 +147,26 @@ def test_a_file_leads_to_the_job_and_goes_with_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_cannot_be_made_leaves_those_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "job.join"
+    first = Invitation((("10.0.0.1", 4711),), SECRET)
+    second = Invitation((("10.0.0.2", 4711),), SECRET)
+    for name in ("job.join.new", "job.join"):  # of others
+        (tmp_path / name).write_text("theirs")
+    with pytest.raises(UsageError, match="it exists"), join_file(str(path), first):
+        raise AssertionError
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {
+        "job.join.new": "theirs",
+        "job.join": "theirs",
+    }
+    path.unlink()
+    with join_file(str(path), first):
+        path.unlink()
+        with join_file(str(tmp_path / "other"), second):  # of a job that came after
+            (tmp_path / "other").rename(path)
+    assert read_invitation(str(path), {}, io.StringIO()) == second
+
+
 def test_an_address_needs_the_secret() -> None:
     found = Invitation((("10.0.0.1", 4711),), SECRET)
     key = {"HOROVOD_SECRET_KEY": SECRET.hex()}

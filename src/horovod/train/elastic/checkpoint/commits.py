@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from horovod import context
 from horovod.errors import StartError
@@ -15,7 +16,7 @@ from horovod.train.elastic.checkpoint.data import NoDataError, Packed
 from horovod.train.elastic.checkpoint.folder import open_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from horovod.train.elastic.checkpoint.folder import Folder
 
@@ -23,6 +24,7 @@ _logger = logging.getLogger(__name__)
 
 _KEPT = 2
 _PATIENCE_S = 30.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ class Commits:
         self._next: Snapshot | None = None
         self._is_writing = False
         self._writer: threading.Thread | None = None
+        # Files that were written or read here, and those that could not be read.
+        self._good: set[int] = set()
+        self._damaged: set[int] = set()
         # What was said already.
         self._left_out: set[str] = set()
         self._reason = ""
@@ -118,31 +123,38 @@ class Commits:
         """Reads the newest commit that is complete.
 
         Returns:
-            The name of its file, and the commit; None if there is none.
+            The name of its file, and the commit; None if there is no file of a commit.
 
         Raises:
             StartError: there may be one, but it cannot be read.
         """
         path = self._folder.url
+        damaged = []
         try:
             for number in sorted(self._numbers(), reverse=True):
                 path = f"{self._folder.url}/{self._name_of(number)}"
                 try:
                     with self._folder.reading(self._name_of(number)) as (stream, size):
                         values = file.read(stream, size)
+                    self._good.add(number)
                     return path, Snapshot(values["kept"], values["plain"])
                 except file.IncompleteError as error:
+                    self._damaged.add(number)
+                    damaged.append(f"{self._name_of(number)} ({error})")
                     _logger.warning(
-                        "%s is not complete and is left out: %s; the one before is taken, if there "
-                        "is one",
-                        path,
-                        error,
+                        "%s is not complete and is left out: %s; it stays where it is", path, error
                     )
         except Exception as error:  # of any file system
             raise StartError(
                 f"rank 0 cannot read {path}, from which training would go on: {_text_of(error)}; "
                 "mend that, or take another --checkpoint-dir to begin anew"
             ) from error
+        if damaged:
+            raise StartError(
+                f"there are commits in {self._folder.url}, but none of them can be read: "
+                f"{', '.join(damaged)}; put a copy in their place, or move them away or take "
+                "another --checkpoint-dir to begin anew"
+            )
         return None
 
     def _write_all(self) -> None:
@@ -159,18 +171,65 @@ class Commits:
         path = self._folder.url
         try:
             numbers = self._numbers()
-            name = self._name_of(max(numbers, default=0) + 1)
+            number = max(numbers, default=0) + 1
+            name = self._name_of(number)
             path = f"{path}/{name}"
             packed = Packed()
             values = self._pack(snapshot, packed)
-            self._folder.write(name, lambda stream: file.write(stream, values, packed.buffers))
-            for number in sorted(numbers)[: 1 - _KEPT]:
-                self._folder.remove(self._name_of(number))
+            self._write_file(
+                name, numbers, lambda stream: file.write(stream, values, packed.buffers)
+            )
+            self._good.add(number)
+            for old in self._readable([*self._numbers(), number])[:-_KEPT]:
+                self._remove(old)
         except Exception as error:  # of any file system, and of the values
             self._report(path, _text_of(error))
             return
         self._reason = ""
         _logger.info("rank 0: wrote %s", path)
+
+    def _write_file(self, name: str, numbers: list[int], fill: Callable[[BinaryIO], None]) -> None:
+        """Writes a file; on a full disk, in place of the oldest if a newer one is good."""
+        looked_for_parts = False
+        while True:
+            try:
+                self._folder.write(name, fill)
+                return
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                if not looked_for_parts and self._folder.remove_parts():
+                    looked_for_parts = True
+                    continue
+                readable = self._readable(numbers)
+                if len(readable) < _KEPT:
+                    raise
+                _logger.info("rank 0: %s is full: its oldest commit goes first", self._folder.url)
+                self._remove(readable[0])
+                numbers = [number for number in numbers if number != readable[0]]
+
+    def _readable(self, numbers: Iterable[int]) -> list[int]:
+        """Those that are good, from the oldest; what cannot be read is neither counted nor removed.
+
+        What another process has written is read once.
+        """
+        return [number for number in sorted(set(numbers)) if self._is_good(number)]
+
+    def _is_good(self, number: int) -> bool:
+        if number not in self._good | self._damaged:
+            try:
+                with self._folder.reading(self._name_of(number)) as (stream, size):
+                    file.check(stream, size)
+                self._good.add(number)
+            except (file.IncompleteError, file.UnreadableError):
+                self._damaged.add(number)
+            except Exception:  # of any file system; it may be there again the next time
+                return False
+        return number in self._good
+
+    def _remove(self, number: int) -> None:
+        self._good.discard(number)
+        self._folder.remove(self._name_of(number))
 
     def _report(self, path: str, reason: str) -> None:
         """Says once why nothing can be written, until it can."""

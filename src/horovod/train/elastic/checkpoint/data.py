@@ -7,6 +7,7 @@ of this module and of the adapters.
 from __future__ import annotations
 
 import base64
+import math
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
@@ -156,6 +157,21 @@ def register(name: str, codec: Codec) -> None:
     _codecs[name] = codec
 
 
+def check_size(shape: Any, itemsize: int, buffer: bytearray) -> None:
+    """Refuse an array that has not the bytes it says, before memory is reserved for it.
+
+    Raises:
+        NoDataError: the shape is none, or does not fit the buffer.
+    """
+    if not isinstance(shape, list) or any(type(each) is not int or each < 0 for each in shape):
+        raise NoDataError(f"an array of the shape {shape!r:.200}, which is none")
+    if math.prod(shape) * itemsize != len(buffer):
+        raise NoDataError(
+            f"an array of the shape {shape!r:.200} with elements of {itemsize} bytes, but "
+            f"{len(buffer)} bytes of it"
+        )
+
+
 def _is_numpy(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
@@ -176,8 +192,10 @@ def _pack_numpy(value: Any) -> tuple[Any, Any]:
 def _unpack_numpy(description: Any, buffer: bytearray) -> Any:
     import numpy as np
 
-    dtype, shape, is_scalar = description
-    array = np.frombuffer(buffer, np.dtype(dtype)).reshape(shape)
+    name, shape, is_scalar = description
+    dtype = np.dtype(str(name))
+    check_size(shape, dtype.itemsize, buffer)
+    array = np.frombuffer(buffer, dtype).reshape(shape)
     return array[()] if is_scalar else array
 
 

@@ -65,21 +65,14 @@ def read(stream: BinaryIO, size: int) -> dict[str, dict[str, Any]]:
         IncompleteError: a part is missing, or has changed.
         UnreadableError: the file is of another version, or holds what is no data.
     """
-    reader = _Reader(stream, size)
-    first = bytes(reader.take(len(_FIRST)))
-    if first != _FIRST:
-        if first.startswith(_KIND):
-            raise UnreadableError(f"it is of another version, {first.decode(errors='replace')!r}")
-        raise IncompleteError("it does not begin as a commit does")
+    reader = _begin(stream, size)
     text = reader.take(int.from_bytes(reader.take(_LENGTH_BYTES), "little"))
     try:
         header = json.loads(text)
         buffers = [reader.take(length) for length in header["sizes"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise IncompleteError(f"its description is damaged: {error}") from None
-    found = reader.sum
-    if int.from_bytes(reader.take(_SUM_BYTES), "little") != found or reader.left:
-        raise IncompleteError("its checksum is wrong")
+    reader.check_sum()
     try:
         return {
             section: {name: unpack(packed, buffers) for name, packed in values.items()}
@@ -89,6 +82,28 @@ def read(stream: BinaryIO, size: int) -> dict[str, dict[str, Any]]:
         raise UnreadableError(f"it holds {error}") from None
     except Exception as error:  # whatever constructors say of wrong arguments
         raise UnreadableError(f"it holds no values: {type(error).__name__}: {error}") from error
+
+
+def check(stream: BinaryIO, size: int) -> None:
+    """Read a commit to see that nothing of it is missing or has changed; keeps nothing of it.
+
+    Raises:
+        IncompleteError, UnreadableError: see :func:`read`.
+    """
+    reader = _begin(stream, size)
+    while reader.left > _SUM_BYTES:
+        reader.take(min(_BLOCK, reader.left - _SUM_BYTES))
+    reader.check_sum()
+
+
+def _begin(stream: BinaryIO, size: int) -> _Reader:
+    reader = _Reader(stream, size)
+    first = bytes(reader.take(len(_FIRST)))
+    if first != _FIRST:
+        if first.startswith(_KIND):
+            raise UnreadableError(f"it is of another version, {first.decode(errors='replace')!r}")
+        raise IncompleteError("it does not begin as a commit does")
+    return reader
 
 
 class _Reader:
@@ -119,3 +134,9 @@ class _Reader:
         self.left -= length
         self.sum = zlib.crc32(part, self.sum)
         return part
+
+    def check_sum(self) -> None:
+        """Read the end of the file."""
+        found = self.sum
+        if int.from_bytes(self.take(_SUM_BYTES), "little") != found or self.left:
+            raise IncompleteError("its checksum is wrong")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from horovod import files
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LOCAL = ("file://", "local://")
-_PART = ".part"
 _WHAT = "--checkpoint-dir (HOROVOD_CHECKPOINT_DIR)"
 
 
@@ -49,6 +48,13 @@ class Folder(ABC):
     def remove(self, name: str) -> None:
         """Removes a file."""
 
+    def remove_parts(self) -> bool:
+        """Remove what writers of other processes did not finish; returns whether there was any.
+
+        There is one writer; others before it have died.
+        """
+        return False
+
 
 class LocalFolder(Folder):
     """A directory."""
@@ -56,8 +62,6 @@ class LocalFolder(Folder):
     def __init__(self, path: str) -> None:
         self.url = path
         self._path = Path(path)
-        # Nobody else writes into a file of this name.
-        self._end = f".{socket.gethostname()}-{os.getpid()}{_PART}"
 
     def names(self) -> list[str]:
         try:
@@ -67,31 +71,24 @@ class LocalFolder(Folder):
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
-        part = self._path / (name + self._end)
-        try:
-            with part.open("wb") as stream:
-                fill(stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(self._path / name)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
+        with files.writing_whole(self._path / name, syncs=True) as stream:
+            fill(stream)
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             with suppress(OSError):  # not every file system can do it
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self._remove_what_others_began()
+        self.remove_parts()
 
-    def _remove_what_others_began(self) -> None:
-        """There is one writer; others before it have died."""
+    def remove_parts(self) -> bool:
+        found = False
         for name in os.listdir(self._path):
-            if name.endswith(_PART) and not name.endswith(self._end):
+            if name.endswith(files.PART) and files.part_of_process() not in name:
                 with suppress(OSError):
                     (self._path / name).unlink()
+                    found = True
+        return found
 
     @contextmanager
     def reading(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
