@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -25,6 +26,8 @@ from horovod.ray.job_actor import Found, host_names
 from horovod.ray.strategy import create_placement_group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horovod.ray.runner import MiniSettings
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -87,10 +90,38 @@ def test_a_killed_worker_is_named(caplog: pytest.LogCaptureFixture) -> None:
 
     with RayExecutor(settings(), num_workers=4) as executor:
         pids = executor.run(os.getpid)
-        with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError):
+        with caplog.at_level(logging.ERROR), pytest.raises(ray.exceptions.RayActorError) as caught:
             executor.run(die)
         assert f"rank 1 (process {pids[1]}" in caplog.text
+        error: Any = caught.value
+        assert (error.rank, error.pid) == (1, pids[1])
         wait_until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_an_error_names_its_rank_and_what_cannot_be_sent_is_refused() -> None:
+    def fail() -> None:
+        if rank() == 1:
+            raise ValueError("no data")
+        context.global_group().barrier().wait()
+
+    def items() -> Iterator[int]:
+        yield rank()
+
+    with RayExecutor(settings(), num_workers=2) as executor:
+        for refused in (items, functools.partial(items)):
+            with pytest.raises(UsageError, match=r"run: func is .*a generator or coroutine"):
+                executor.run(refused)
+        pids = executor.run(os.getpid)
+        with pytest.raises(ValueError, match="no data") as caught:
+            executor.run(fail)
+        error: Any = caught.value
+        assert (error.rank, error.pid, error.host.count(".")) == (1, pids[1], 3)
+        if sys.version_info >= (3, 11):
+            assert error.__notes__[0].startswith(f"Raised on rank 1 (process {pids[1]} on ")
+        executor.shutdown()
+        executor.start()
+        with pytest.raises(UsageError, match="returned a generator, which cannot be sent"):
+            executor.run(lambda: items())
 
 
 def test_ranks_of_a_node_see_its_gpus_and_its_loss_ends_the_job(
@@ -203,6 +234,31 @@ def test_arguments_that_contradict_one_another() -> None:
         RayExecutor(settings(), num_workers=2, gpus_per_worker=1)
     with pytest.raises(ValueError, match="must be at least 1"):
         RayExecutor(settings(), num_workers=2, use_gpu=True, gpus_per_worker=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": -1}, "num_workers=-1 must be a whole number, at least 1"),
+        ({"num_workers": 0}, "num_workers=0 must be a whole number"),
+        ({"num_workers": 1.5}, "num_workers=1.5 must be a whole number"),
+        ({"num_workers": True}, "num_workers=True must be a whole number"),
+        ({"num_hosts": 0}, "num_hosts=0 must be a whole number"),
+        ({"num_hosts": 1, "num_workers_per_host": 0}, "num_workers_per_host=0 must be"),
+        ({"min_workers": 0}, "min_workers=0 must be"),
+        ({"min_workers": 2, "max_workers": 1}, "max_workers=1 is less than min_workers=2"),
+        ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker=0 must be more than 0"),
+        ({"num_workers": 1, "cpus_per_worker": None}, "cpus_per_worker=None must be more than"),
+        ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker=-1 must be more than 0"),
+    ],
+)
+def test_numbers_that_are_too_small_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RayExecutor(settings(), **arguments)
+
+
+def test_workers_with_gpus_need_no_cpus() -> None:
+    RayExecutor(settings(), num_workers=1, cpus_per_worker=0, use_gpu=True)
 
 
 def test_words_of_earlier_versions() -> None:

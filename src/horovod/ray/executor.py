@@ -12,6 +12,7 @@ from horovod.ray.settings import (
     Limits,
     MiniSettings,
     Wanted,
+    check_amounts,
     check_mode,
     create_settings,
     gpus_of,
@@ -19,6 +20,7 @@ from horovod.ray.settings import (
     rules_of,
 )
 from horovod.ray.workers import Workers
+from horovod.runner.function.call import check_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +59,7 @@ class RayExecutor:
             and ``gpus_per_worker`` were once called.
 
     Raises:
-        ValueError: the arguments contradict one another.
+        ValueError: the arguments contradict one another, or a number is too small.
 
     Example:
         >>> executor = RayExecutor(RayExecutor.create_settings(), num_workers=4)
@@ -93,6 +95,17 @@ class RayExecutor:
         check_mode(num_workers, num_hosts, min_workers, max_workers)
         self.settings = settings or MiniSettings()
         num_gpus = gpus_of(use_gpu, gpus)
+        check_amounts(
+            {
+                "num_workers": num_workers,
+                "num_hosts": num_hosts,
+                "num_workers_per_host": per_host,
+                "min_workers": min_workers,
+                "max_workers": max_workers,
+            },
+            cpus,
+            num_gpus,
+        )
         self._limits: Limits | None = None
         if min_workers is not None:
             rules = rules_of(min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout)
@@ -169,12 +182,14 @@ class RayExecutor:
             returned, in the order of the ranks that they had at first.
 
         Raises:
-            UsageError: the workers were not started, or a rank has failed before.
+            UsageError: the workers were not started, a rank has failed before, or the function is a
+                generator or a coroutine, so that a call of it runs nothing.
             RankFailedError: an elastic job failed; the cause is the exception of the function.
             Exception: what the function raised on the rank that failed first; the other ranks are
-                ended. Attributes and the log of ``horovod`` say which rank it was.
+                ended. Its attributes ``rank``, ``host`` and ``pid``, its notes (from Python 3.11
+                on), and the log of ``horovod`` say which rank it was.
         """
-        return self.execute(_without_executable(fn, args, kwargs), callbacks)
+        return self.execute(_without_executable(fn, args, kwargs, "run"), callbacks)
 
     def run_remote(
         self,
@@ -187,7 +202,8 @@ class RayExecutor:
         Raises:
             UnsupportedError: the job is elastic, so its ranks come and go.
         """
-        return self._fixed("run_remote").begin("execute", _without_executable(fn, args, kwargs))
+        workers = self._fixed("run_remote")
+        return workers.begin("execute", _without_executable(fn, args, kwargs, "run_remote"))
 
     def execute(
         self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None
@@ -237,7 +253,11 @@ class RayExecutor:
 
 
 def _without_executable(
-    fn: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    fn: Callable[..., Any],
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    method: str,
 ) -> Callable[[Any], Any]:
     args, kwargs = list(args or ()), dict(kwargs or {})
+    check_call(fn, args, kwargs, f"RayExecutor.{method}")
     return lambda _: fn(*args, **kwargs)

@@ -168,23 +168,51 @@ def check_mode(
     Raises:
         ValueError: it was none, or several.
     """
-    if max_workers is not None and not min_workers:
+    if max_workers is not None and min_workers is None:
         raise ValueError(f"max_workers={max_workers} needs min_workers, at least 1")
-    if min_workers and num_workers:
+    if min_workers is not None and num_workers is not None:
         raise ValueError(
             "Both `min_workers` and `num_workers` provided. Give num_workers for a job whose size "
             "stays, min_workers for one whose size may change"
         )
     if min_workers is not None:
         return
-    if not num_workers and not num_hosts:
+    if num_workers is None and num_hosts is None:
         raise ValueError(
             "give num_workers, or num_hosts and num_workers_per_host, or min_workers for an "
             "elastic job"
         )
-    if num_workers and num_hosts:
+    if num_workers is not None and num_hosts is not None:
         raise ValueError(
             f"num_workers={num_workers} and num_hosts={num_hosts} are both given: give one of them"
+        )
+
+
+def check_amounts(
+    counts: Mapping[str, float | None], cpus_per_worker: float | None, gpus_per_worker: float
+) -> None:
+    """Check numbers of workers and nodes, and what each worker needs.
+
+    Args:
+        counts: by the name of the argument; None if it was not given.
+        cpus_per_worker, gpus_per_worker: as Ray counts them; None and 0 for no CPU.
+
+    Raises:
+        ValueError: a count is not a whole number above 0, there are fewer workers at most than at
+            least, or a worker needs nothing, so that Ray could not place it.
+    """
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or count != int(count) or count < 1):
+            raise ValueError(f"{name}={count} must be a whole number, at least 1")
+    fewest, most = counts.get("min_workers"), counts.get("max_workers")
+    if fewest is not None and most is not None and most < fewest:
+        raise ValueError(f"max_workers={most:g} is less than min_workers={fewest:g}")
+    if cpus_per_worker is not None and not 0 <= cpus_per_worker < float("inf"):
+        raise ValueError(f"cpus_per_worker={cpus_per_worker} must be more than 0")
+    if not cpus_per_worker and not gpus_per_worker:
+        raise ValueError(
+            f"cpus_per_worker={cpus_per_worker} must be more than 0 for workers without GPUs: Ray "
+            "places them by what they need"
         )
 
 

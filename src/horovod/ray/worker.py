@@ -13,6 +13,7 @@ import ray.util
 from horovod.config import inherited_environment, set_environment
 from horovod.job.assigned import assigned
 from horovod.ray import ray_logger
+from horovod.runner.function.call import check_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,8 +88,14 @@ class BaseHorovodWorker:
             self.executable = self._in_job(lambda: executable_cls(*args, **kwargs))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """Calls a function with the executable."""
-        return self._in_job(lambda: func(self.executable))
+        """Calls a function with the executable.
+
+        Raises:
+            UsageError: it returned a generator, of which Ray would send the first item.
+        """
+        value = self._in_job(lambda: func(self.executable))
+        check_result(value, "RayExecutor")
+        return value
 
     def set_queue(self, queue: Any) -> None:
         """Where :func:`ray_logger.log` of this process sends to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -15,7 +16,7 @@ from horovod.ray.strategy import place
 from horovod.ray.worker import BaseHorovodWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horovod.ray.settings import MiniSettings, Wanted
     from horovod.ray.strategy import Placement
@@ -46,6 +47,7 @@ class Workers:
         # In the order of the ranks, as soon as there are any.
         self._actors: list[Any] = []
         self._names: list[str] = []
+        self._found: list[Found] = []
         self._failure = ""
 
     def start(self) -> None:
@@ -92,11 +94,13 @@ class Workers:
                 del pending[ref]
             except KeyboardInterrupt:
                 self._give_up("Ctrl-C")
+                _hear(pending)
                 raise
             except Exception as error:
                 first, rank = self._cause(error, pending.pop(ref), pending)
                 self._give_up(f"{self._names[rank]} has failed: {_text(first)}")
-                raise first from None
+                _hear(pending)
+                raise self._named(first, rank) from None
         return [results[rank] for rank in ranks]
 
     def begin(self, method: str, *args: Any, ranks: Sequence[int] | None = None) -> list[Any]:
@@ -155,7 +159,7 @@ class Workers:
         )
         order = sorted(range(len(found)), key=lambda index: assignments[index].place.rank)
         self._actors = [self._actors[index] for index in order]
-        found[:] = [found[index] for index in order]
+        found[:] = self._found = [found[index] for index in order]
         self._names = [
             f"rank {rank} (process {each.pid} on {each.address}, node {each.node[:8]})"
             for rank, each in enumerate(found)
@@ -193,11 +197,36 @@ class Workers:
                     first = another, rank
         return first
 
+    def _named(self, error: Exception, rank: int) -> Exception:
+        """Let an error say whose it is."""
+        name = self._names[rank]
+        if self._found:
+            where = self._found[rank]
+            with suppress(AttributeError):  # the class of the user may have such names itself
+                for attribute, value in (
+                    ("rank", rank),
+                    ("host", where.address),
+                    ("pid", where.pid),
+                ):
+                    setattr(error, attribute, value)
+        if hasattr(error, "add_note"):
+            error.add_note(f"Raised on {name}")
+        return error
+
     def _give_up(self, why: str) -> None:
         self._failure = why
         _logger.error("%s; ending all ranks", why)
         for actor in self._actors:
             ray.kill(actor)
+
+
+def _hear(pending: Iterable[Any]) -> None:
+    """Take what ended ranks leave, of which Ray would print an "Unhandled error" each later."""
+    refs = list(pending)
+    done, _ = ray.wait(refs, num_returns=len(refs), timeout=_CAUSE_S) if refs else ([], [])
+    for ref in done:
+        with suppress(Exception):
+            ray.get(ref)
 
 
 def _is_loss(error: Exception) -> bool:
