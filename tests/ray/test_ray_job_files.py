@@ -32,7 +32,19 @@ train:
     mem: 4096
   run:
   - test "$HOROVOD_RANK" != 0 || echo prepared > "$OUTPUT_DIR/data"
+  - {python} {look}
   - cat "$OUTPUT_DIR/data"; {python} {digits} --epochs 4
+"""
+
+# A rank that looks for the secret of its job where all processes of the user can read it.
+SECRETS = """\
+import psutil
+for process in [psutil.Process(), *psutil.Process().parents()]:
+    try:
+        text = process.environ().get("HOROVOD_SECRET_KEY", "")
+    except psutil.AccessDenied:
+        continue
+    assert not text, process
 """
 
 
@@ -70,13 +82,15 @@ def job_file(*lines: str, processes: int = 1) -> str:
 
 def test_the_digits_are_trained_on_a_cluster() -> None:
     digits = shlex.quote(str(ROOT / "examples/pytorch/digits.py"))
+    Path("look.py").write_text(SECRETS)
     text = RISEML.replace("{python}", shlex.quote(sys.executable)).replace("{digits}", digits)
+    text = text.replace("{look}", "look.py")
     code, stdout, stderr = run(text)
     assert code == 0, stderr
     assert "TensorFlow 1.5.0: no Python of today has it" in stderr
     assert "on 2 rank(s)" in stdout
     for rank in range(2):
-        told = Path(f"output/example/1/logs/line-02/rank.{rank}/stdout").read_text()
+        told = Path(f"output/example/1/logs/line-03/rank.{rank}/stdout").read_text()
         assert told.startswith("prepared\n")
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import ray
@@ -27,7 +28,7 @@ from horovod.rendezvous.secret import make_secret
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from horovod.runner.experiment.grid import Line
     from horovod.runner.experiment.lines import Launch, StoreUser
@@ -186,7 +187,8 @@ class _Node:
         self._words = list(words)
         self._command = list(command)
         self._cwd = cwd
-        self._variables = {**variables, "HOROVOD_SECRET_KEY": make_secret().hex()}
+        self._variables = dict(variables)
+        self._secret = make_secret()
 
     def __call__(self) -> int:
         """Runs to its end; returns the exit code."""
@@ -198,14 +200,17 @@ class _Node:
             environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         place = ["--node-rank", inherited["HOROVOD_RANK"], "--rendezvous", self.address]
         command = [*python_command("horovod.runner.cli"), *self._words, *place, *self._command]
-        process = subprocess.Popen(
-            _dying_with(os.getpid(), command),
-            cwd=self._cwd,
-            env=with_horovod_on_path({**environ, **self._variables}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        with _as_file(self._secret) as secret:
+            told = {"HOROVOD_SECRET_FILE": f"/proc/self/fd/{secret}"}
+            process = subprocess.Popen(
+                _dying_with(os.getpid(), command),
+                cwd=self._cwd,
+                env=with_horovod_on_path({**environ, **self._variables, **told}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[secret],
+            )
         pipes = [process.stdout, process.stderr]
         threads = [
             threading.Thread(target=_copy, args=(name, pipe))
@@ -216,6 +221,21 @@ class _Node:
         for thread in threads:
             thread.join()
         return process.wait()
+
+
+@contextmanager
+def _as_file(secret: bytes) -> Iterator[int]:
+    """Lend a descriptor of a private file with the secret; it is in memory, so none stays behind.
+
+    In the environment of the process it could be read by all that the process starts.
+    """
+    descriptor = os.memfd_create("horovod-secret", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, secret)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _dying_with(pid: int, command: Sequence[str]) -> list[str]:
