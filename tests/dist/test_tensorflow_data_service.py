@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytest.importorskip("tensorflow")
 
 WORKER = "horovod.tensorflow.data.compute_worker"
+ACCEPTED = "--serve-without-authentication"
 END_S = 60.0
 TRAINING = """
     import os, sys
@@ -39,7 +40,7 @@ TRAINING = """
 def test_a_compute_job_serves_and_ends_with_the_training_job(tmp_path: Path, end: str) -> None:
     config = tmp_path / "compute.json"
     command = [sys.executable, "-c", textwrap.dedent(TRAINING), str(config), end]
-    job = Launcher("-np", "2", sys.executable, "-m", WORKER, str(config))
+    job = Launcher("-np", "2", sys.executable, "-m", WORKER, str(config), ACCEPTED)
     try:
         training = subprocess.run(command, env=environment(), timeout=END_S)
         code = job.wait(END_S)
@@ -54,7 +55,8 @@ def test_a_compute_job_serves_and_ends_with_the_training_job(tmp_path: Path, end
 
 def test_processes_that_cannot_be_shared_out_are_refused(tmp_path: Path) -> None:
     config = tmp_path / "compute.json"
-    job = Launcher("-np", "1", sys.executable, "-m", WORKER, str(config), "--dispatchers", "2")
+    command = [sys.executable, "-m", WORKER, str(config), ACCEPTED, "--dispatchers", "2"]
+    job = Launcher("-np", "1", *command)
     assert job.wait(END_S) == 1
     assert any("give -np a multiple of --dispatchers" in line for line in job.lines["stderr"])
     assert not config.exists()

@@ -21,7 +21,7 @@ def test_tasks_prepare_data_until_the_service_is_shut_down(spark: Any, tmp_path:
 
     file = tmp_path / "compute.json"
     with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(main, 1, "compute", str(file), 300)
+        serving = pool.submit(main, 1, "compute", str(file), 300, None, True)
         config = TfDataServiceConfig.read(str(file), wait_for_file_creation=True)
         dataset = tf.data.Dataset.range(10).map(lambda number: 2 * number)
         dataset = dataset.send_to_data_service(config, 0, 1)
@@ -31,4 +31,4 @@ def test_tasks_prepare_data_until_the_service_is_shut_down(spark: Any, tmp_path:
         serving.result(120)
     assert not file.exists()
     with pytest.raises(UsageError, match="2 tasks cannot be shared out evenly among 3"):
-        main(3, "compute", str(file))
+        main(3, "compute", str(file), serve_without_authentication=True)

@@ -7,7 +7,6 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horovod import files
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _POLL_S = 0.2
+_MOST_BYTES = 1 << 20
 _SIDES = ("training", "compute")
 
 
@@ -32,6 +32,9 @@ class TfDataServiceConfig:
         addresses: of the compute service, by network interface: pairs of address and port.
         key: the secret, 32 bytes.
         timeout: seconds to wait for dispatchers and workers.
+        serve_without_authentication: whether everybody who can reach the servers may use them, and
+            so read and write the files of the user who runs them; see
+            :mod:`horovod.data.exposure`.
 
     Raises:
         UsageError: the side is neither.
@@ -43,6 +46,7 @@ class TfDataServiceConfig:
     addresses: Addresses
     key: bytes
     timeout: float = 60
+    serve_without_authentication: bool = False
 
     def __post_init__(self) -> None:
         if self.dispatcher_side not in _SIDES:
@@ -111,14 +115,15 @@ class TfDataServiceConfig:
             timeout: seconds to wait for it.
 
         Raises:
-            FileNotFoundError: there is no such file, and it shall not be waited for.
+            FileNotFoundError: there is no such file, and ``wait_for_file_creation`` is false.
             TimeoutError: it did not appear in time.
-            UsageError: it holds something else.
+            UsageError: it holds something else; or it is a link, belongs to another user, or others
+                can read or write it: its servers run code here, and its key is a secret.
         """
         deadline = time.monotonic() + timeout
         while True:
             try:
-                text = Path(filename).read_text()
+                text = _read_private(filename)
                 break
             except FileNotFoundError:
                 if not wait_for_file_creation:
@@ -133,3 +138,15 @@ class TfDataServiceConfig:
             return TfDataServiceConfig.from_dict(json.loads(text))
         except ValueError as error:
             raise UsageError(f"{filename}: {error}") from error
+
+
+def _read_private(filename: str) -> str:
+    try:
+        with os.fdopen(files.open_trusted(filename, files.ANY_ACCESS), "rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"{filename} is not used as the configuration of a compute job: {error.strerror}"
+        ) from error

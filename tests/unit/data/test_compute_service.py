@@ -196,6 +196,7 @@ def test_only_the_own_file_is_removed(service: ComputeService, tmp_path: Path) -
 def test_a_file_with_something_else_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "compute.json"
     path.write_text(text)
+    path.chmod(0o600)
     with pytest.raises(UsageError, match=r"compute\.json"):
         TfDataServiceConfig.read(str(path))
 
@@ -203,3 +204,20 @@ def test_a_file_with_something_else_is_refused(text: str, tmp_path: Path) -> Non
 def test_a_side_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="'gpu', but must be one of training, compute"):
         TfDataServiceConfig(1, 1, "gpu", {}, KEY)
+
+
+def test_a_configuration_that_others_may_have_written_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "compute.json"
+    TfDataServiceConfig(1, 1, "compute", {}, KEY).write(str(path))
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    with pytest.raises(UsageError, match="it is a symbolic link"):
+        TfDataServiceConfig.read(str(link))
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match=r"mode 0644\): chmod it to 0600"):
+        TfDataServiceConfig.read(str(path))
+    if os.geteuid() == 0:
+        path.chmod(0o600)
+        os.chown(path, 12345, -1)
+        with pytest.raises(UsageError, match="belongs to user 12345, not to user 0"):
+            TfDataServiceConfig.read(str(path))

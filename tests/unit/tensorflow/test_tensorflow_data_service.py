@@ -11,8 +11,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import horovod.tensorflow as hvd  # noqa: E402
+from horovod.data import exposure  # noqa: E402
 from horovod.data.compute_service import ComputeService  # noqa: E402
-from horovod.errors import UsageError  # noqa: E402
+from horovod.errors import StartError, UsageError  # noqa: E402
 from horovod.rendezvous import make_secret  # noqa: E402
 from horovod.tensorflow.data import compute_service  # noqa: E402
 from horovod.tensorflow.data.compute_service import (  # noqa: E402
@@ -36,7 +37,7 @@ def compute_job(dispatchers: int, side: str, train: Callable[[TfDataServiceConfi
     key = make_secret()
     with ComputeService(dispatchers, 2 // dispatchers, key) as service:
         config = TfDataServiceConfig(
-            dispatchers, 2 // dispatchers, side, service.addresses(), key, LONG_S
+            dispatchers, 2 // dispatchers, side, service.addresses(), key, LONG_S, True
         )
         with ThreadPoolExecutor(1) as pool:
             computing = pool.submit(run_ranks, 2, compute_worker_fn, config)
@@ -144,6 +145,22 @@ def test_turns_need_a_shared_dataset_and_the_number_of_ranks() -> None:
 def test_a_worker_without_a_dispatcher_says_so(tmp_path: Path) -> None:
     key = make_secret()
     with ComputeService(1, 1, key) as service:
-        config = TfDataServiceConfig(1, 1, "training", service.addresses(), key, timeout=0.01)
+        config = TfDataServiceConfig(1, 1, "training", service.addresses(), key, 0.01, True)
         with pytest.raises(TimeoutError, match="dispatcher 0 did not register"):
             run_ranks(1, compute_worker_fn, config)
+
+
+@pytest.mark.parametrize("side", ["compute", "training"])
+def test_servers_that_others_could_use_do_not_start(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposure, "reachable_addresses", lambda: ["192.0.2.7"])
+    key = make_secret()
+    with ComputeService(1, 1, key) as service:
+        config = TfDataServiceConfig(1, 1, side, service.addresses(), key, LONG_S)
+        refused = "whoever reaches 192.0.2.7.*--serve-without-authentication"
+        with pytest.raises(StartError, match=refused):
+            compute_worker_fn(config)
+        if side == "training":
+            with pytest.raises(StartError, match=refused), tf_data_service(config, 0):
+                pass

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import horovod
+from horovod import files
 from horovod.config import Config
 from horovod.errors import StartError, UsageError
 from horovod.job.environment import with_horovod_on_path, without_job
@@ -33,6 +34,7 @@ _ANSWER_S = 15.0
 _LAST_WORD_S = 10.0  # from the end of an agent to that of its job
 _DISCARDED = "the job goes on without this host, whose worker has failed or is not needed"
 _READ_BYTES = 256 * 1024
+_MOST_BYTES = 1 << 20  # of an invitation
 _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE")
 STDIN = "-"
 
@@ -69,15 +71,17 @@ def read_invitation(where: str, environ: Mapping[str, str], stdin: IO[str]) -> I
         stdin: is read for ``-``, and for an address without a secret.
 
     Raises:
-        UsageError: there is neither such a file, nor is it an address.
+        UsageError: there is neither such a file, nor is it an address; or the file is a link,
+            belongs to another user, or others can read or write it, so that it may lead this host
+            to a stranger's job.
         StartError: the file or the secret makes no sense.
     """
     if where == STDIN:
         return Invitation.from_json(stdin.read().encode())
     if os.path.exists(where):
         try:
-            with open(where, "rb") as file:
-                return Invitation.from_json(file.read())
+            with os.fdopen(files.open_trusted(where, files.ANY_ACCESS), "rb") as file:
+                return Invitation.from_json(file.read(_MOST_BYTES))
         except OSError as error:
             raise UsageError(f"--join {where}: {error.strerror}") from None
         except StartError as error:

@@ -24,6 +24,7 @@ def main(
     configfile: str,
     timeout: float = 60,
     num_proc: int | None = None,
+    serve_without_authentication: bool = False,
 ) -> None:
     """Serves until a training rank calls ``config.compute_client().shutdown()``.
 
@@ -33,6 +34,8 @@ def main(
         configfile: what the driver writes, and removes at the end.
         timeout: seconds to wait for dispatchers and workers.
         num_proc: how many tasks; None for the default parallelism of the application.
+        serve_without_authentication: whether everybody who can reach the servers may use them; see
+            :mod:`horovod.data.exposure`.
 
     Raises:
         UsageError: the number of tasks is no multiple of the dispatchers.
@@ -49,7 +52,15 @@ def main(
     workers = size // dispatchers
     with ComputeService(dispatchers, workers, key) as service:
         addresses = service.addresses()
-        config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
+        config = TfDataServiceConfig(
+            dispatchers,
+            workers,
+            dispatcher_side,
+            addresses,
+            key,
+            timeout,
+            serve_without_authentication,
+        )
         config.write(configfile)
         try:
             run(compute_worker_fn, args=(config,), num_proc=size)
@@ -66,7 +77,7 @@ def _main() -> None:
     ).parse_args()
     session = SparkSession.builder.appName("Horovod compute service").getOrCreate()
     try:
-        main(given.dispatchers, given.dispatcher_side, given.configfile)
+        main(**vars(given))
     finally:
         session.stop()
 

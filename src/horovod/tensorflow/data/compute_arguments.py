@@ -6,7 +6,7 @@ import argparse
 
 
 def compute_arguments(prog: str, description: str) -> argparse.ArgumentParser:
-    """A parser that knows ``configfile``, ``--dispatchers`` and ``--dispatcher-side``."""
+    """A parser that knows what all commands have in common."""
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("configfile", help="file to write, which the training job can read")
     parser.add_argument(
@@ -21,5 +21,10 @@ def compute_arguments(prog: str, description: str) -> argparse.ArgumentParser:
         choices=("compute", "training"),
         default="compute",
         help="who runs the dispatchers (default: compute)",
+    )
+    parser.add_argument(
+        "--serve-without-authentication",
+        action="store_true",
+        help="let everybody who can reach the servers use them, and so read and write your files",
     )
     return parser

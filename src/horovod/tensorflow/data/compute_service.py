@@ -22,6 +22,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.data.compute_config import TfDataServiceConfig
+from horovod.data.exposure import check_exposure
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
         IndexError: there are several dispatchers, but none for this rank.
         TimeoutError: the dispatcher or a worker did not register within the timeout of the
             configuration.
-        StartError: the compute service cannot be reached, or was shut down.
+        StartError: the compute service cannot be reached, or was shut down; or others could use the
+            dispatcher that this rank starts, see :func:`horovod.data.exposure.check_exposure`.
     """
     several = compute_config.dispatchers > 1
     dispatcher_id = rank if several else 0
     with ExitStack() as stack:
         client = stack.enter_context(compute_config.compute_client())
         if compute_config.dispatcher_side == "training" and (several or rank == 0):
+            check_exposure(compute_config.serve_without_authentication)
             stack.enter_context(_dispatcher(client, dispatcher_id, client.own_address))
         address = client.wait_for_dispatcher_registration(dispatcher_id, compute_config.timeout)
         client.wait_for_dispatcher_worker_registration(dispatcher_id, compute_config.timeout)
@@ -134,8 +137,10 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
 
     Raises:
         TimeoutError: the dispatcher did not register within the timeout.
-        StartError: the compute service cannot be reached, or was lost.
+        StartError: the compute service cannot be reached, or was lost; or others could use the
+            servers of this host, see :func:`horovod.data.exposure.check_exposure`.
     """
+    check_exposure(compute_config.serve_without_authentication)
     hvd.init()
     dispatcher_id, number = divmod(hvd.rank(), compute_config.workers_per_dispatcher)
     with ExitStack() as stack:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
 from horovod.data.compute_service import ComputeService
+from horovod.data.exposure import check_exposure
 from horovod.rendezvous import make_secret
 from horovod.tensorflow.data.compute_arguments import compute_arguments
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
@@ -27,6 +28,7 @@ def main(
     configfile: str,
     timeout: float,
     keep_running: bool = False,
+    serve_without_authentication: bool = False,
 ) -> None:
     """Serves until a training rank calls ``config.compute_client().shutdown()``.
 
@@ -36,12 +38,16 @@ def main(
         configfile: what rank 0 writes, and removes at the end.
         timeout: seconds to wait for dispatchers and workers.
         keep_running: whether to serve on when a training job ends without shutting this one down.
+        serve_without_authentication: whether everybody who can reach the servers may use them; see
+            :mod:`horovod.data.exposure`.
 
     Raises:
         ValueError: the number of processes is no multiple of the dispatchers.
         OSError: the file cannot be written.
+        StartError: others could use the servers of this host.
         TimeoutError: a dispatcher did not come.
     """
+    check_exposure(serve_without_authentication)
     hvd.init()
     if dispatchers < 1 or hvd.size() % dispatchers:
         raise ValueError(
@@ -56,7 +62,13 @@ def main(
     key = make_secret()
     with ComputeService(dispatchers, workers, key, keep_running=keep_running) as service:
         config = TfDataServiceConfig(
-            dispatchers, workers, dispatcher_side, service.addresses(), key, timeout
+            dispatchers,
+            workers,
+            dispatcher_side,
+            service.addresses(),
+            key,
+            timeout,
+            serve_without_authentication,
         )
         config.write(configfile)
         try:

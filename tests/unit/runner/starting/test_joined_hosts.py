@@ -187,8 +187,20 @@ def test_what_is_neither_file_nor_address_is_refused(where: str) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("hush")
+    path.chmod(0o600)
     with pytest.raises(StartError, match="not an invitation") as caught:
         read_invitation(str(path), {}, io.StringIO())
     assert "hush" not in str(caught.value)
-    with pytest.raises(UsageError, match="Is a directory"):
+    with pytest.raises(UsageError, match="it is not a regular file"):
         read_invitation(str(tmp_path), {}, io.StringIO())
+
+
+def test_a_file_that_others_may_have_written_is_refused(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_bytes(Invitation((("10.0.0.1", 4711),), SECRET).to_json())
+    path.chmod(0o660)
+    link.symlink_to(path)
+    with pytest.raises(UsageError, match=r"other users may change it \(mode 0660\)"):
+        read_invitation(str(path), {}, io.StringIO())
+    with pytest.raises(UsageError, match="it is a symbolic link"):
+        read_invitation(str(link), {}, io.StringIO())

@@ -1,0 +1,79 @@
+"""Who could reach servers that ask nobody who they are.
+
+The servers of tf.data's service listen on all interfaces of a host and run any graph that they are
+sent: a graph can read and write every file of the user who runs the server. TensorFlow can neither
+bind them to one address nor let clients prove who they are.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from horovod.errors import StartError
+from horovod.rendezvous.interfaces import reachable_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# As shadow and systemd number the accounts of people; daemons have smaller numbers.
+_PEOPLE = range(1000, 60001)
+_NO_LOGIN = ("nologin", "false", "sync")
+_MOST_NAMED = 3
+
+
+def check_exposure(accepted: bool) -> None:
+    """Refuse to start a server of tf.data's service that somebody else could use.
+
+    Args:
+        accepted: whether the user said that everybody who can reach the servers may use them.
+
+    Raises:
+        StartError: the host has other users or is on a network, and the user did not say so.
+    """
+    if accepted:
+        return
+    reachable_by = _describe_people(other_people(pwd.getpwall(), os.geteuid()))
+    with suppress(StartError):  # it has no address but loopback
+        reachable_by += [f"whoever reaches {address}" for address in reachable_addresses()[:1]]
+    if reachable_by:
+        raise StartError(
+            f"tf.data's servers on {socket.gethostname()} would answer anyone who connects "
+            f"({', and '.join(reachable_by)}), and run graphs that can read and write all files of "
+            f"user {_own_name()}. Use them only on hosts and networks that nobody else uses, and "
+            "then say so: --serve-without-authentication, or "
+            "TfDataServiceConfig(..., serve_without_authentication=True)"
+        )
+
+
+def other_people(accounts: Iterable[pwd.struct_passwd], user: int) -> list[str]:
+    """Return the names of accounts with which somebody else can log in. Pure.
+
+    Args:
+        accounts: all of the host.
+        user: the id of this process's user.
+    """
+    return sorted(
+        account.pw_name
+        for account in accounts
+        if account.pw_uid in _PEOPLE
+        and account.pw_uid != user
+        and os.path.basename(account.pw_shell) not in _NO_LOGIN
+    )
+
+
+def _describe_people(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return [f"other users of the host: {', '.join(names[:_MOST_NAMED])}{more}"]
+
+
+def _own_name() -> str:
+    with suppress(KeyError, OSError):  # the user of a container may have no account
+        return getpass.getuser()
+    return str(os.geteuid())
