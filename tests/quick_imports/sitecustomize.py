@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -224,3 +225,8 @@ def _is_being_imported(name: str) -> bool:
 
 
 sys.meta_path.insert(0, _Finder)
+
+if _folder := os.environ.get("AUDIT_TRAIL"):
+    import audit_trail
+
+    audit_trail.install(_folder)
