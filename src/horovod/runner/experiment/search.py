@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from horovod.runner.experiment import record
 from horovod.runner.experiment.new_lines import NewLines
+
+_WHOLE = re.compile(r"[-+]?\d{1,18}")
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,11 +63,19 @@ def _optuna() -> Any:
 
 def _distribution(optuna: Any, given: Between) -> Any:
     is_log = given.log == "true"
-    try:
-        bounds = int(given.min), int(given.max)
-        return optuna.distributions.IntDistribution(*bounds, log=is_log)
-    except ValueError:
-        pass
+    are_whole = all(map(_WHOLE.fullmatch, (given.min, given.max)))
+    if given.type == "int" and not are_whole:
+        raise ValueError(f"{given.min} and {given.max} must be whole numbers for type: int")
+    if given.type != "float" and are_whole:
+        low_int, high_int = int(given.min), int(given.max)
+        is_possible = low_int <= high_int and (low_int > 0 or not is_log)
+        if is_possible and given.type is None and high_int - low_int <= 1:
+            raise ValueError(
+                f"there is no whole number between {low_int} and {high_int}: write type: float for "
+                "what is between them, or type: int for one of these two"
+            )
+        if is_possible:
+            return optuna.distributions.IntDistribution(low_int, high_int, log=is_log)
     try:
         low, high = float(given.min), float(given.max)
         if not math.isfinite(low) or not math.isfinite(high):
