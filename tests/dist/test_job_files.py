@@ -101,6 +101,31 @@ def test_the_first_failure_stops_everything() -> None:
     assert log(2, 2, stream="stderr") == "enough\n"
 
 
+def test_a_failure_in_front_of_a_pipe_is_one_and_values_arrive_as_they_are() -> None:
+    values = ["a b", "", "$(touch planted)"]
+    path = job_file(
+        'printf "<%s>" {{x}} "$X"', "(exit 7) | tee log", "touch third", parameters={"x": values}
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 7
+    assert [log(1, 0, f"1/{run}") for run in (1, 2, 3)] == [f"<{x}><{x}>" for x in values]
+    assert job.stderr.count("line 2 of 3 failed: (exit 7) | tee log") == 3
+    assert not {"third", "planted"} & {each.name for each in Path().iterdir()}
+    plan = horovodrun("experiment", "plan", "-f", path).lines["stdout"]
+    assert '  line 1: printf "<%s>" \'$(touch planted)\' "$X"' in plan
+
+
+@pytest.mark.parametrize(("shell", "code"), [("bash -c", 0), ("sh -e -c", 0), ("no-shell -c", 127)])
+def test_a_file_may_name_another_shell(shell: str, code: int) -> None:
+    job = horovodrun("-f", job_file("false | cat; echo $0 $HOROVOD_RANK", shell=shell, version=2))
+    assert job.process.returncode == code, job.stderr
+    if code:
+        assert "the command 'no-shell' was not found" in job.stderr
+        assert "train.shell may name another shell than no-shell" in job.stderr
+    else:
+        assert [log(1, rank) for rank in range(2)] == [f"{shell.split()[0]} {n}\n" for n in (0, 1)]
+
+
 def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() -> None:
     once = 'echo "$HOROVOD_RANK of $WORD" >> "$OUTPUT_DIR/once"'
     fails = "echo try; [ -e again ] || { touch again; exit 3; }"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.runner.experiment import record
+from horovod.runner.experiment.grid import SHELL
 from horovod.runner.experiment.live import LiveReport
 from horovod.runner.experiment.stops import TIMEOUT_CODE, Stops
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     Launch = Callable[[Line, Sequence[Slot], JobSettings, LaunchOptions, StoreUser], Outcome]
 
 
+# As a shell has it, of a command that is not there.
+_NOT_FOUND = 127
+
+
 @dataclass(frozen=True)
 class Means:
     """With what the lines of all runs are executed.
@@ -46,6 +51,7 @@ class Means:
         live: where what ranks tell is wanted, see :class:`LiveReport`.
         timeout_s: for all lines of a run; None for any time.
         restarts: how often lines of a run may be started again after a failure.
+        shell: the words in front of what is installed.
     """
 
     settings: JobSettings
@@ -55,6 +61,7 @@ class Means:
     live: Path
     timeout_s: float | None = None
     restarts: int = 0
+    shell: tuple[str, ...] = SHELL
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,9 @@ class RunLines:
                 return Ended("finished")
             if outcome.stop_signal:
                 return Ended("killed", code)
+            if outcome.failure is not None and outcome.failure.start_error and code == _NOT_FOUND:
+                what = f"train.shell may name another shell than {line.shell[0]}"
+                self._means.say(f"run {self._name}: line {index}: {what}, such as sh -e -c")
             if self._restarts_left == 0:
                 return Ended("failed", code)
             self._restarts_left -= 1
@@ -152,7 +162,7 @@ class RunLines:
             )
             settings = replace(
                 means.settings,
-                command=("bash", "-c", line.script),
+                command=line.command,
                 variables={**means.settings.variables, **self._variables()},
             )
             outcome = means.launch(line, slots, settings, options, live.using)

@@ -141,6 +141,7 @@ class Training:
             live=own.folder / record.MONITORED,
             timeout_s=self._experiment.timeout_s,
             restarts=self._experiment.file.train.restarts,
+            shell=self._experiment.shell,
         )
 
     def _run(self, run: Run, name: str, folder: Path, lines: RunLines) -> Ended:
