@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["report_result"]
 
@@ -37,9 +40,18 @@ def report_result(**metrics: Any) -> None:
     path = Path(environ.get("OUTPUT_DIR", "."), FILE)
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), "metrics": values}) + "\n")
+            file.write(
+                json.dumps({"time": round(time.time(), 3), **_where(environ), "metrics": values})
+                + "\n"
+            )
     except OSError as error:
         raise UsageError(f"cannot write the result to {path}: {error.strerror}") from None
+
+
+def _where(environ: Mapping[str, str]) -> dict[str, int]:
+    """Return the line and the attempt that report; nothing in an exported job, which has none."""
+    names = {"line": "EXPERIMENT_LINE", "attempt": "EXPERIMENT_ATTEMPT"}
+    return {key: int(environ[name]) for key, name in names.items() if name in environ}
 
 
 def _plain(name: str, value: Any) -> Any:

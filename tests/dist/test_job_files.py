@@ -146,6 +146,39 @@ def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() 
     assert log(2, 1) == ""
 
 
+def test_results_are_those_of_the_attempt_that_finished() -> None:
+    """Run 1 reports the best value and fails; then a smaller one. Run 2 reports NaN."""
+    values = "{1: [9.0, 2.0, 3.0], 2: [float('nan')], 3: [1.0]}"
+    report = "import horovod, os; n, attempt = {{n}}, int(os.environ['EXPERIMENT_ATTEMPT']); "
+    report += f"horovod.report_result(x={values}[n][attempt - 1], **{{f'only{{attempt}}': 1}}); "
+    report += (
+        "print('line', os.environ['EXPERIMENT_LINE']); raise SystemExit(n == 1 and attempt < 3)"
+    )
+    path = job_file(
+        "true",
+        f'{PYTHON} -c "{report}"',
+        workers="1",
+        version=2,
+        restarts=1,
+        metrics={"x": "max"},
+        parameters={"n": [1, 2, 3]},
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 1
+    assert table_of(path)[-1] == "the best run is 1.3: x=1"
+    rows = [re.split("  +", line) for line in table_of(path)[1:4]]
+    assert [[row[1], row[2], row[4]] for row in rows] == [
+        ["failed", "2", "x=2, only2=1"],
+        ["finished", "1", "x=nan, only1=1"],
+        ["finished", "1", "x=1, only1=1"],
+    ]
+    again = horovodrun("experiment", "train", "--resume", "1", "-f", path)
+    assert again.process.returncode == 0, again.stderr
+    assert table_of(path)[-1] == "the best run is 1.1: x=3"
+    assert re.split("  +", table_of(path)[1])[1:5:3] == ["finished", "x=3, only3=1"]
+    assert log(2, 0, "1/1") == "line 2\n"
+
+
 def test_what_is_installed_is_installed_once_on_each_host() -> None:
     path = job_file("cat one", install=["echo one >> one", 'echo "$HOROVOD_SIZE" >> one'])
     assert horovodrun("-f", path).process.returncode == 0
@@ -320,8 +353,15 @@ def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
     assert job.process.returncode == 0, job.stderr
     assert "[0]<stdout>:done 0" not in job.lines["stdout"]
     rows = [re.split("  +", line) for line in ask("status", "1")[1]]
-    assert [[row[0], row[1], *row[3:]] for row in rows[1:]] == [
-        [f"1.{n + 1}", "finished", f"accuracy={n + 0.5:g}, text=ok", f"n={n}"] for n in range(3)
+    assert [[*row[:3], *row[4:]] for row in rows[1:]] == [
+        [
+            f"1.{n + 1}",
+            "finished",
+            "2" if n == 1 else "1",
+            f"accuracy={n + 0.5:g}, text=ok",
+            f"n={n}",
+        ]
+        for n in range(3)
     ]
     assert ask("logs", "1.3")[1] == [f"line-02 rank.{rank} stdout: done 2" for rank in range(2)]
 
@@ -378,7 +418,7 @@ def test_a_sweep_of_12_two_at_a_time_survives_a_failure_and_the_loss_of_its_driv
     assert again.process.returncode == 3  # of the run that fails each time
     rows = table()
     assert [row[1] for row in rows] == [*["finished"] * 4, "failed", *["finished"] * 7]
-    assert [row[3] for row in rows if row[1] == "finished"] == [
+    assert [row[4] for row in rows if row[1] == "finished"] == [
         f"twice={2 * n}" for n in range(12) if n != 4
     ]
     told = [line.split()[1:3] for line in again.lines["stderr"]]

@@ -82,6 +82,7 @@ class RunLines:
         lane: where to execute it.
         means: see there.
         why_in_vain: says why the run is not worth more time, or nothing; None if nobody asks.
+        attempt: the number of this attempt at the run; each restart of a line is one more.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class RunLines:
         lane: Lane,
         means: Means,
         why_in_vain: Callable[[], str] | None = None,
+        attempt: int = 1,
     ) -> None:
         self._run = run
         self._name = name
@@ -99,6 +101,7 @@ class RunLines:
         self._lane = lane
         self._means = means
         self._why_in_vain = why_in_vain
+        self._attempt = attempt
         self._restarts_left = means.restarts
         self._began_s = time.monotonic()
 
@@ -114,11 +117,11 @@ class RunLines:
 
     def _execute(self, line: Line, index: int) -> Ended:
         """Executes a line, and again if it fails and may be restarted."""
-        attempt = 0
+        times = 0
         while True:
-            attempt += 1
+            times += 1
             stops = Stops(self._means.timeout_s, self._began_s, self._why_in_vain)
-            outcome = self._launch(line, index, attempt, stops)
+            outcome = self._launch(line, index, times, stops)
             code = self._means.finish(outcome)
             if stops.is_pruned:
                 return Ended("pruned")
@@ -134,15 +137,16 @@ class RunLines:
             if self._restarts_left == 0:
                 return Ended("failed", code)
             self._restarts_left -= 1
+            self._attempt += 1
             again = f"it is started again, and may be {self._restarts_left} more time(s)"
             self._means.say(f"run {self._name}: line {index} failed: {again}")
 
-    def _launch(self, line: Line, index: int, attempt: int, stops: Stops) -> Outcome:
+    def _launch(self, line: Line, index: int, times: int, stops: Stops) -> Outcome:
         slots, means = self._lane.slots, self._means
-        name = f"line-{index:02d}" if attempt == 1 else f"line-{index:02d}.{attempt}"
+        name = f"line-{index:02d}" if times == 1 else f"line-{index:02d}.{times}"
         add(
             self._folder, "line-started", line=index, of=len(self._run.lines), text=str(line),
-            hosts=[slot.hostname for slot in slots], logs=name,
+            hosts=[slot.hostname for slot in slots], logs=name, attempt=self._attempt,
         )  # fmt: skip
         began_s = time.monotonic()
         exits: list[RankExit] = []
@@ -163,7 +167,7 @@ class RunLines:
             settings = replace(
                 means.settings,
                 command=line.command,
-                variables={**means.settings.variables, **self._variables()},
+                variables={**means.settings.variables, **self._variables(index)},
             )
             outcome = means.launch(line, slots, settings, options, live.using)
         seconds = time.monotonic() - began_s
@@ -179,11 +183,13 @@ class RunLines:
             means.say(f"run {self._name}: line {index}: {what}")
         return outcome
 
-    def _variables(self) -> Mapping[str, str]:
+    def _variables(self, index: int) -> Mapping[str, str]:
         return {
             **self._run.variables,
             "OUTPUT_DIR": str(self._folder),
             "EXPERIMENT_ID": self._name,
+            "EXPERIMENT_LINE": f"{index}",
+            "EXPERIMENT_ATTEMPT": f"{self._attempt}",
         }
 
 

@@ -109,7 +109,7 @@ def _runs(runs: Sequence[Run], at_a_time: int) -> Iterator[str]:
 
 def described(parameters: Mapping[str, str]) -> str:
     """Parameters in one line."""
-    return ", ".join(f"{name}={shown(value)}" for name, value in parameters.items())
+    return ", ".join(f"{shown(name)}={shown(value)}" for name, value in parameters.items())
 
 
 def shown(text: str) -> str:

@@ -129,13 +129,16 @@ class Judged:
         self._results = NewLines(folder / record.RESULTS)
         self._value = math.nan
         self._num_results = 0
+        self._attempt = 1
 
     def why_in_vain(self) -> str:
         """Why the run is not worth more time, after what it has reported; nothing if it is."""
         for line in self._results.read():
-            value = _value_in(line, self._metric)
-            if value is None:
+            attempt, value = _value_in(line, self._metric)
+            if value is None or attempt < self._attempt:
                 continue
+            if attempt > self._attempt:  # what a failed one has reported does not count
+                self._begin_again(attempt)
             self._value, self._num_results = value, self._num_results + 1
             with self._lock:
                 self._trial.report(value, self._num_results)
@@ -144,6 +147,15 @@ class Judged:
                 result = f"{self._metric}={value:.6g} in result {self._num_results}"
                 return f"the run is pruned: others have better than {result}"
         return ""
+
+    def _begin_again(self, attempt: int) -> None:
+        from optuna.trial import TrialState
+
+        with self._lock:
+            if self._num_results:
+                self._study.tell(self._trial, state=TrialState.FAIL)
+                self._trial = self._study.ask()
+        self._attempt, self._num_results, self._value = attempt, 0, math.nan
 
     def end(self, state: str) -> None:
         """The run has ended in a state of :class:`RunRecord`."""
@@ -159,7 +171,11 @@ class Judged:
                 self._study.tell(self._trial, state=told)
 
 
-def _value_in(line: str, metric: str) -> float | None:
-    with suppress(ValueError, TypeError, KeyError):  # written in part, or no number
-        return float(json.loads(line)["metrics"][metric])
-    return None
+def _value_in(line: str, metric: str) -> tuple[int, float | None]:
+    """The attempt that reported, and the value; None if it is no number."""
+    with suppress(ValueError, TypeError, KeyError, AttributeError):  # written in part, or by others
+        reported = json.loads(line)
+        value = reported["metrics"][metric]
+        if isinstance(value, int | float):
+            return int(reported.get("attempt", 1)), float(value)
+    return 1, None

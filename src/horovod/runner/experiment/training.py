@@ -80,7 +80,9 @@ class Training:
             run, name, folder = runs[index - 1], own.name_of(index), own.folder_of(index)
             judged = None if pruning is None else pruning.follow(folder)
             asked = None if judged is None else judged.why_in_vain
-            ended = self._run(run, name, folder, RunLines(run, name, folder, lane, means, asked))
+            attempt = records[index - 1].attempt + 1
+            lines = RunLines(run, name, folder, lane, means, asked, attempt)
+            ended = self._run(run, name, folder, lines, attempt)
             if judged is not None:
                 judged.end(ended.state)
             codes[index] = ended.exit_code
@@ -144,11 +146,12 @@ class Training:
             shell=self._experiment.shell,
         )
 
-    def _run(self, run: Run, name: str, folder: Path, lines: RunLines) -> Ended:
+    def _run(self, run: Run, name: str, folder: Path, lines: RunLines, attempt: int) -> Ended:
         record.write(folder / RESOLVED, _resolved(self._experiment, run))
         if run.parameters:
             self._say(f"run {name}: {described(run.parameters)}")
-        add(folder, "run-started", id=name, parameters=dict(run.parameters))
+        parameters = dict(run.parameters)
+        add(folder, "run-started", id=name, parameters=parameters, attempt=attempt)
         ended = lines.execute()
         add(folder, "run-ended", id=name, state=ended.state, exit_code=ended.exit_code)
         return ended

@@ -103,6 +103,23 @@ def test_a_run_that_others_surpass_is_pruned(tmp_path: Path) -> None:
     third.end("failed")
 
 
+def test_results_of_a_failed_attempt_are_not_those_of_the_next_one(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha", min_results=2), "loss", "min")
+    first, second = pruning.follow(tmp_path / "1"), pruning.follow(tmp_path / "2")
+    report(tmp_path / "1", 0.5, 0.5)
+    assert first.why_in_vain() == ""
+    lines = [(1, 0.9), (2, 0.8), (1, 0.9), (2, 0.4)]  # of two attempts, each reports twice
+    for attempt, loss in lines[:2]:
+        reported = json.dumps({"line": 1, "attempt": attempt, "metrics": {"loss": loss}})
+        record.write(tmp_path / "2" / record.RESULTS, reported + "\n", append=True)
+    assert second.why_in_vain() == ""  # one result of each attempt
+    for attempt, loss in lines[2:]:
+        reported = json.dumps({"line": 1, "attempt": attempt, "metrics": {"loss": loss}})
+        record.write(tmp_path / "2" / record.RESULTS, reported + "\n", append=True)
+    assert second.why_in_vain() == ""  # 0.4 is the second result of the second attempt
+    second.end("finished")
+
+
 def test_what_was_done_before_counts_when_an_experiment_is_resumed(tmp_path: Path) -> None:
     pruning = Pruning(Search(method="asha"), "loss", "min")
     report(tmp_path / "1", 0.5)
