@@ -366,6 +366,21 @@ def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
     assert ask("logs", "1.3")[1] == [f"line-02 rank.{rank} stdout: done 2" for rank in range(2)]
 
 
+def test_one_process_at_a_time_resumes_an_experiment() -> None:
+    path = job_file(
+        "test -e begun || { touch begun; exit 3; }; echo $$ >> ran; sleep 1", workers="1"
+    )
+    assert horovodrun("-f", path).process.returncode == 3
+    words = ("experiment", "train", "--resume", "1", "-f", path)
+    with launched(*words) as first, launched(*words) as second:
+        codes = [job.wait() for job in (first, second)]
+    assert sorted(codes) == [0, 2], (first.stderr, second.stderr)
+    assert len(Path("ran").read_text().split()) == 1
+    loser = first if codes[0] else second
+    assert "experiment 1 still runs" in loser.stderr
+    assert horovodrun(*words).process.returncode == 0  # nothing is left to run, and nobody owns it
+
+
 def test_who_comes_last_to_the_end_of_a_line_is_named() -> None:
     path = job_file("test $HOROVOD_RANK != 1 || until [ -e go ]; do sleep 0.1; done", workers="3")
     with launched("-f", path) as job:
