@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped]
 
 from horovod.errors import UsageError
 from horovod.runner.experiment.plan import described, shown
+from horovod.runner.experiment.trusted import check_folder, close_to_others, read_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,6 +145,7 @@ def begin(folder: Path, runs: Sequence[Run]) -> Record:
     )
     data = {"runs": record.runs, "host": record.host, "pid": record.pid, "started": record.started}
     write(folder / EXPERIMENT, json.dumps(data))
+    close_to_others(folder / EXPERIMENT)
     return record
 
 
@@ -151,10 +153,11 @@ def read(folder: Path) -> Record:
     """What was noted of an experiment.
 
     Raises:
-        UsageError: there is none, or it cannot be read.
+        UsageError: there is none, it cannot be read, or another user could have written it.
     """
     try:
-        data = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+        check_folder(folder)
+        data = json.loads(read_trusted(folder / EXPERIMENT))
         runs = tuple(dict(each) for each in data["runs"])
         return Record(
             folder, int(folder.name), runs, data["host"], data["pid"], float(data["started"])

@@ -11,6 +11,7 @@ from horovod.runner.experiment.job_file import canonical_text
 from horovod.runner.experiment.lines import Ended, Means, RunLines, add
 from horovod.runner.experiment.plan import described
 from horovod.runner.experiment.side_by_side import in_lanes
+from horovod.runner.experiment.trusted import close_to_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,13 +181,14 @@ def new_folder(root: Path, job_file: str) -> Path:
         number = max(numbers, default=0) + 1
         while True:
             try:
-                (root / str(number)).mkdir()
+                (root / str(number)).mkdir(0o755)
                 break
             except FileExistsError:  # another experiment was quicker
                 number += 1
     except OSError as error:
         raise record.unwritable(root, error) from None
     record.write(root / str(number) / record.JOB_FILE, text)
+    close_to_others(root / str(number) / record.JOB_FILE)
     return root / str(number)
 
 
