@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster import Cluster
-from launcher import DEADLINE_S, assert_all_gone, horovodrun, launched
+from launcher import DEADLINE_S, assert_all_gone, environment, horovodrun, launched, python
 from ssh_hosts import SshHosts, why_not
 
 if TYPE_CHECKING:
@@ -177,6 +178,32 @@ def test_results_are_those_of_the_attempt_that_finished() -> None:
     assert table_of(path)[-1] == "the best run is 1.1: x=3"
     assert re.split("  +", table_of(path)[1])[1:5:3] == ["finished", "x=3, only3=1"]
     assert log(2, 0, "1/1") == "line 2\n"
+
+
+# The limit of a file's size stands for the disk.
+SMALL_DISK = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+os.execv(sys.executable, [sys.executable, "-m", "horovod.runner.cli", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_run_whose_logs_are_cut_has_not_finished(concurrency: int) -> None:
+    prints = "for i in $(seq 100); do printf '%0100d\\n' $i; done; echo end > end.{{n}}"
+    path = job_file(
+        prints, "touch second", workers="1", parameters={"n": [1, 2]}, concurrency=concurrency
+    )
+    words = [*python(SMALL_DISK), "-f", path, "-H", "localhost:2"]
+    env = environment(PYTHONDONTWRITEBYTECODE="1")  # it would be cut, too
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 1, done.stderr
+    for run in (1, 2):
+        cut = f"run 1.{run}: line 1: its logs are not complete: cannot write"
+        assert cut in done.stderr
+        assert events(f"1/{run}")[-1]["state"] == "failed"
+        assert Path(f"end.{run}").exists()  # the ranks went on to their end
+    assert not Path("second").exists()
 
 
 def test_what_is_installed_is_installed_once_on_each_host() -> None:

@@ -127,6 +127,10 @@ class RunLines:
                 return Ended("pruned")
             if stops.is_late:
                 return Ended("failed", TIMEOUT_CODE)
+            if code == 0 and outcome.files_error:  # what has ended well is not run once more
+                what = f"its logs are not complete: {outcome.files_error}"
+                self._means.say(f"run {self._name}: line {index}: {what}")
+                return Ended("failed", 1)
             if code == 0:
                 return Ended("finished")
             if outcome.stop_signal:

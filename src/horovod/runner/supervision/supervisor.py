@@ -169,6 +169,7 @@ class Supervisor:
             self._selector.close()
         self._feed(events.HostsGone(time.monotonic()))
         outcome = self._state.outcome or Outcome(1, "the launcher lost track of the job")
+        outcome = replace(outcome, files_error=self._disk_error)
         if outcome.exit_code == 0:
             self._log(f"the job ran for {time.monotonic() - self._began_s:.1f} s")
         if not outcome.summary or outcome.failure is None:
