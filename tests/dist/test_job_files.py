@@ -180,6 +180,18 @@ def test_results_are_those_of_the_attempt_that_finished() -> None:
     assert log(2, 0, "1/1") == "line 2\n"
 
 
+def test_what_a_line_leaves_in_the_background_is_said_once() -> None:
+    line = "sleep 1000 & echo begun"
+    path = job_file("echo late > >(sleep 0.05; cat)", line, workers="1", parameters={"n": [1, 2]})
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    told = [each for each in job.lines["stderr"] if "in the background" in each]
+    assert len(told) == 1, told
+    pattern = r"run 1\.1: line 2: what it left in the background was ended: sleep \(process \d+\)"
+    assert re.search(f"{pattern} on localhost$", told[0])
+    assert [log(1, 0, f"1/{run}") for run in (1, 2)] == ["late\n"] * 2
+
+
 # The limit of a file's size stands for the disk.
 SMALL_DISK = """
 import os, resource, sys

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.runner.experiment import record
@@ -52,6 +52,7 @@ class Means:
         timeout_s: for all lines of a run; None for any time.
         restarts: how often lines of a run may be started again after a failure.
         shell: the words in front of what is installed.
+        told: the lines of which it was said that they leave something running.
     """
 
     settings: JobSettings
@@ -62,6 +63,7 @@ class Means:
     timeout_s: float | None = None
     restarts: int = 0
     shell: tuple[str, ...] = SHELL
+    told: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,10 @@ class RunLines:
             self._folder, "line-ended", line=index, exit_code=outcome.exit_code,
             seconds=round(seconds, 3), **where,
         )  # fmt: skip
+        if outcome.left_running and index not in means.told:
+            means.told.add(index)
+            what = f"what it left in the background was ended: {outcome.left_running}"
+            means.say(f"run {self._name}: line {index}: {what}")
         if line.on == "all" and (last := straggler(exits, seconds)) is not None:
             rank, host, waited_s = last
             what = f"all waited {waited_s:.1f} s for rank {rank} on {host}"
