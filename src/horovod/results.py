@@ -6,11 +6,14 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod import files
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["report_result"]
 
@@ -39,10 +42,16 @@ def report_result(**metrics: Any) -> None:
     path = Path(environ.get("OUTPUT_DIR", "."), FILE)
     try:
         with os.fdopen(files.open_to_append(path), "ab") as file:
-            line = json.dumps({"time": round(time.time(), 3), "metrics": values})
-            file.write(f"{line}\n".encode())
+            record = {"time": round(time.time(), 3), **_where(environ), "metrics": values}
+            file.write(json.dumps(record).encode() + b"\n")
     except OSError as error:
         raise UsageError(f"cannot write the result to {path}: {error.strerror}") from None
+
+
+def _where(environ: Mapping[str, str]) -> dict[str, int]:
+    """Return the line and the attempt that report; nothing in an exported job, which has none."""
+    names = {"line": "EXPERIMENT_LINE", "attempt": "EXPERIMENT_ATTEMPT"}
+    return {key: int(environ[name]) for key, name in names.items() if name in environ}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster import Cluster
-from launcher import DEADLINE_S, assert_all_gone, horovodrun, launched
+from launcher import DEADLINE_S, assert_all_gone, environment, horovodrun, launched, python
 from ssh_hosts import SshHosts, why_not
 
 if TYPE_CHECKING:
@@ -101,6 +102,31 @@ def test_the_first_failure_stops_everything() -> None:
     assert log(2, 2, stream="stderr") == "enough\n"
 
 
+def test_a_failure_in_front_of_a_pipe_is_one_and_values_arrive_as_they_are() -> None:
+    values = ["a b", "", "$(touch planted)"]
+    path = job_file(
+        'printf "<%s>" {{x}} "$X"', "(exit 7) | tee log", "touch third", parameters={"x": values}
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 7
+    assert [log(1, 0, f"1/{run}") for run in (1, 2, 3)] == [f"<{x}><{x}>" for x in values]
+    assert job.stderr.count("line 2 of 3 failed: (exit 7) | tee log") == 3
+    assert not {"third", "planted"} & {each.name for each in Path().iterdir()}
+    plan = horovodrun("experiment", "plan", "-f", path).lines["stdout"]
+    assert '  line 1: printf "<%s>" \'$(touch planted)\' "$X"' in plan
+
+
+@pytest.mark.parametrize(("shell", "code"), [("bash -c", 0), ("sh -e -c", 0), ("no-shell -c", 127)])
+def test_a_file_may_name_another_shell(shell: str, code: int) -> None:
+    job = horovodrun("-f", job_file("false | cat; echo $0 $HOROVOD_RANK", shell=shell, version=2))
+    assert job.process.returncode == code, job.stderr
+    if code:
+        assert "the command 'no-shell' was not found" in job.stderr
+        assert "train.shell may name another shell than no-shell" in job.stderr
+    else:
+        assert [log(1, rank) for rank in range(2)] == [f"{shell.split()[0]} {n}\n" for n in (0, 1)]
+
+
 def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() -> None:
     once = 'echo "$HOROVOD_RANK of $WORD" >> "$OUTPUT_DIR/once"'
     fails = "echo try; [ -e again ] || { touch again; exit 3; }"
@@ -119,6 +145,77 @@ def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() 
     folder = Path("output/p/1/logs")
     assert (folder / "line-02.2/rank.0/stdout").read_text() == log(2, 0) == "try\n"
     assert log(2, 1) == ""
+
+
+def test_results_are_those_of_the_attempt_that_finished() -> None:
+    """Run 1 reports the best value and fails; then a smaller one. Run 2 reports NaN."""
+    values = "{1: [9.0, 2.0, 3.0], 2: [float('nan')], 3: [1.0]}"
+    report = "import horovod, os; n, attempt = {{n}}, int(os.environ['EXPERIMENT_ATTEMPT']); "
+    report += f"horovod.report_result(x={values}[n][attempt - 1], **{{f'only{{attempt}}': 1}}); "
+    report += (
+        "print('line', os.environ['EXPERIMENT_LINE']); raise SystemExit(n == 1 and attempt < 3)"
+    )
+    path = job_file(
+        "true",
+        f'{PYTHON} -c "{report}"',
+        workers="1",
+        version=2,
+        restarts=1,
+        metrics={"x": "max"},
+        parameters={"n": [1, 2, 3]},
+    )
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 1
+    assert table_of(path)[-1] == "the best run is 1.3: x=1"
+    rows = [re.split("  +", line) for line in table_of(path)[1:4]]
+    assert [[row[1], row[2], row[4]] for row in rows] == [
+        ["failed", "2", "x=2, only2=1"],
+        ["finished", "1", "x=nan, only1=1"],
+        ["finished", "1", "x=1, only1=1"],
+    ]
+    again = horovodrun("experiment", "train", "--resume", "1", "-f", path)
+    assert again.process.returncode == 0, again.stderr
+    assert table_of(path)[-1] == "the best run is 1.1: x=3"
+    assert re.split("  +", table_of(path)[1])[1:5:3] == ["finished", "x=3, only3=1"]
+    assert log(2, 0, "1/1") == "line 2\n"
+
+
+def test_what_a_line_leaves_in_the_background_is_said_once() -> None:
+    line = "sleep 1000 & echo begun"
+    path = job_file("echo late > >(sleep 0.05; cat)", line, workers="1", parameters={"n": [1, 2]})
+    job = horovodrun("-f", path)
+    assert job.process.returncode == 0, job.stderr
+    told = [each for each in job.lines["stderr"] if "in the background" in each]
+    assert len(told) == 1, told
+    pattern = r"run 1\.1: line 2: what it left in the background was ended: sleep \(process \d+\)"
+    assert re.search(f"{pattern} on localhost$", told[0])
+    assert [log(1, 0, f"1/{run}") for run in (1, 2)] == ["late\n"] * 2
+
+
+# The limit of a file's size stands for the disk.
+SMALL_DISK = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+os.execv(sys.executable, [sys.executable, "-m", "horovod.runner.cli", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_run_whose_logs_are_cut_has_not_finished(concurrency: int) -> None:
+    prints = "for i in $(seq 100); do printf '%0100d\\n' $i; done; echo end > end.{{n}}"
+    path = job_file(
+        prints, "touch second", workers="1", parameters={"n": [1, 2]}, concurrency=concurrency
+    )
+    words = [*python(SMALL_DISK), "-f", path, "-H", "localhost:2"]
+    env = environment(PYTHONDONTWRITEBYTECODE="1")  # it would be cut, too
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 1, done.stderr
+    for run in (1, 2):
+        cut = f"run 1.{run}: line 1: its logs are not complete: cannot write"
+        assert cut in done.stderr
+        assert events(f"1/{run}")[-1]["state"] == "failed"
+        assert Path(f"end.{run}").exists()  # the ranks went on to their end
+    assert not Path("second").exists()
 
 
 def test_what_is_installed_is_installed_once_on_each_host() -> None:
@@ -295,10 +392,32 @@ def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
     assert job.process.returncode == 0, job.stderr
     assert "[0]<stdout>:done 0" not in job.lines["stdout"]
     rows = [re.split("  +", line) for line in ask("status", "1")[1]]
-    assert [[row[0], row[1], *row[3:]] for row in rows[1:]] == [
-        [f"1.{n + 1}", "finished", f"accuracy={n + 0.5:g}, text=ok", f"n={n}"] for n in range(3)
+    assert [[*row[:3], *row[4:]] for row in rows[1:]] == [
+        [
+            f"1.{n + 1}",
+            "finished",
+            "2" if n == 1 else "1",
+            f"accuracy={n + 0.5:g}, text=ok",
+            f"n={n}",
+        ]
+        for n in range(3)
     ]
     assert ask("logs", "1.3")[1] == [f"line-02 rank.{rank} stdout: done 2" for rank in range(2)]
+
+
+def test_one_process_at_a_time_resumes_an_experiment() -> None:
+    path = job_file(
+        "test -e begun || { touch begun; exit 3; }; echo $$ >> ran; sleep 1", workers="1"
+    )
+    assert horovodrun("-f", path).process.returncode == 3
+    words = ("experiment", "train", "--resume", "1", "-f", path)
+    with launched(*words) as first, launched(*words) as second:
+        codes = [job.wait() for job in (first, second)]
+    assert sorted(codes) == [0, 2], (first.stderr, second.stderr)
+    assert len(Path("ran").read_text().split()) == 1
+    loser = first if codes[0] else second
+    assert "experiment 1 still runs" in loser.stderr
+    assert horovodrun(*words).process.returncode == 0  # nothing is left to run, and nobody owns it
 
 
 def test_who_comes_last_to_the_end_of_a_line_is_named() -> None:
@@ -353,7 +472,7 @@ def test_a_sweep_of_12_two_at_a_time_survives_a_failure_and_the_loss_of_its_driv
     assert again.process.returncode == 3  # of the run that fails each time
     rows = table()
     assert [row[1] for row in rows] == [*["finished"] * 4, "failed", *["finished"] * 7]
-    assert [row[3] for row in rows if row[1] == "finished"] == [
+    assert [row[4] for row in rows if row[1] == "finished"] == [
         f"twice={2 * n}" for n in range(12) if n != 4
     ]
     told = [line.split()[1:3] for line in again.lines["stderr"]]

@@ -23,7 +23,7 @@ _IGNORED = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix, sys.base_p
 
 
 def _cause() -> str:
-    """Return the file of Horovod whose code causes an event, as ``horovod/group.py``; "" if none."""
+    """Return the file of Horovod whose code causes an event; "" if there is none."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import UnsupportedError, UsageError
+from horovod.job.function import check_call
 from horovod.ray import ray_logger
 from horovod.ray.elastic_workers import ElasticWorkers
 from horovod.ray.settings import (
@@ -20,7 +21,6 @@ from horovod.ray.settings import (
     rules_of,
 )
 from horovod.ray.workers import Workers
-from horovod.runner.function.call import check_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

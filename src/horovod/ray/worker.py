@@ -12,8 +12,8 @@ import ray.util
 
 from horovod.config import inherited_environment, set_environment
 from horovod.job.assigned import assigned
+from horovod.job.function import check_result
 from horovod.ray import ray_logger
-from horovod.runner.function.call import check_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

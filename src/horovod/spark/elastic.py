@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
-from horovod.runner.function.call import Call, check_call, packed
+from horovod.job.function import check_call
+from horovod.runner.function.call import Call, packed
 from horovod.runner.starting.elastic import launch_elastic
 from horovod.runner.starting.elastic_options import (
     ElasticOptions,

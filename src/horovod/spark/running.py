@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.config import inherited_environment
 from horovod.errors import StartError, UnsupportedError, UsageError
-from horovod.runner.function.call import Call, check_call, packed
+from horovod.job.function import check_call
+from horovod.runner.function.call import Call, packed
 from horovod.runner.output.console import Console
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.protocol.joining import HOST_PYTHON

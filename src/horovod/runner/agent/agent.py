@@ -58,6 +58,9 @@ GIVE_UP_S = 5.0  # after SIGKILL, on a process that hangs inside the kernel
 # prints is dropped.
 DROP_AFTER_S = 2.0
 
+# What ranks leave behind may be about to end, as a tee that has not written all.
+BACKGROUND_S = 0.3
+
 STOPPED_S = 2.0  # of the agent, without a launcher, before its guard takes over
 
 _READ_BYTES = 256 * 1024
@@ -94,6 +97,7 @@ class Agent:
         self._cut = False
         self._stopping = False
         self._leftovers_signaled = False
+        self._waits_for_background = False
         self._killing_until_s: float | None = None
         self._finished: asyncio.Future[None] = loop.create_future()
         loop.set_exception_handler(self._on_error)
@@ -366,9 +370,25 @@ class Agent:
             if self._stopping or (self._job is not None and not self._stays):
                 self._finish()
         elif not self._workers and self._job is not None and not self._stays:
-            self.stop()  # what the workers left running in the background
+            self._on_background()
+
+    def _on_background(self) -> None:
+        """Ends what the workers left running, after a moment in which it may end by itself."""
+        if self._stopping:
             if not self._leftovers_signaled:
                 self._signal(signal.SIGTERM)
+        elif not self._waits_for_background:
+            self._waits_for_background = True
+            self._loop.call_later(BACKGROUND_S, self._stop_background)
+
+    def _stop_background(self) -> None:
+        if self._stopping or self._finished.done():
+            return
+        if found := processes.described_descendants():
+            self._outbox.send(Kind.LEFT_RUNNING, payload=", ".join(found).encode())
+        self.stop()
+        if not self._leftovers_signaled:
+            self._signal(signal.SIGTERM)
 
     @property
     def _stays(self) -> bool:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -431,29 +432,34 @@ def _begin(
     from horovod.runner.experiment import record
     from horovod.runner.experiment.background import detach, resumed
     from horovod.runner.experiment.launches import connect_to_ray
+    from horovod.runner.experiment.ownership import owning
     from horovod.runner.experiment.plan import lanes_of
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.experiment.training import Training, new_folder
 
     root = record.root_of(settings.cwd, experiment.file.project)
-    if options.resume is not None:
-        folder = root / str(options.resume)
-        experiment = resumed(folder)
-        lanes = lanes_of(experiment, _job_file_hosts(options, experiment, settings.environ))
-    launch_line = _launch_of(options, experiment, settings)
-    if options.resume is None:
-        folder = new_folder(root, options.job_file)
-    if options.detach and not detach(folder, lambda: record.begin(folder, experiment.runs)):
-        say(
-            sys.stderr,
-            f"experiment {folder.name} runs in the background; its output is in {folder}; "
-            f"'horovodrun experiment status {folder.name}' says how far it is",
-        )
-        return 0
-    own = record.begin(folder, experiment.runs)
-    if options.backend == "ray":
-        connect_to_ray()
-    with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
+    with ExitStack() as stack:
+        if options.resume is not None:
+            folder = root / str(options.resume)
+            stack.enter_context(owning(folder, partial(say, sys.stderr)))
+            experiment = resumed(folder)
+            lanes = lanes_of(experiment, _job_file_hosts(options, experiment, settings.environ))
+        launch_line = _launch_of(options, experiment, settings)
+        if options.resume is None:
+            folder = new_folder(root, options.job_file)
+            stack.enter_context(owning(folder, partial(say, sys.stderr)))
+        if options.detach and not detach(folder, lambda: record.begin(folder, experiment.runs)):
+            say(
+                sys.stderr,
+                f"experiment {folder.name} runs in the background; its output is in {folder}; "
+                f"'horovodrun experiment status {folder.name}' says how far it is",
+            )
+            return 0
+        own = record.begin(folder, experiment.runs)
+        if options.backend == "ray":
+            connect_to_ray()
+        interrupts = stack.enter_context(caught_signals())
+        console = stack.enter_context(Console(sys.stdout, sys.stderr))
         launch_options = _launch_options(options, console, interrupts)
         finish = partial(_finish, console=console)
         own_lanes = [Lane(slots, launch_options) for slots in lanes]

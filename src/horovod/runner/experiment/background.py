@@ -12,7 +12,8 @@ import psutil  # type: ignore[import-untyped]
 from horovod import files
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.experiment.job_file import read_job_file
+from horovod.runner.experiment.job_file import parse_job_file
+from horovod.runner.experiment.trusted import read_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from horovod.runner.experiment.job_file import Experiment
+    from horovod.runner.experiment.record import Record
 
 # Longer than ranks have to end after a signal, by default.
 KILL_PATIENCE_S = 60.0
@@ -74,7 +76,20 @@ def resumed(folder: Path) -> Experiment:
             f"experiment {known.number} still runs, as process {known.pid}: "
             f"'horovodrun experiment kill {known.number}' ends it"
         )
-    return read_job_file(str(folder / record.JOB_FILE))
+    return job_file_of(known)
+
+
+def job_file_of(known: Record) -> Experiment:
+    """The copy of its job file, which only this user may have written.
+
+    Raises:
+        UsageError: it is not to be trusted, or something is wrong with it.
+    """
+    path = known.folder / record.JOB_FILE
+    try:
+        return parse_job_file(read_trusted(path), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the job file {path}: {error}") from None
 
 
 def status(root: Path, name: str | None, stdout: TextIO) -> int:
@@ -85,7 +100,7 @@ def status(root: Path, name: str | None, stdout: TextIO) -> int:
     """
     if name is not None:
         known = record.read(root / name)
-        metrics = read_job_file(str(known.folder / record.JOB_FILE)).file.train.metrics
+        metrics = job_file_of(known).file.train.metrics
         lines = record.table(known.run_records(is_running=known.may_run()), metrics)
     else:
         rows = [("experiment", "state", "runs")]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import hmac
 import json
 import os
 import secrets
-import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from horovod import files
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
+from horovod.runner.experiment.metrics_server import MetricsServer
 from horovod.runner.experiment.monitor import COLUMNS, Monitor, RankView, rows_of, slowest
+from horovod.runner.experiment.trusted import read_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 TOKEN = "monitor.token"
 _TOKEN_BYTES = 32
-# For a client that connects and sends nothing, or does not read.
-_CLIENT_PATIENCE_S = 10.0
 _INTERVAL_S = 3.0
 _NOBODY = "no rank runs now"
 
@@ -66,8 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print a line of JSON instead of the table")
     add("--once", action="store_true", help="look once")
     add("--interval", type=_seconds, default=_INTERVAL_S, help="seconds between two looks")
-    add("--prometheus", type=int, metavar="PORT", help="serve it on this port of 127.0.0.1")
+    add("--prometheus", type=_port, metavar="PORT", help="serve it on this port of 127.0.0.1")
     return parser
+
+
+def _port(text: str) -> int:
+    if not 0 <= (port := int(text)) < 1 << 16:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return port
 
 
 def _seconds(text: str) -> float:
@@ -161,42 +165,14 @@ def exposition(number: int, views: Sequence[RankView]) -> str:
 def _serve(
     known: record.Record, source: Monitor, port: int, stdout: TextIO
 ) -> Callable[[], object]:
-    """Serves on a thread; whoever asks has to know the token, which is in a private file."""
-    token = token_in(known.folder)
-    latest = [""]
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _CLIENT_PATIENCE_S
-
-        def do_GET(self) -> None:
-            given = self.headers.get("Authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-                self.send_error(401)
-                return
-            if self.path != "/metrics":
-                self.send_error(404)
-                return
-            body = latest[0].encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+    """Serve on a thread; who asks has to know the token, which is in a private file."""
+    latest = [exposition(known.number, source.look())]
+    server = MetricsServer(port, token_in(known.folder), lambda: latest[0])
 
     def look() -> None:
         latest[0] = exposition(known.number, source.look())
 
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except OSError as error:
-        raise UsageError(f"--prometheus {port}: {error.strerror}") from None
-    look()
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="horovod-metrics", daemon=True).start()
-    where = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    where = f"http://127.0.0.1:{server.port}/metrics"
     path = known.folder / TOKEN
     print(f"{where}, for who sends 'Authorization: Bearer' and {path}", file=stdout, flush=True)
     return look
@@ -206,16 +182,16 @@ def token_in(folder: Path) -> str:
     """Of an experiment; made at first, and readable for its owner only.
 
     Raises:
-        UsageError: it cannot be written, or was damaged.
+        UsageError: it cannot be written, was damaged, or somebody else could have put it there.
     """
     path = folder / TOKEN
     try:
         with suppress(FileExistsError), open(path, "x", opener=_private) as file:
             file.write(secrets.token_hex(_TOKEN_BYTES))
-        token = path.read_text(encoding="ascii")
+        token = read_trusted(path, files.ANY_ACCESS)
     except OSError as error:
         raise record.unwritable(path, error) from None
-    except ValueError:
+    except UnicodeDecodeError:
         token = ""
     if len(token) != 2 * _TOKEN_BYTES:  # an empty one would let anybody in
         raise UsageError(f"{path} has no token: remove it, and a new one is made")

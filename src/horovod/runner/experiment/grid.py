@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 import shlex
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from math import prod
 from typing import TYPE_CHECKING
+
+from horovod.runner.experiment.placeholders import filled_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 10_000
 MOST_DIGITS = 20
-_PLACEHOLDER = re.compile(r"\{\{\s*([\w-]+)\s*\}\}")
-
+# As the shells of CI systems run a line: it ends at its first command that fails, also in a pipe.
+SHELL = ("bash", "-e", "-o", "pipefail", "-c")
 
 # Who does not execute a line. A step of srun has other variables than a rank of horovodrun.
 _SKIPS = {
@@ -27,10 +28,10 @@ _SKIPS = {
 }
 # Out of those that the host may use: for each process as many as it has.
 _OWN_GPUS = """\
-IFS=, read -ra gpus <<< "${{CUDA_VISIBLE_DEVICES:-$(seq -s, 0 127)}}"
-first=$((${{HOROVOD_LOCAL_RANK:-${{HOROVOD_WORKER_SLOT:-$SLURM_LOCALID}}}} * {gpus}))
-export CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${{gpus[*]:$first:{gpus}}}")
-unset gpus first
+hvd_first=$((${{HOROVOD_LOCAL_RANK:-${{HOROVOD_WORKER_SLOT:-$SLURM_LOCALID}}}} * {gpus} + 1))
+CUDA_VISIBLE_DEVICES=$(echo "${{CUDA_VISIBLE_DEVICES:-$(seq -s, 0 127)}}" |
+  cut -d, -f$hvd_first-$((hvd_first + {gpus} - 1)))
+export CUDA_VISIBLE_DEVICES
 """
 
 
@@ -43,19 +44,22 @@ class Line:
         on: all of them, or one of each host, or rank0; the others wait for its end.
         gpus: how many GPUs of its host each process sees, beside those of the others; 0 for all,
             of which ``hvd.local_rank()`` chooses one.
+        shell: the words in front of the text.
     """
 
     text: str
     on: str = "all"
     gpus: int = 0
+    shell: tuple[str, ...] = SHELL
 
     @property
-    def script(self) -> str:
-        """What a shell of each process executes."""
+    def command(self) -> tuple[str, ...]:
+        """What each process executes; what is in front of the line itself is for any sh."""
+        if self.on == "all" and not self.gpus:
+            return *self.shell, self.text
         own_gpus = _OWN_GPUS.format(gpus=self.gpus) if self.gpus else ""
-        if self.on == "all":
-            return own_gpus + self.text
-        return f"{own_gpus}{_SKIPS[self.on]} || exec bash -c {shlex.quote(self.text)}"
+        skips = "" if self.on == "all" else f"{_SKIPS[self.on]} || "
+        return "sh", "-c", f"{own_gpus}{skips}exec {shlex.join([*self.shell, self.text])}"
 
     def __str__(self) -> str:
         """The line, for the user."""
@@ -130,14 +134,5 @@ def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[Line]) -> list[
 def filled(parameters: Mapping[str, str], lines: Sequence[Line]) -> Run:
     """The run that has these values of the parameters."""
     return Run(
-        parameters, tuple(replace(line, text=_filled(line.text, parameters)) for line in lines)
+        parameters, tuple(replace(line, text=filled_line(line.text, parameters)) for line in lines)
     )
-
-
-def placeholders(line: str) -> list[str]:
-    """The names between double braces in a line."""
-    return _PLACEHOLDER.findall(line)
-
-
-def _filled(line: str, parameters: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda found: parameters.get(found[1], found[0]), line)

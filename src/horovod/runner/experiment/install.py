@@ -38,13 +38,18 @@ def install(commands: Sequence[str], lanes: Sequence[Lane], folder: Path, means:
         UsageError: the output cannot be written.
     """
     slots = _one_of_each_host(lanes)
-    line = Line("\n".join(["set -e", *commands]), "host")
+    line = install_line(commands, means.shell)
     options = replace(lanes[0].options, output_filename=str(folder / record.LOGS / FOLDER))
-    settings = replace(means.settings, command=("bash", "-c", line.script))
+    settings = replace(means.settings, command=line.command)
     add(folder, "install-started", hosts=list(dict.fromkeys(slot.hostname for slot in slots)))
     code = means.finish(means.launch(line, slots, settings, options, lambda _: nullcontext()))
     add(folder, "install-ended", exit_code=code)
     return code
+
+
+def install_line(commands: Sequence[str], shell: Sequence[str]) -> Line:
+    """What one process of each host runs; the first command that fails is the last in any shell."""
+    return Line("\n".join(["set -e", *commands]), "host", shell=tuple(shell))
 
 
 def _one_of_each_host(lanes: Sequence[Lane]) -> Sequence[Slot]:

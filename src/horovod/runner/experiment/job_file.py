@@ -14,13 +14,19 @@ from pydantic import BaseModel, ValidationError
 
 from horovod.errors import UsageError
 from horovod.runner.experiment.grid import (
+    SHELL,
     Line,
     Run,
     filled,
-    placeholders,
     range_values,
     runs_of,
     variable_of,
+)
+from horovod.runner.experiment.line_checks import (
+    changed_values,
+    doubtful_lines,
+    unused,
+    wrong_placeholders,
 )
 from horovod.runner.experiment.schema import (
     LEAST_MEBIBYTES,
@@ -32,6 +38,7 @@ from horovod.runner.experiment.schema import (
     RangeOf,
     Workers,
     duration_s,
+    shell_words,
 )
 from horovod.runner.experiment.spelling import canonical, is_raw
 from horovod.runner.experiment.yaml_tree import Document, Path, Problem, load
@@ -41,11 +48,9 @@ if TYPE_CHECKING:
 
 # The versions of RiseML's table, of which none runs on a Python of today.
 _HISTORICAL = ("1.4", "1.5")
-_INSTALLER = re.compile(r"\b(?:pip3?|conda|apt|apt-get|yum|npm)\s+install\b")
-_LOST = re.compile(r"^(?:cd|export|source|\.)\s+[^;&|]+$")
 # What a parameter must not change: the programs and the ranks would not be found.
 _RESERVED = re.compile(
-    r"OUTPUT_DIR|EXPERIMENT_ID|PATH|HOME|SHELL|PWD|IFS|(?:HOROVOD|LD|PYTHON|BASH)(?:_?[A-Z].*)?"
+    r"OUTPUT_DIR|EXPERIMENT_(?:ID|LINE|ATTEMPT)|PATH|HOME|SHELL|PWD|IFS|(?:HOROVOD|LD|PYTHON|BASH)(?:_?[A-Z].*)?"
 )
 
 
@@ -79,6 +84,11 @@ class Experiment:
         """What the CPUs of a worker are for each of its processes; None if the file has none."""
         cpus = self.file.train.resources.cpus
         return None if cpus is None else max(1, int(cpus / self.processes))
+
+    @property
+    def shell(self) -> tuple[str, ...]:
+        """The words behind which a line is the last one."""
+        return self.runs[0].lines[0].shell
 
     @property
     def install(self) -> tuple[str, ...]:
@@ -156,7 +166,7 @@ def parse_job_file(text: str, path: str) -> Experiment:
         problems = [Problem(1, 1, "", "the file is empty: 'horovodrun experiment init' writes one")]
     if problems and document.data is None:
         raise _error(problems, path)
-    problems = [*problems, *canonical(document), *_undefined(document)]
+    problems = [*problems, *canonical(document), *wrong_placeholders(document)]
     try:
         file = JobFile.model_validate(document.data)
     except ValidationError as error:
@@ -249,22 +259,6 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 # -- what no schema can say
 
 
-def _undefined(document: Document) -> Iterator[Problem]:
-    """Placeholders of lines for which there is no parameter, also if the file has other faults."""
-    train = document.data.get("train") if isinstance(document.data, dict) else None
-    if not isinstance(train, dict):
-        return
-    lines, parameters = train.get("run"), train.get("parameters")
-    known = sorted(parameters) if isinstance(parameters, dict) else []
-    for index, given in enumerate(lines if isinstance(lines, list) else []):
-        line = given.get("cmd") if isinstance(given, dict) else given
-        names = placeholders(line) if isinstance(line, str) else []
-        for name in sorted(set(names) - set(known)):
-            has = f"parameters has {', '.join(known)}" if known else "there are no parameters"
-            text = f"run uses {{{{{name}}}}}, but {has}"
-            yield document.problem(("train", "run", index), text)
-
-
 class _Meaning:
     """What a file means that has the right form.
 
@@ -283,8 +277,11 @@ class _Meaning:
         self.shape = self._shape()
         each_gpus = self._train.resources.gpus // self.shape[1]
         gpus = each_gpus if each_gpus > 1 else 0  # of one alone, hvd.local_rank() is the number
+        shell = SHELL if self._train.shell is None else shell_words(self._train.shell)
         self._lines = [
-            Line(each, gpus=gpus) if isinstance(each, str) else Line(each.cmd, each.on, gpus)
+            Line(each, gpus=gpus, shell=shell)
+            if isinstance(each, str)
+            else Line(each.cmd, each.on, gpus, shell)
             for each in self._train.run
         ]
         self._check_new_keys(file.version)
@@ -354,17 +351,9 @@ class _Meaning:
             self._warn(("train", "image"), text)
 
     def _check_lines(self) -> None:
-        known, used = set(self._train.parameters), set()
-        for index, (line, on) in enumerate((each.text, each.on) for each in self._lines):
-            path: Path = ("train", "run", index)
-            used |= set(placeholders(line))
-            if _LOST.match(line):
-                text = f"{line!r} has no effect on the lines after it: each has a shell of its own"
-                self._warn(path, text)
-            if _INSTALLER.search(line) and on == "all" and self.shape[0] * self.shape[1] > 1:
-                self._warn(path, "every process runs this, also several on one host at once")
-            used |= {name for name in known if variable_of(name) in line}
-        for name in sorted(known - used):
+        for path, text in doubtful_lines(self._lines, self.shape[0] * self.shape[1]):
+            self._warn(path, text)
+        for name in unused(list(self._train.parameters), self._lines):
             text = f"no line uses it; programs find it as the variable {variable_of(name)}"
             self._warn(("train", "parameters", name), text)
 
@@ -396,6 +385,8 @@ class _Meaning:
         except ValueError as error:
             key = "parameters" if self._train.search is None else "search"
             self._complain(("train", key), str(error))
+        for path, text in changed_values(self._lines, self.runs):
+            self._warn(path, text)
 
     def _check_search(self) -> None:
         search, path = self._train.search, ("train", "search")

@@ -6,6 +6,7 @@ What is written names no secret: pods take it from a Secret that is made once.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PORT = 29400
 # Pods of one job may start minutes apart.
 PATIENCE_S = 600
+_EXPANDED = re.compile(r"\$(?=[$(])")
 # Of names in Kubernetes.
 _MOST_CHARACTERS = 52
 
@@ -87,8 +89,8 @@ def train_job(experiment: Experiment, wishes: Wishes) -> str:
         places = _places("$PET_NODE_RANK", "$PET_MASTER_ADDR")
         trainer = {
             "image": _image(experiment, wishes),
-            "command": ["bash", "-c"],
-            "args": [places + _script(experiment, run)],
+            "command": ["sh", "-c"],
+            "args": [_unexpanded(places + _script(experiment, run))],
             "numNodes": experiment.workers,
             "numProcPerNode": experiment.processes,
             "resourcesPerNode": _resources(experiment),
@@ -116,7 +118,7 @@ def mpi_job(experiment: Experiment, wishes: Wishes) -> str:
     def documents(run: Run, name: str) -> list[dict[str, Any]]:
         steps = [
             f"horovodrun -np {experiment.size} --hostfile /etc/mpi/hostfile"
-            f" bash -c {shlex.quote(line.script)}"
+            f" {shlex.join(line.command)}"
             for line in run.lines
         ]
         launcher = _pod(experiment, run, name, wishes, "\n".join(["set -e", *steps]))
@@ -186,8 +188,8 @@ def _pod(
     container = {
         "name": "worker",
         "image": _image(experiment, wishes),
-        "command": ["bash", "-c"],
-        "args": [script],
+        "command": ["sh", "-c"],
+        "args": [_unexpanded(script)],
         "env": _environment(experiment, run, name),
         "resources": _resources(experiment),
         "volumeMounts": [
@@ -212,15 +214,18 @@ def _script(experiment: Experiment, run: Run) -> str:
     launch = (
         f"horovodrun -np {experiment.size} --num-nodes {experiment.workers}"
         ' --node-rank "$NODE_RANK" --rendezvous "$RENDEZVOUS"'
-        f" --start-timeout {PATIENCE_S} bash -c "
+        f" --start-timeout {PATIENCE_S} "
     )
     return "\n".join(
-        [*_begin(experiment), *(launch + shlex.quote(line.script) for line in run.lines)]
+        [*_begin(experiment), *(launch + shlex.join(line.command) for line in run.lines)]
     )
 
 
 def _begin(experiment: Experiment) -> list[str]:
-    return ["set -e", 'mkdir -p "$OUTPUT_DIR"', *experiment.install]
+    """For any sh; what is installed has the shell of the lines."""
+    installing = "\n".join(["set -e", *experiment.install])
+    begin = ["set -e", 'mkdir -p "$OUTPUT_DIR"']
+    return [*begin, shlex.join([*experiment.shell, installing])] if experiment.install else begin
 
 
 def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, Any]]:
@@ -231,8 +236,13 @@ def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, 
     variables |= experiment.file.train.env
     return [
         {"name": "HOROVOD_SECRET_KEY", "valueFrom": {"secretKeyRef": key}},
-        *({"name": each, "value": text} for each, text in variables.items()),
+        *({"name": each, "value": _unexpanded(text)} for each, text in variables.items()),
     ]
+
+
+def _unexpanded(text: str) -> str:
+    """What Kubernetes makes the text of: it takes $(NAME) for a variable, and $$ for one $."""
+    return _EXPANDED.sub("$$", text)
 
 
 def _deadline(experiment: Experiment) -> dict[str, int]:
@@ -259,8 +269,8 @@ def _image(experiment: Experiment, wishes: Wishes) -> str:
     found = wishes.image or (image if isinstance(image, str) else image.name if image else "")
     if not found:
         raise UsageError(
-            f"{experiment.path} names no image: write train.image, or give --image; it needs bash, "
-            "horovodrun and what the lines run"
+            f"{experiment.path} names no image: write train.image, or give --image; it needs "
+            f"{experiment.shell[0]}, horovodrun and what the lines run"
         )
     return found
 

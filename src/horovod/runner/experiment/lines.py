@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.runner.experiment import record
+from horovod.runner.experiment.grid import SHELL
 from horovod.runner.experiment.live import LiveReport
 from horovod.runner.experiment.stops import TIMEOUT_CODE, Stops
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     Launch = Callable[[Line, Sequence[Slot], JobSettings, LaunchOptions, StoreUser], Outcome]
 
 
+# As a shell has it, of a command that is not there.
+_NOT_FOUND = 127
+
+
 @dataclass(frozen=True)
 class Means:
     """With what the lines of all runs are executed.
@@ -46,6 +51,8 @@ class Means:
         live: where what ranks tell is wanted, see :class:`LiveReport`.
         timeout_s: for all lines of a run; None for any time.
         restarts: how often lines of a run may be started again after a failure.
+        shell: the words in front of what is installed.
+        told: the lines of which it was said that they leave something running.
     """
 
     settings: JobSettings
@@ -55,6 +62,8 @@ class Means:
     live: Path
     timeout_s: float | None = None
     restarts: int = 0
+    shell: tuple[str, ...] = SHELL
+    told: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class RunLines:
         lane: where to execute it.
         means: see there.
         why_in_vain: says why the run is not worth more time, or nothing; None if nobody asks.
+        attempt: the number of this attempt at the run; each restart of a line is one more.
     """
 
     def __init__(
@@ -85,6 +95,7 @@ class RunLines:
         lane: Lane,
         means: Means,
         why_in_vain: Callable[[], str] | None = None,
+        attempt: int = 1,
     ) -> None:
         self._run = run
         self._name = name
@@ -92,6 +103,7 @@ class RunLines:
         self._lane = lane
         self._means = means
         self._why_in_vain = why_in_vain
+        self._attempt = attempt
         self._restarts_left = means.restarts
         self._began_s = time.monotonic()
 
@@ -107,32 +119,40 @@ class RunLines:
 
     def _execute(self, line: Line, index: int) -> Ended:
         """Executes a line, and again if it fails and may be restarted."""
-        attempt = 0
+        times = 0
         while True:
-            attempt += 1
+            times += 1
             stops = Stops(self._means.timeout_s, self._began_s, self._why_in_vain)
-            outcome = self._launch(line, index, attempt, stops)
+            outcome = self._launch(line, index, times, stops)
             code = self._means.finish(outcome)
             if stops.is_pruned:
                 return Ended("pruned")
             if stops.is_late:
                 return Ended("failed", TIMEOUT_CODE)
+            if code == 0 and outcome.files_error:  # what has ended well is not run once more
+                what = f"its logs are not complete: {outcome.files_error}"
+                self._means.say(f"run {self._name}: line {index}: {what}")
+                return Ended("failed", 1)
             if code == 0:
                 return Ended("finished")
             if outcome.stop_signal:
                 return Ended("killed", code)
+            if outcome.failure is not None and outcome.failure.start_error and code == _NOT_FOUND:
+                what = f"train.shell may name another shell than {line.shell[0]}"
+                self._means.say(f"run {self._name}: line {index}: {what}, such as sh -e -c")
             if self._restarts_left == 0:
                 return Ended("failed", code)
             self._restarts_left -= 1
+            self._attempt += 1
             again = f"it is started again, and may be {self._restarts_left} more time(s)"
             self._means.say(f"run {self._name}: line {index} failed: {again}")
 
-    def _launch(self, line: Line, index: int, attempt: int, stops: Stops) -> Outcome:
+    def _launch(self, line: Line, index: int, times: int, stops: Stops) -> Outcome:
         slots, means = self._lane.slots, self._means
-        name = f"line-{index:02d}" if attempt == 1 else f"line-{index:02d}.{attempt}"
+        name = f"line-{index:02d}" if times == 1 else f"line-{index:02d}.{times}"
         add(
             self._folder, "line-started", line=index, of=len(self._run.lines), text=str(line),
-            hosts=[slot.hostname for slot in slots], logs=name,
+            hosts=[slot.hostname for slot in slots], logs=name, attempt=self._attempt,
         )  # fmt: skip
         began_s = time.monotonic()
         exits: list[RankExit] = []
@@ -152,8 +172,8 @@ class RunLines:
             )
             settings = replace(
                 means.settings,
-                command=("bash", "-c", line.script),
-                variables={**means.settings.variables, **self._variables()},
+                command=line.command,
+                variables={**means.settings.variables, **self._variables(index)},
             )
             outcome = means.launch(line, slots, settings, options, live.using)
         seconds = time.monotonic() - began_s
@@ -163,17 +183,23 @@ class RunLines:
             self._folder, "line-ended", line=index, exit_code=outcome.exit_code,
             seconds=round(seconds, 3), **where,
         )  # fmt: skip
+        if outcome.left_running and index not in means.told:
+            means.told.add(index)
+            what = f"what it left in the background was ended: {outcome.left_running}"
+            means.say(f"run {self._name}: line {index}: {what}")
         if line.on == "all" and (last := straggler(exits, seconds)) is not None:
             rank, host, waited_s = last
             what = f"all waited {waited_s:.1f} s for rank {rank} on {host}"
             means.say(f"run {self._name}: line {index}: {what}")
         return outcome
 
-    def _variables(self) -> Mapping[str, str]:
+    def _variables(self, index: int) -> Mapping[str, str]:
         return {
             **self._run.variables,
             "OUTPUT_DIR": str(self._folder),
             "EXPERIMENT_ID": self._name,
+            "EXPERIMENT_LINE": f"{index}",
+            "EXPERIMENT_ATTEMPT": f"{self._attempt}",
         }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +52,7 @@ def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
             *(line for slots in lanes for line in _hosts(slots)),
             *([] if any(lanes) else ["  on the hosts that the discovery tells"]),
             "",
+            f"each line is the last word of: {shlex.join(experiment.shell)} LINE",
             *(f"once on each host: {each}" for each in experiment.install),
             *_runs(experiment.runs, len(lanes)),
         ]
@@ -106,4 +109,10 @@ def _runs(runs: Sequence[Run], at_a_time: int) -> Iterator[str]:
 
 def described(parameters: Mapping[str, str]) -> str:
     """Parameters in one line."""
-    return ", ".join(f"{name}={value}" for name, value in parameters.items())
+    return ", ".join(f"{shown(name)}={shown(value)}" for name, value in parameters.items())
+
+
+def shown(text: str) -> str:
+    """A text as it can be in a line of a table: in quotes if it would not be seen as it is."""
+    is_plain = text.isprintable() and text == text.strip() and text and ", " not in text
+    return text if is_plain else json.dumps(text, ensure_ascii=not text.isprintable())

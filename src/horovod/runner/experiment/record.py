@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
@@ -15,7 +16,8 @@ import psutil  # type: ignore[import-untyped]
 
 from horovod import files
 from horovod.errors import UsageError
-from horovod.runner.experiment.plan import described
+from horovod.runner.experiment.plan import described, shown
+from horovod.runner.experiment.trusted import check_folder, close_to_others, read_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +51,8 @@ class RunRecord:
         seconds: how long it took, or takes already; None before.
         line: the number of the line that is, or was, executed; 0 before.
         num_ended: how many ranks have come to the end of this line.
-        results: the last value of each metric that it reported.
+        results: the last value of each metric that it reported, in the attempt that counts.
+        attempt: how often the run, or a line of it, was begun; 0 before.
     """
 
     name: str
@@ -60,6 +63,7 @@ class RunRecord:
     line: int = 0
     num_ended: int = 0
     results: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,7 @@ def begin(folder: Path, runs: Sequence[Run]) -> Record:
     )
     data = {"runs": record.runs, "host": record.host, "pid": record.pid, "started": record.started}
     write(folder / EXPERIMENT, json.dumps(data))
+    close_to_others(folder / EXPERIMENT)
     return record
 
 
@@ -149,10 +154,11 @@ def read(folder: Path) -> Record:
     """What was noted of an experiment.
 
     Raises:
-        UsageError: there is none, or it cannot be read.
+        UsageError: there is none, it cannot be read, or another user could have written it.
     """
     try:
-        data = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+        check_folder(folder)
+        data = json.loads(read_trusted(folder / EXPERIMENT))
         runs = tuple(dict(each) for each in data["runs"])
         return Record(
             folder, int(folder.name), runs, data["host"], data["pid"], float(data["started"])
@@ -191,13 +197,16 @@ def _run_record(
     name: str, parameters: Mapping[str, str], folder: Path, *, is_running: bool
 ) -> RunRecord:
     begun = ended = None
-    line = num_ended = 0
+    line = num_ended = attempt = 0
+    attempts: dict[int, int] = {}  # in which each line was executed last
     for event in _lines_of(folder / EVENTS):
         match event.get("event"):
             case "run-started":
                 begun, ended, line, num_ended = event, None, 0, 0
+                attempt, attempts = event.get("attempt", attempt + 1), {}
             case "line-started":
                 line, num_ended = event["line"], 0
+                attempt = attempts[line] = event.get("attempt", attempt)
             case "rank-ended":
                 num_ended += 1
             case "run-ended":
@@ -205,15 +214,29 @@ def _run_record(
     what = described(parameters)
     if begun is None:
         return RunRecord(name, what)
-    results: dict[str, Any] = {}
-    for reported in _lines_of(folder / RESULTS):
-        results |= reported.get("metrics", {})
+    results = _results(folder, attempt, attempts)
     if ended is None:
         state, code, until = "running" if is_running else "lost", None, time.time()
     else:
         state, code, until = ended["state"], ended["exit_code"], ended["time"]
     seconds = None if state == "lost" else max(0.0, until - begun["time"])
-    return RunRecord(name, what, state, code, seconds, line, num_ended, results)
+    return RunRecord(name, what, state, code, seconds, line, num_ended, results, attempt)
+
+
+def _results(folder: Path, attempt: int, attempts: Mapping[int, int]) -> dict[str, Any]:
+    """The last value of each metric, of each line's last execution: failed ones do not count.
+
+    What names no line, since a program has written it by itself, counts in the first attempt only:
+    later nobody knows whose it is.
+    """
+    results: dict[str, Any] = {}
+    for reported in _lines_of(folder / RESULTS):
+        given, metrics = reported.get("attempt"), reported.get("metrics")
+        line = reported.get("line", 0)
+        is_last = attempt == 1 if given is None else attempts.get(line) == given
+        if is_last and isinstance(metrics, dict):
+            results |= metrics
+    return results
 
 
 def _lines_of(path: Path) -> list[dict[str, Any]]:
@@ -225,7 +248,8 @@ def _lines_of(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in text.splitlines():
         with suppress(ValueError):  # written in part: the process was killed, or still writes
-            records.append(json.loads(line))
+            record = json.loads(line)
+            records += [record] if isinstance(record, dict) else []
     return records
 
 
@@ -235,27 +259,36 @@ def table(records: Sequence[RunRecord], metrics: Mapping[str, str] | None = None
     Args:
         records: of the runs.
         metrics: of the job file: each with "max" or "min". A line at the end names the best run by
-            the first of them.
+            the first of them, out of those that have finished.
     """
-    rows = [("run", "state", "seconds", "results", "parameters")]
+    rows = [("run", "state", "attempt", "seconds", "results", "parameters")]
     for each in records:
         at = f"line {each.line}"
         if each.num_ended:
             at += f", {each.num_ended} rank{'s' if each.num_ended > 1 else ''} waiting"
         state = f"{each.state} ({at})" if each.state == "running" else each.state
         seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
-        results = ", ".join(f"{key}={_short(value)}" for key, value in each.results.items())
-        rows.append((each.name, state, seconds, results, each.parameters))
+        results = described({key: _short(value) for key, value in each.results.items()})
+        attempt = f"{each.attempt or ''}"
+        rows.append((each.name, state, attempt, seconds, results, each.parameters))
     return [*aligned(rows), *_best(records, metrics or {})]
 
 
 def _best(records: Sequence[RunRecord], metrics: Mapping[str, str]) -> list[str]:
     name, goal = next(iter(metrics.items()), ("", ""))
-    known = [each for each in records if isinstance(each.results.get(name), int | float)]
-    if len(records) == 1 or not known:
+    finished = [each for each in records if each.state == "finished"]
+    known = [each for each in finished if _is_number(each.results.get(name))]
+    if len(records) == 1 or not name or not finished:
         return []
+    if not known:
+        return [f"no run is the best: none that has finished has a number for {shown(name)}"]
     best = (max if goal == "max" else min)(known, key=lambda each: each.results[name])
-    return [f"the best run is {best.name}: {name}={_short(best.results[name])}"]
+    return [f"the best run is {best.name}: {shown(name)}={_short(best.results[name])}"]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value can be compared; NaN cannot."""
+    return isinstance(value, int | float) and not math.isnan(value)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,7 +23,7 @@ Parameter = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 _MEMORY = re.compile(r"(\d+)([GM]i?)B?")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_DURATION = re.compile(r"((?!0\d)\d+(?:\.\d+)?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6}
 # As RiseML's documents use the number: 4 is GB, 4096 MiB.
@@ -116,11 +117,31 @@ Duration = Annotated[
 ]
 
 
+def _checked_shell(value: str) -> str:
+    shell_words(value)
+    return value
+
+
+Shell = Annotated[
+    str,
+    AfterValidator(_checked_shell),
+    WithJsonSchema({"type": "string", "examples": ["sh -e -c"]}),
+]
+
+
+def _checked_number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {value}")
+    return value
+
+
 class Resources(_Strict):
     """What each worker needs."""
 
     gpus: int = Field(0, ge=0, le=10_000)
-    cpus: float | None = Field(None, gt=0, strict=False)
+    cpus: Annotated[float | None, BeforeValidator(_checked_number)] = Field(
+        None, gt=0, strict=False
+    )
     mem: Memory | None = None
 
 
@@ -146,10 +167,11 @@ class RangeOf(_Strict):
 
 
 class Between(_Strict):
-    """Bounds of a value that a search chooses: a whole number if both of them are."""
+    """Bounds of a value that a search chooses: a whole number if both are, unless type says so."""
 
     min: Text
     max: Text
+    type: Literal["int", "float"] | None = None
     log: Annotated[
         Literal["true", "false"], WithJsonSchema({"enum": [True, False, "true", "false"]})
     ] = "false"
@@ -208,6 +230,7 @@ class Train(_Strict):
     install: list[str] = []
     resources: Resources = Resources.model_validate({})
     run: Lines
+    shell: Shell | None = None
     parameters: dict[Parameter, Values] = {}
     concurrency: int = Field(1, ge=1)
     env: dict[Variable, Text] = {}
@@ -225,7 +248,7 @@ class Train(_Strict):
 
 
 # Beyond what RiseML had; a file that has one of them says so by its version.
-OF_VERSION_2 = ("env", "timeout", "restarts", "metrics", "search", "elastic")
+OF_VERSION_2 = ("shell", "env", "timeout", "restarts", "metrics", "search", "elastic")
 
 
 class JobFile(_Strict):
@@ -262,6 +285,21 @@ def duration_s(value: str) -> float:
     if found is None or float(found[1]) == 0:
         raise ValueError(f"{value!r} is no length of time: write 90s, 30m, 2h or 1d")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def shell_words(value: str) -> tuple[str, ...]:
+    """The words of ``shell``, behind which a line is the last one. Pure.
+
+    Raises:
+        ValueError: they are no command that takes a line.
+    """
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} cannot be read: {error}") from None
+    if len(words) < 2 or not words[-1].startswith("-"):
+        raise ValueError(f"{value!r} must end with the option for a line: write 'sh -e -c'")
+    return tuple(words)
 
 
 def mebibytes(value: int | str) -> int:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from horovod.runner.experiment import record
 from horovod.runner.experiment.new_lines import NewLines
+
+_WHOLE = re.compile(r"[-+]?\d{1,18}")
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,11 +63,19 @@ def _optuna() -> Any:
 
 def _distribution(optuna: Any, given: Between) -> Any:
     is_log = given.log == "true"
-    try:
-        bounds = int(given.min), int(given.max)
-        return optuna.distributions.IntDistribution(*bounds, log=is_log)
-    except ValueError:
-        pass
+    are_whole = all(map(_WHOLE.fullmatch, (given.min, given.max)))
+    if given.type == "int" and not are_whole:
+        raise ValueError(f"{given.min} and {given.max} must be whole numbers for type: int")
+    if given.type != "float" and are_whole:
+        low_int, high_int = int(given.min), int(given.max)
+        is_possible = low_int <= high_int and (low_int > 0 or not is_log)
+        if is_possible and given.type is None and high_int - low_int <= 1:
+            raise ValueError(
+                f"there is no whole number between {low_int} and {high_int}: write type: float for "
+                "what is between them, or type: int for one of these two"
+            )
+        if is_possible:
+            return optuna.distributions.IntDistribution(low_int, high_int, log=is_log)
     try:
         low, high = float(given.min), float(given.max)
         if not math.isfinite(low) or not math.isfinite(high):
@@ -118,13 +129,16 @@ class Judged:
         self._results = NewLines(folder / record.RESULTS)
         self._value = math.nan
         self._num_results = 0
+        self._attempt = 1
 
     def why_in_vain(self) -> str:
         """Why the run is not worth more time, after what it has reported; nothing if it is."""
         for line in self._results.read():
-            value = _value_in(line, self._metric)
-            if value is None:
+            attempt, value = _value_in(line, self._metric)
+            if value is None or attempt < self._attempt:
                 continue
+            if attempt > self._attempt:  # what a failed one has reported does not count
+                self._begin_again(attempt)
             self._value, self._num_results = value, self._num_results + 1
             with self._lock:
                 self._trial.report(value, self._num_results)
@@ -133,6 +147,15 @@ class Judged:
                 result = f"{self._metric}={value:.6g} in result {self._num_results}"
                 return f"the run is pruned: others have better than {result}"
         return ""
+
+    def _begin_again(self, attempt: int) -> None:
+        from optuna.trial import TrialState
+
+        with self._lock:
+            if self._num_results:
+                self._study.tell(self._trial, state=TrialState.FAIL)
+                self._trial = self._study.ask()
+        self._attempt, self._num_results, self._value = attempt, 0, math.nan
 
     def end(self, state: str) -> None:
         """The run has ended in a state of :class:`RunRecord`."""
@@ -148,7 +171,11 @@ class Judged:
                 self._study.tell(self._trial, state=told)
 
 
-def _value_in(line: str, metric: str) -> float | None:
-    with suppress(ValueError, TypeError, KeyError):  # written in part, or no number
-        return float(json.loads(line)["metrics"][metric])
-    return None
+def _value_in(line: str, metric: str) -> tuple[int, float | None]:
+    """The attempt that reported, and the value; None if it is no number."""
+    with suppress(ValueError, TypeError, KeyError, AttributeError):  # written in part, or by others
+        reported = json.loads(line)
+        value = reported["metrics"][metric]
+        if isinstance(value, int | float):
+            return int(reported.get("attempt", 1)), float(value)
+    return 1, None

@@ -37,7 +37,6 @@ def sbatch(experiment: Experiment) -> str:
         options["time"] = math.ceil(experiment.timeout_s / 60)  # minutes
     if len(experiment.runs) > 1:
         options["array"] = f"1-{len(experiment.runs)}%{train.concurrency}"
-    installing = "\n".join(["set -e", *experiment.install]) if experiment.install else ""
     lines = ["#!/bin/bash", f"# {experiment.path}: {experiment.size} ranks"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items()]
     lines += [
@@ -48,15 +47,11 @@ def sbatch(experiment: Experiment) -> str:
         "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}",
         *_exports(train.env),
         'mkdir -p "$OUTPUT_DIR"',
-        *(
-            [f"srun --ntasks-per-node=1 --ntasks=$SLURM_NNODES bash -c {shlex.quote(installing)}"]
-            if installing
-            else []
-        ),
+        *_installing(experiment),
         "",
         "# All tasks of a step end before the next one begins; the first that fails ends all.",
         "line() {",
-        '  srun --kill-on-bad-exit=1 --gpu-bind=none bash -c "$1"',
+        '  srun --kill-on-bad-exit=1 --gpu-bind=none "$@"',
         "}",
         "",
     ]
@@ -68,8 +63,15 @@ def sbatch(experiment: Experiment) -> str:
     return "\n".join([*lines, "esac"]) + "\n"
 
 
+def _installing(experiment: Experiment) -> list[str]:
+    if not experiment.install:
+        return []
+    command = shlex.join([*experiment.shell, "\n".join(["set -e", *experiment.install])])
+    return [f"srun --ntasks-per-node=1 --ntasks=$SLURM_NNODES {command}"]
+
+
 def _steps(run: Run) -> list[str]:
-    return [*_exports(run.variables), *(f"line {shlex.quote(each.script)}" for each in run.lines)]
+    return [*_exports(run.variables), *(f"line {shlex.join(each.command)}" for each in run.lines)]
 
 
 def _exports(variables: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from horovod.runner.experiment.job_file import canonical_text
 from horovod.runner.experiment.lines import Ended, Means, RunLines, add
 from horovod.runner.experiment.plan import described
 from horovod.runner.experiment.side_by_side import in_lanes
+from horovod.runner.experiment.trusted import close_to_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +81,9 @@ class Training:
             run, name, folder = runs[index - 1], own.name_of(index), own.folder_of(index)
             judged = None if pruning is None else pruning.follow(folder)
             asked = None if judged is None else judged.why_in_vain
-            ended = self._run(run, name, folder, RunLines(run, name, folder, lane, means, asked))
+            attempt = records[index - 1].attempt + 1
+            lines = RunLines(run, name, folder, lane, means, asked, attempt)
+            ended = self._run(run, name, folder, lines, attempt)
             if judged is not None:
                 judged.end(ended.state)
             codes[index] = ended.exit_code
@@ -141,13 +144,15 @@ class Training:
             live=own.folder / record.MONITORED,
             timeout_s=self._experiment.timeout_s,
             restarts=self._experiment.file.train.restarts,
+            shell=self._experiment.shell,
         )
 
-    def _run(self, run: Run, name: str, folder: Path, lines: RunLines) -> Ended:
+    def _run(self, run: Run, name: str, folder: Path, lines: RunLines, attempt: int) -> Ended:
         record.write(folder / RESOLVED, _resolved(self._experiment, run))
         if run.parameters:
             self._say(f"run {name}: {described(run.parameters)}")
-        add(folder, "run-started", id=name, parameters=dict(run.parameters))
+        parameters = dict(run.parameters)
+        add(folder, "run-started", id=name, parameters=parameters, attempt=attempt)
         ended = lines.execute()
         add(folder, "run-ended", id=name, state=ended.state, exit_code=ended.exit_code)
         return ended
@@ -176,13 +181,14 @@ def new_folder(root: Path, job_file: str) -> Path:
         number = max(numbers, default=0) + 1
         while True:
             try:
-                (root / str(number)).mkdir()
+                (root / str(number)).mkdir(0o755)
                 break
             except FileExistsError:  # another experiment was quicker
                 number += 1
     except OSError as error:
         raise record.unwritable(root, error) from None
     record.write(root / str(number) / record.JOB_FILE, text)
+    close_to_others(root / str(number) / record.JOB_FILE)
     return root / str(number)
 
 

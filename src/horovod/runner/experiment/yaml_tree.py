@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,14 @@ MOST_LEVELS = 30
 # Aliases can make a short file a huge one.
 MOST_VALUES = 100_000
 _MERGE = "tag:yaml.org,2002:merge"
+# What YAML 1.1 and 1.2 take for the same number.
+_PLAIN_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9]*)"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+        re.IGNORECASE,
+    ),
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -72,6 +81,8 @@ def load(text: str, is_raw: Callable[[Path], bool]) -> Document:
         is_raw: whether a scalar at a path is taken as it is written, so that 1.10 stays 1.10.
     """
     try:
+        if problem := _unfit(text):
+            return Document(problems=[problem])
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -84,6 +95,27 @@ def load(text: str, is_raw: Callable[[Path], bool]) -> Document:
     if node is not None:
         document.data = _Reader(document, is_raw).value_of(node, ())
     return document
+
+
+def _unfit(text: str) -> Problem | None:
+    """What is too deep to be read, or says itself what it is, as ``!!binary``.
+
+    Raises:
+        YAMLError: it is not YAML.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        mark = event.start_mark
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_LEVELS:
+            what = f"there are more than {MOST_LEVELS} levels"
+        elif getattr(event, "tag", None) not in (None, "!"):
+            what = f"tags such as {event.tag} have no meaning here: leave it out"
+        else:
+            continue
+        return Problem(mark.line + 1, mark.column + 1, "", what)
+    return None
 
 
 class _Reader:
@@ -151,7 +183,11 @@ class _Reader:
         if self._is_raw(path) and node.tag != "tag:yaml.org,2002:null":
             return node.value
         try:
-            return self._scalars.construct_object(node)
+            value = self._scalars.construct_object(node)
+            plain = _PLAIN_NUMBERS.get(node.tag)
+            if plain is not None and not plain.fullmatch(node.value):
+                self._complain(path, _two_meanings(node.value, value))
+            return value
         except (yaml.YAMLError, ValueError) as error:
             reason = getattr(error, "problem", None) or str(error)
             self._complain(path, f"{node.value!r} cannot be read: {reason}")
@@ -159,3 +195,11 @@ class _Reader:
 
     def _complain(self, path: Path, text: str) -> None:
         self._document.problems.append(self._document.problem(path, text))
+
+
+def _two_meanings(text: str, value: int | float) -> str:
+    """What to say of a number that only YAML 1.1 takes for that number."""
+    other = text.replace("_", "").lstrip("+-0")
+    if text.replace("_", "").lstrip("+-").isdecimal() and other and "_" not in text:
+        return f"{text} is {value} for YAML 1.1 and {other} for YAML 1.2: write the one you mean"
+    return f"{text} is {value} for YAML 1.1 only: write {value}, or quotes around a text"

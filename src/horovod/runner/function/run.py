@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.job.environment import with_horovod_on_path
-from horovod.runner.function.call import Call, check_call, packed
+from horovod.job.function import check_call
+from horovod.runner.function.call import Call, packed
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts
 from horovod.runner.placing.plan import JobSettings

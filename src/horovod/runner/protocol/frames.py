@@ -48,6 +48,7 @@ class Kind(enum.IntEnum):
     TRIED = 25  # every endpoint of the invitation has answered or failed
     NOTE = 26  # payload: one line for --verbose
     DROPPED = 27  # payload: how many bytes of a rank's output were dropped at the end, in decimal
+    LEFT_RUNNING = 28  # payload: what the ranks left running, and the agent ends
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ class Outcome:
         message: what to tell the user; empty if all went well.
         details: the last lines of the rank that failed first, to follow the message.
         details_are_above: whether the console shows them a few lines further up.
+        left_running: what the ranks left in the background, which was ended; empty for nothing.
+        files_error: why the files of the ranks' output are not complete; empty if they are.
         failure: the rank that failed first, if it was a rank.
         summary: one line on what became of all ranks; empty if all went well.
         stop_signal: what the ranks got from the user or the system, who let them have their time;
@@ -32,6 +34,8 @@ class Outcome:
     stop_signal: int = 0
     details: str = ""
     details_are_above: bool = False
+    files_error: str = ""
+    left_running: str = ""
 
     @property
     def report(self) -> str:

@@ -140,6 +140,7 @@ class Supervisor:
         self._silent = False
         self._dropped = 0
         self._disk_error = ""
+        self._left_running = ""
 
     def run(self) -> Outcome:
         """Runs the job; returns when no process of it is left, or 10 s after a failure.
@@ -169,6 +170,7 @@ class Supervisor:
             self._selector.close()
         self._feed(events.HostsGone(time.monotonic()))
         outcome = self._state.outcome or Outcome(1, "the launcher lost track of the job")
+        outcome = replace(outcome, files_error=self._disk_error, left_running=self._left_running)
         if outcome.exit_code == 0:
             self._log(f"the job ran for {time.monotonic() - self._began_s:.1f} s")
         if not outcome.summary or outcome.failure is None:
@@ -361,6 +363,10 @@ class Supervisor:
                 self._on_agent_stopping(link, frame.payload.decode(errors="replace"))
             case Kind.NOTE:
                 self._log(f"{link.hostname}: {frame.payload.decode(errors='replace')}")
+            case Kind.LEFT_RUNNING:
+                left = f"{frame.payload.decode(errors='replace')} on {link.hostname}"
+                self._left_running = ", ".join(filter(None, [self._left_running, left]))
+                self._log(f"what the ranks left running is ended: {left}")
             case Kind.DROPPED:
                 self._dropped += int(frame.payload)
             case Kind.DONE:

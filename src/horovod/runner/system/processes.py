@@ -77,6 +77,16 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def described_descendants() -> list[str]:
+    """The names and numbers of all descendants of this process that run."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.name()} (process {process.pid})")
+    return found
+
+
 def signal_descendants(signum: int) -> None:
     """Sends a signal to all descendants of this process."""
     for process in psutil.Process().children(recursive=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,29 @@ def test_manifests_are_valid(kind: str, source: str) -> None:
 def test_what_version_2_adds_is_exported(kind: str) -> None:
     text = text_of(kind, NEW, Wishes("an/image"))
     assert ("--time=2\n" if kind == "sbatch" else "activeDeadlineSeconds: 90\n") in text
-    assert '[ "${HOROVOD_RANK:-$SLURM_PROCID}" != 0 ] || exec bash -c' in text
+    assert '[ "${HOROVOD_RANK:-$SLURM_PROCID}" != 0 ] || exec bash -e -o pipefail -c' in text
     assert "export WORD='it'\"'\"'s'" in text or "value: it's\n" in text
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_lines_and_what_is_installed_have_the_shell_of_the_file(kind: str) -> None:
+    shell = "  install: [pip install one]\n  shell: dash -e -c\n"
+    text = text_of(kind, NEW + shell, Wishes("an/image"))
+    assert text.count("bash") == (1 if kind == "sbatch" else 0)  # the script itself
+    assert "|| exec dash -e -c '\"'\"'make data'\"'\"''" in text
+    assert "dash -e -c 'python train.py'" in text
+    assert "dash -e -c 'set -e" in text
+
+
+@pytest.mark.parametrize("kind", [each for each in FORMATS if each != "sbatch"])
+def test_kubernetes_expands_nothing_in_a_manifest(kind: str) -> None:
+    source = GRID.replace("it's", "$(EXPERIMENT_ID)$$")
+    source = source.replace("python train.py", 'echo $$ $(pwd) "$OUTPUT_DIR"; python train.py')
+    text = text_of(kind, source, Wishes("an/image"))
+    read = re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "expanded", text)
+    assert 'echo $$ $(pwd) "$OUTPUT_DIR"; python train.py' in read
+    assert "value: $(EXPERIMENT_ID)$$\n" in read
+    assert "expanded" not in read
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from horovod.runner.experiment.grid import Line, placeholders, range_values, runs_of, variable_of
+from horovod.runner.experiment.grid import SHELL, Line, range_values, runs_of, variable_of
 from horovod.runner.experiment.schema import Range
 
 
@@ -25,30 +25,57 @@ def test_names_are_sorted_and_the_last_varies_fastest() -> None:
     ]
 
 
+SHELLS = [SHELL, ("sh", "-e", "-c"), ("bash", "-c")]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 @pytest.mark.parametrize(("on", "expected"), [("host", "0 2"), ("rank0", "0")])
-def test_a_line_is_for_some_processes(on: str, expected: str) -> None:
-    script = Line('echo "it\'s"; exit $CODE', on).script
+def test_a_line_is_for_some_processes(on: str, expected: str, shell: tuple[str, ...]) -> None:
+    command = Line('echo "it\'s"; exit $CODE', on, shell=shell).command
     ran = []
     for rank in range(4):
         env = {"HOROVOD_RANK": f"{rank}", "HOROVOD_LOCAL_RANK": f"{rank % 2}", "CODE": "3"}
-        done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True)
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stdout) in [(3, "it's\n"), (0, "")]
         ran += [f"{rank}"] if done.returncode else []
     assert " ".join(ran) == expected
 
 
 def gpus_of(line: Line, **env: str) -> str:
-    words = ["bash", "-c", line.script]
     env |= {"HOROVOD_RANK": "5", "PATH": os.environ["PATH"]}
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(line.command, env=env, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
-def test_each_process_that_has_several_gpus_sees_its_own() -> None:
-    line = Line('echo "$CUDA_VISIBLE_DEVICES:$gpus"', gpus=2)
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_each_process_that_has_several_gpus_sees_its_own(shell: tuple[str, ...]) -> None:
+    line = Line('echo "$CUDA_VISIBLE_DEVICES:$hvd_first"', gpus=2, shell=shell)
     assert gpus_of(line, HOROVOD_LOCAL_RANK="3") == "6,7:\n"
     assert gpus_of(line, HOROVOD_WORKER_SLOT="1", CUDA_VISIBLE_DEVICES="4,GPU-5,6,7") == "6,7:\n"
     assert gpus_of(replace(line, on="host"), SLURM_LOCALID="0") == "0,1:\n"
     assert gpus_of(replace(line, gpus=0), HOROVOD_LOCAL_RANK="3") == ":\n"
+
+
+@pytest.mark.parametrize("on", ["all", "host", "rank0"])
+@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize(
+    "text", ["false | cat", "false; true", "cat < /no/such | true", "(exit 3) | cat; echo on"]
+)
+def test_a_line_fails_with_any_of_its_commands(text: str, gpus: int, on: str) -> None:
+    env = {"HOROVOD_RANK": "0", "HOROVOD_LOCAL_RANK": "0", "PATH": os.environ["PATH"]}
+    line = Line(text, on, gpus)
+    done = subprocess.run(line.command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    with_another = replace(line, shell=("bash", "-c")).command
+    assert subprocess.run(with_another, env=env, capture_output=True).returncode == 0
+
+
+def test_a_program_takes_the_place_of_the_shell() -> None:
+    """So signals reach it, and its exit code is that of the rank."""
+    line = Line("exec cat /proc/self/stat; true")
+    with subprocess.Popen(line.command, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.read().split()[0] == f"{shell.pid}"
 
 
 def test_a_file_without_parameters_is_one_run() -> None:
@@ -86,6 +113,5 @@ def test_too_many_runs() -> None:
         runs_of({"a": many, "b": many}, [Line("x")])
 
 
-def test_placeholders_and_variables() -> None:
-    assert placeholders("a {{x}} {{ y-z }} {{}} {w}") == ["x", "y-z"]
+def test_variables() -> None:
     assert variable_of("lr-decay") == "LR_DECAY"

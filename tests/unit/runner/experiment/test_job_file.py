@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from horovod.errors import UsageError
 from horovod.runner.experiment.command import manage
 from horovod.runner.experiment.grid import Line
+from horovod.runner.experiment.install import install_line
 from horovod.runner.experiment.job_file import (
     Experiment,
     parse_job_file,
@@ -268,6 +269,47 @@ def test_memory(value: int | str, number: int) -> None:
         ),
         (train("  parameters: {path: [1]}"), "4:16: train.parameters.path", "variable PATH"),
         ("x-a: &a {gpus: 0}\n" + train("  <<: *a"), "5:3: train.<<", "are not merged"),
+        (
+            train("  horovod: {workers: 010}"),
+            "4:13: train.horovod.workers",
+            "8 for YAML 1.1 and 10",
+        ),
+        (train("  horovod: {workers: 1:30}"), "4:13: train.horovod.workers", "write 90"),
+        (train("  horovod: {workers: 1_000}"), "4:13: train.horovod.workers", "write 1000"),
+        (train("  resources: {gpus: 0x10}"), "4:15: train.resources.gpus", "write 16"),
+        (train("  resources: {cpus: 1:30.5}"), "4:15: train.resources.cpus", "write 90.5"),
+        (train("  resources: {cpus: 012.5}"), "4:15: train.resources.cpus", "write 12.5"),
+        (train("  resources: {cpus: yes}"), "4:15: train.resources.cpus", "not True"),
+        (train("  resources: {mem: 010}"), "4:15: train.resources.mem", "write the one you mean"),
+        (train("  concurrency: 0b11"), "4:3: train.concurrency", "write 3"),
+        (NEW + train("  restarts: 1:00"), "5:3: train.restarts", "write 60"),
+        (NEW + train("  timeout: 010"), "5:3: train.timeout", "no length of time"),
+        (NEW + train("  timeout: 1:30"), "5:3: train.timeout", "no length of time"),
+        (train("  resources: {gpus: !!int ''}"), "4:21", "have no meaning here"),
+        ("x-a: !!timestamp a\n" + train(), "1:6", "have no meaning here"),
+        ("project: " + "[" * 100_000, "1:39", "more than 30 levels"),
+        ("{a: " * 5000, "1:121", "more than 30 levels"),
+        (train("  shell: bash -c"), "4:3: train.shell", "write 'version: 2'"),
+        (NEW + train("  shell: bash"), "5:3: train.shell", "must end with the option for a line"),
+        (NEW + train("  shell: bash '-c"), "5:3: train.shell", "cannot be read: No closing"),
+        *(
+            (
+                f"project: p\ntrain:\n  run:\n  - a '{text}'\n  parameters: {{lr: [1]}}\n",
+                "4:5: train.run[0]",
+                f"{text} is no placeholder: write the name of a parameter alone, as in ",
+            )
+            for text in ("{{lr|int}}", "{{ lr.x }}", "{{{lr}}}", "${{ lr }}", "{{lr + 1}}")
+        ),
+        (
+            train("  install: ['a {{ lr }}']", "  parameters: {lr: [1]}"),
+            "4:13: train.install[0]",
+            "{{lr}} has no value here",
+        ),
+        (
+            NEW + train("  env: {A: 'x{{lr}}'}", "  parameters: {lr: [1]}"),
+            "5:9: train.env.A",
+            "{{lr}} has no value here",
+        ),
         (train("  concurrency: 0"), "4:3: train.concurrency", "greater than or equal to 1"),
     ],
 )
@@ -364,6 +406,32 @@ def test_what_version_2_adds() -> None:
     assert parsed(experiment.canonical).file == experiment.file
     schema = Draft202012Validator(json_schema())
     schema.validate(json.loads(json.dumps(experiment.data)))
+
+
+def test_numbers_that_mean_the_same_to_everybody_are_taken() -> None:
+    text = train(
+        "  horovod: {workers: 10}", "  resources: {gpus: 0, cpus: 1.50, mem: 0300Mi}",
+        "  parameters: {a: [010, 1:30, 0x10, 1_0, yes, 2018-01-01]}",
+    )  # fmt: skip
+    experiment = parsed(text)
+    assert (experiment.size, experiment.file.train.resources.cpus) == (10, 1.5)
+    values = ["010", "1:30", "0x10", "1_0", "yes", "2018-01-01"]
+    assert [run.parameters["a"] for run in experiment.runs] == values
+
+
+def test_the_shell_is_that_of_ci_systems_or_another() -> None:
+    assert parsed(train()).shell == ("bash", "-e", "-o", "pipefail", "-c")
+    experiment = parsed(NEW + train("  shell: sh -e -c", "  install: [a, b]"))
+    assert experiment.runs[0].lines[0].command == ("sh", "-e", "-c", "python train.py")
+    assert parsed(experiment.canonical).file == experiment.file
+    line = install_line(experiment.install, experiment.shell)
+    assert line.command[-1].endswith("exec sh -e -c 'set -e\na\nb'")
+
+
+def test_braces_of_other_programs_are_left_alone() -> None:
+    text = "project: p\ntrain:\n  run:\n  - docker ps -f '{{.ID}} {{json .}}' ${lr} {{ lr }}\n"
+    experiment = parsed(text + "  parameters: {lr: [a b]}\n")
+    assert experiment.runs[0].lines[0].text == "docker ps -f '{{.ID}} {{json .}}' ${lr} 'a b'"
 
 
 def test_what_is_doubtful_is_said() -> None:

@@ -52,6 +52,34 @@ def test_bounds_that_make_no_sense(low: str, high: str, log: str) -> None:
         sampled({}, bounds(low, high, log), Search(method="random"))
 
 
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [
+        ({"min": "0", "max": "10"}, "whole"),
+        ({"min": "0", "max": "2", "type": "int"}, "whole"),
+        ({"min": "0", "max": "1", "type": "int"}, "whole"),
+        ({"min": "1", "max": "1", "type": "int"}, "whole"),
+        ({"min": "0", "max": "1", "type": "float"}, "fractions"),
+        ({"min": "0.0", "max": "1"}, "fractions"),
+        ({"min": "0", "max": "1.5"}, "fractions"),
+        ({"min": "0", "max": "1"}, "no whole number between 0 and 1: write type: float"),
+        ({"min": "7", "max": "8"}, "no whole number between 7 and 8: write type: float"),
+        ({"min": "3", "max": "3"}, "no whole number between 3 and 3: write type: float"),
+        ({"min": "0", "max": "1.5", "type": "int"}, "must be whole numbers for type: int"),
+    ],
+)
+def test_whole_numbers_and_those_between_them(between: dict[str, str], expected: str) -> None:
+    search = Search(method="random", runs=50)
+    given = {"x": Between.model_validate(between)}
+    if expected not in ("whole", "fractions"):
+        with pytest.raises(ValueError, match=expected):
+            sampled({}, given, search)
+        return
+    chosen = [run["x"] for run in sampled({}, given, search)]
+    assert all(float(between["min"]) <= float(x) <= float(between["max"]) for x in chosen)
+    assert all(x.isdecimal() for x in chosen) == (expected == "whole")
+
+
 def report(folder: Path, *values: object) -> None:
     text = "".join(json.dumps({"metrics": {"loss": value, "n": 1}}) + "\n" for value in values)
     record.write(folder / record.RESULTS, text, append=True)
@@ -73,6 +101,23 @@ def test_a_run_that_others_surpass_is_pruned(tmp_path: Path) -> None:
     report(tmp_path / "3", 0.4, 0.3)
     assert third.why_in_vain() == ""
     third.end("failed")
+
+
+def test_results_of_a_failed_attempt_are_not_those_of_the_next_one(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha", min_results=2), "loss", "min")
+    first, second = pruning.follow(tmp_path / "1"), pruning.follow(tmp_path / "2")
+    report(tmp_path / "1", 0.5, 0.5)
+    assert first.why_in_vain() == ""
+    lines = [(1, 0.9), (2, 0.8), (1, 0.9), (2, 0.4)]  # of two attempts, each reports twice
+    for attempt, loss in lines[:2]:
+        reported = json.dumps({"line": 1, "attempt": attempt, "metrics": {"loss": loss}})
+        record.write(tmp_path / "2" / record.RESULTS, reported + "\n", append=True)
+    assert second.why_in_vain() == ""  # one result of each attempt
+    for attempt, loss in lines[2:]:
+        reported = json.dumps({"line": 1, "attempt": attempt, "metrics": {"loss": loss}})
+        record.write(tmp_path / "2" / record.RESULTS, reported + "\n", append=True)
+    assert second.why_in_vain() == ""  # 0.4 is the second result of the second attempt
+    second.end("finished")
 
 
 def test_what_was_done_before_counts_when_an_experiment_is_resumed(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Files of an experiment that another user could have written are not used."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horovod.errors import UsageError
+from horovod.runner.experiment import record
+from horovod.runner.experiment.background import resumed
+from horovod.runner.experiment.display import TOKEN, token_in
+from horovod.runner.experiment.grid import Line, runs_of
+from horovod.runner.experiment.training import new_folder
+from horovod.runner.experiment.trusted import check_folder, read_trusted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of experiment 1, begun by a process that has ended, with the umask of a group."""
+    job = tmp_path / "job.yml"
+    job.write_text("project: p\ntrain: {run: a}\n")
+    before = os.umask(0o002)
+    try:
+        found = new_folder(tmp_path / "output", str(job))
+        record.begin(found, runs_of({}, [Line("a")]))
+    finally:
+        os.umask(before)
+    monkeypatch.setattr(record.Record, "is_running", lambda self: False)
+    return found
+
+
+def test_what_an_experiment_writes_is_trusted_under_any_umask(folder: Path) -> None:
+    assert resumed(folder).file.project == "p"
+    assert len(token_in(folder)) == 64
+
+
+@pytest.mark.parametrize("name", [".", record.EXPERIMENT, record.JOB_FILE])
+def test_what_others_may_write_is_not_used(folder: Path, name: str) -> None:
+    path = folder / name
+    path.chmod(path.stat().st_mode | 0o020)
+    with pytest.raises(UsageError, match=r"not used: other users may change it .* chmod it to 0"):
+        resumed(folder)
+
+
+@pytest.mark.parametrize("name", [".", record.EXPERIMENT, record.JOB_FILE])
+def test_a_link_is_not_used(folder: Path, name: str) -> None:
+    path = folder / name if name != "." else folder
+    aside = folder.parent / "aside"
+    path.rename(aside)
+    path.symlink_to(aside)
+    with pytest.raises(UsageError, match="link"):
+        resumed(folder)
+
+
+def test_what_belongs_to_another_user_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token_in(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(UsageError, match="belongs to user"):
+        resumed(folder)
+    with pytest.raises(UsageError, match="belongs to user"):
+        token_in(folder)
+
+
+@pytest.mark.parametrize("kind", ["readable", "link", "fifo"])
+def test_a_planted_token_is_not_used(folder: Path, kind: str) -> None:
+    path = folder / TOKEN
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    else:
+        target = path if kind == "readable" else folder / "planted"
+        target.write_text("0" * 64)
+        target.chmod(0o644 if kind == "readable" else 0o600)
+        if kind == "link":
+            path.symlink_to(target)
+    with pytest.raises(UsageError, match="is not used"):
+        token_in(folder)
+
+
+def test_what_is_missing_is_missing(tmp_path: Path) -> None:
+    for check in (check_folder, read_trusted):
+        with pytest.raises(FileNotFoundError):
+            check(tmp_path / "no")
