@@ -156,8 +156,8 @@ def report_unused_epoch_end(dataset: Any) -> None:
     kinds = [kind for kind in type(dataset).__mro__ if "on_epoch_end" in vars(kind)]
     if kinds and kinds[0].__name__ not in ("PyDataset", "Sequence"):
         _logger.warning(
-            "%s.on_epoch_end is not called: an elastic training shuffles the batches itself, unless "
-            "shuffle=False",
+            "%s.on_epoch_end is not called: an elastic training shuffles the batches itself, "
+            "unless shuffle=False",
             kinds[0].__name__,
         )
 
