@@ -212,7 +212,7 @@ class Placed:
         return index + self.offset
 
 
-class OwnLoader(DataLoader[int]):
+class LoaderOfItsOwn(DataLoader[int]):
     def __iter__(self) -> Any:
         return iter([])
 
@@ -237,7 +237,7 @@ def refused() -> list[tuple[str, DataLoader[int], dict[str, Any]]]:
         ("a batch_sampler", DataLoader(data, batch_sampler=batches), {"batch_size": 2}),
         ("batch_size=None", DataLoader(data, batch_size=None), {"batch_size": 2}),
         ("a DistributedSampler, which divides", DataLoader(data, sampler=one), {}),
-        ("an __iter__ of its own", OwnLoader(data), {}),
+        ("an __iter__ of its own", LoaderOfItsOwn(data), {}),
         ("a Endless: the sampler needs a length", DataLoader(data, sampler=Endless()), {}),
         ("more indices than its length says", DataLoader(data, sampler=Longer()), {}),
         (
