@@ -2,8 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-
 #include "engine/submission/check.h"
 
 namespace hvd {
