@@ -112,11 +112,34 @@ TEST("process sets: what cannot be a process set is refused") {
     CHECK(contains(refused({0, 2}), "rank 2 does not exist"));
     CHECK(contains(refused({-1}), "rank -1 does not exist"));
     CHECK(contains(refused({1, 1}), "twice"));
-    CHECK(contains(refused({0, 1}), "of these ranks already"));
     CHECK(contains(error_text([&] { remove(engine, 0); }), "which stays"));
     CHECK(contains(error_text([&] { remove(engine, 9); }), "no such process set"));
-    add(engine, {1});
-    CHECK(contains(refused({1}), "of these ranks already"));
+  });
+}
+
+// In an elastic job, sets become equal when ranks have gone.
+TEST("process sets: sets of the same ranks have names of their own") {
+  World world(2);
+  world.run([&](int rank) {
+    Engine& engine = world.engine(rank);
+    const uint32_t first = add(engine, {0, 1});
+    const uint32_t second = add(engine, {0, 1});
+    CHECK_EQ(first, 1U);
+    CHECK_EQ(second, 2U);
+    // In flight at once; each rank begins with another set.
+    std::vector<std::vector<double>> values(3, {rank + 1.0});
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (const uint32_t i : {0U, 1U, 2U}) {
+      const uint32_t set = rank == 0 ? i : 2 - i;
+      operations.push_back(make_operation(OpKind::kAllreduce, "x", {view(values[set])}, {view(values[set])}));
+      operations.back()->request.process_set = set;
+      submit_to(engine, operations.back(), false);
+    }
+    for (const auto& operation : operations) CHECK(engine.wait(*operation, std::chrono::seconds(30)));
+    for (const auto& value : values) CHECK_EQ(value.front(), 3.0);
+    remove(engine, first);
+    CHECK_EQ(sum_in(engine, second, "x"), 3.0);
+    CHECK_EQ(sum_in(engine, 0, "x"), 3.0);
   });
 }
 

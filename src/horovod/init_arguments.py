@@ -13,8 +13,8 @@ class DeclaredSet(Protocol):
     """What :func:`init` wants to know of a process set; see :mod:`horovod.train.process_set`."""
 
     @property
-    def ranks(self) -> list[int] | None:
-        """The global ranks of the set in rising order."""
+    def declared_ranks(self) -> tuple[int, ...]:
+        """The global ranks that the set was made of in rising order, whether they exist or not."""
 
     def register(self, call_site: str = "") -> None:
         """Makes the set on all ranks of the job that has just begun."""
@@ -51,7 +51,8 @@ def declared_sets(
     Args:
         process_sets: the argument.
         size: of the job.
-        may_change: whether the job may get ranks that it does not have.
+        may_change: whether the number of ranks may change: a set may then have ranks that do not
+            exist, or be of all ranks for a while.
 
     Raises:
         UsageError: they are no list of process sets, two are equal, or one does not fit.
@@ -64,7 +65,7 @@ def declared_sets(
         raise UsageError(
             f'init(process_sets={process_sets!r}) is neither "dynamic" nor a list of process sets'
         )
-    seen = {tuple(range(size)): "the global process set"}
+    seen = {} if may_change else {tuple(range(size)): "the global process set"}
     declared = []
     for index, process_set in enumerate(process_sets):
         if not isinstance(process_set, DeclaredSet):
@@ -72,7 +73,7 @@ def declared_sets(
                 f"init(process_sets=…): number {index} is a {type(process_set).__name__}, not a "
                 "hvd.ProcessSet"
             )
-        ranks = tuple(process_set.ranks or ())
+        ranks = process_set.declared_ranks
         if ranks in seen:
             raise UsageError(
                 f"init(process_sets=…): number {index}, {process_set}, is the same as {seen[ranks]}"

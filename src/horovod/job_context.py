@@ -160,9 +160,10 @@ class Context:
             told: to a worker whose place changes; None if it does not, or the environment tells.
         """
         with self._lock:
+            may_change = self._elastic is not None
             if self.has_job:
                 check_comm(comm, self.config.size)
-                declared = declared_sets(process_sets, self.config.size)
+                declared = declared_sets(process_sets, self.config.size, may_change=may_change)
                 with self.use():
                     for process_set in declared:
                         process_set.resolve()

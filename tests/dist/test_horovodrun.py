@@ -228,6 +228,7 @@ def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
     [
         (["no-such-command"], 127, "the command 'no-such-command' was not found"),
         (["/nowhere/x"], 127, "the command '/nowhere/x' was not found"),
+        (["A=1", "cmd"], 127, "was not found; to set a variable, write: env A=1 cmd"),
         (["train.py"], 127, "the command 'train.py' was not found; write 'python train.py'"),
         (["--timeline-filename", "no/t.json", "true"], 2, "no; make it, or name another file"),
         (["--log-level", "loud", "true"], 2, "invalid choice: 'LOUD'"),

@@ -14,8 +14,17 @@ import numpy as np
 import optax
 
 import horovod.jax as hvd
+from horovod.errors import UsageError
 
 EPOCHS, LENGTH, BATCH_SIZE = 3, 50, 4
+
+
+class DataLoader:
+    """Named as that of PyTorch."""
+
+    def __iter__(self) -> Any:
+        return iter(range(LENGTH))
+
 
 if __name__ == "__main__":
     died = Path(sys.argv[1])
@@ -34,6 +43,12 @@ if __name__ == "__main__":
         times=times, opt_state=tx.init(times), pid=os.getpid(), commit_every_s=0.05
     )
     state = training.state
+    refusal = ""
+    try:
+        next(training.batches(DataLoader(), BATCH_SIZE))
+    except UsageError as error:
+        refusal = str(error)
+    assert "give its data set" in refusal
     for epoch in training.epochs(EPOCHS):
         data = {"sample": np.arange(LENGTH)} if epoch else [*range(LENGTH)]
         for number, batch in enumerate(training.batches(data, BATCH_SIZE)):

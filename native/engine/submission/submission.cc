@@ -2,8 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-
 #include "engine/submission/check.h"
 
 namespace hvd {
@@ -114,12 +112,12 @@ void Submission::check(Queue& queue, Membership& set, Operation& operation) cons
   if (changes_sets && operation.request.process_set != 0) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": process sets are changed by all ranks of the job");
   }
-  if (kind == OpKind::kAddProcessSet) check_new_process_set(queue, operation);
+  if (kind == OpKind::kAddProcessSet) check_new_process_set(operation);
   if (kind == OpKind::kRemoveProcessSet) check_removal(queue, operation);
   set.names_in_flight.emplace(operation.spec.name, operation.request.call_site);
 }
 
-void Submission::check_new_process_set(const Queue& queue, const Operation& operation) const {
+void Submission::check_new_process_set(const Operation& operation) const {
   const std::vector<int64_t>& ranks = operation.spec.ranks;
   const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kUsage, "add_process_set: " + what); };
   if (ranks.empty()) refuse("a process set needs at least one rank");
@@ -130,11 +128,6 @@ void Submission::check_new_process_set(const Queue& queue, const Operation& oper
     }
     if (i > 0 && ranks[i] == ranks[i - 1]) refuse("rank " + std::to_string(ranks[i]) + " is in the list twice");
     if (i > 0 && ranks[i] < ranks[i - 1]) refuse("the ranks must rise");
-  }
-  for (const auto& [id, membership] : queue.memberships) {
-    if (std::equal(ranks.begin(), ranks.end(), membership.members.begin(), membership.members.end())) {
-      refuse("there is a process set of these ranks already");
-    }
   }
 }
 

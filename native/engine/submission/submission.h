@@ -88,7 +88,7 @@ class Submission {
   static void refuse_if_ended(const Queue& queue, const Operation& operation);
   [[nodiscard]] Membership& membership_of(Queue& queue, const Operation& operation) const;
   void check(Queue& queue, Membership& set, Operation& operation) const;
-  void check_new_process_set(const Queue& queue, const Operation& operation) const;
+  void check_new_process_set(const Operation& operation) const;
   static void check_removal(Queue& queue, const Operation& operation);
   void count_wait(Queue& queue, const Operation& ended);
 

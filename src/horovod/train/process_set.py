@@ -52,6 +52,11 @@ class ProcessSet:
         return None if table is None or group is None else table.number_of(group)
 
     @property
+    def declared_ranks(self) -> tuple[int, ...]:
+        """The global ranks that the set was made of in rising order, whether they exist or not."""
+        return tuple(self._ranks)
+
+    @property
     def ranks(self) -> list[int] | None:
         """The global ranks of the set in rising order, None while they are not known.
 
@@ -104,18 +109,20 @@ class ProcessSet:
     def register(self, call_site: str = "") -> None:
         """Makes the set on all ranks of the job; all of them must call it.
 
+        It may be of all ranks: it is a set of its own then, with its own names, as any other.
+
         Args:
             call_site: ``file:line`` of the caller.
 
         Raises:
-            UsageError: the ranks make no set, or there is one of the same ranks.
+            UsageError: the ranks make no set, or there is one that was made of the same ranks.
             HorovodInternalError: the ranks named different sets, or the job failed.
         """
         world = context.global_group()
         table = table_of(world)
         ranks = self.ranks or []
         try:
-            self._groups[table] = table.add(world, ranks, call_site)
+            self._groups[table] = table.add(world, ranks, call_site, self.declared_ranks)
         except UsageError as error:
             if ranks == self._ranks:
                 raise
@@ -148,7 +155,7 @@ class ProcessSet:
             KeyError: there is none.
         """
         table = table_of(context.global_group())
-        group = table.find(self.ranks or [])
+        group = table.find(self._ranks)
         if group is None:
             raise KeyError(f"no process set of ranks {self._ranks} was registered by hvd.init()")
         self._groups[table] = group
@@ -207,7 +214,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         The set, now registered.
 
     Raises:
-        UsageError: the ranks make no set, or one of the same ranks is registered.
+        UsageError: the ranks make no set, or one of the same ranks is registered. One of all ranks
+            may be added beside the global process set.
         NotImplementedError: it is an MPI communicator.
         HorovodInternalError: the ranks named different sets, or the job failed.
 

@@ -45,6 +45,8 @@ class ProcessSetTable:
     def __init__(self) -> None:
         self._changes = threading.Lock()
         self._groups: dict[int, Group] = {}
+        # In an elastic job, a set may have been made of ranks that do not exist.
+        self._declared: dict[int, tuple[int, ...]] = {}
         self._freed: deque[int] = deque()
         self._unused = itertools.count(1)
 
@@ -63,34 +65,45 @@ class ProcessSetTable:
                 listener.added(world, number, group)
 
     def find(self, ranks: Sequence[int]) -> Group | None:
-        """The set of these ranks in rising order, None if there is none."""
+        """The set that was made of these ranks in rising order, None if there is none."""
         wanted = tuple(ranks)
-        return next((group for group in list(self._groups.values()) if group.ranks == wanted), None)
+        numbers = (number for number, made_of in list(self._declared.items()) if made_of == wanted)
+        return self._groups.get(next(numbers, 0))
 
-    def add(self, world: Group, ranks: Sequence[int], call_site: str = "") -> Group:
+    def add(
+        self,
+        world: Group,
+        ranks: Sequence[int],
+        call_site: str = "",
+        declared: Sequence[int] = (),
+    ) -> Group:
         """Makes a set on all ranks; waits for them.
+
+        The ranks may be those of all, or of another set that was made of others: the set has names
+        and operations of its own in any case.
 
         Args:
             world: the group of all ranks.
             ranks: global ranks in rising order.
             call_site: ``file:line`` of the caller.
+            declared: the ranks that the set was made of, if some of them do not exist.
 
         Raises:
-            UsageError: the ranks make no set, or there is one of the same ranks.
+            UsageError: the ranks make no set, or there is one that was made of the same ranks.
             HorovodInternalError: the ranks named different sets, or the job failed.
         """
         with self._changes:
             check_ranks(ranks, world.size)
-            if tuple(ranks) == world.ranks:
-                raise UsageError(f"the ranks {list(ranks)} are those of the global process set")
-            known = self.find(ranks)
+            declared = tuple(declared or ranks)
+            known = self.find(declared)
             if known is not None:
                 raise UsageError(
-                    f"the ranks {list(ranks)} are those of process set {self.number_of(known)}"
+                    f"the ranks {list(declared)} are those of process set {self.number_of(known)}"
                 )
             group = world.add(ranks, call_site=call_site)
             number = self._freed.popleft() if self._freed else next(self._unused)
             self._groups[number] = group
+            self._declared[number] = declared
             for listener in _listeners:
                 listener.added(world, number, group)
             return group
@@ -124,6 +137,7 @@ class ProcessSetTable:
                 for listener in _listeners:
                     listener.added(world, number, group)
                 raise
+            del self._declared[number]
             self._freed.append(number)
             return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -177,6 +178,23 @@ def test_a_py_dataset_is_handed_out_by_batches(alone: None) -> None:
     assert seen == [[0, 0], [1, 1], [2, 2]]
     with pytest.raises(UsageError, match="made of batches"):
         next(training.batches(Batches(), 2))
+
+
+class Shuffled(Batches):
+    def on_epoch_end(self) -> None:
+        raise AssertionError
+
+
+def test_an_epoch_end_of_a_py_dataset_that_is_not_called_is_said_once(
+    alone: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training()
+    with caplog.at_level(logging.WARNING, "horovod"):
+        for _ in training.epochs(2):
+            for data in (Batches(), Shuffled()):
+                assert len(list(training.batches(data))) == 3
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("Shuffled.on_epoch_end is not called")
 
 
 def test_what_was_read_ahead_does_not_count(alone: None) -> None:

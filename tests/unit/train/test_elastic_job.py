@@ -23,7 +23,7 @@ from horovod.train import objects
 from horovod.train.elastic.leaving import leave_politely
 from horovod.train.elastic.position import Position
 from horovod.train.elastic.run import run
-from horovod.train.process_set import ProcessSet, add_process_set
+from horovod.train.process_set import ProcessSet, add_process_set, remove_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,6 +246,43 @@ def test_process_sets_follow_the_size(fleet: Fleet) -> None:
         assert seen.get(timeout=PATIENCE_S) == (2, [0], 1)
         fleet.begin(2)
     assert [worker.result(PATIENCE_S) for worker in workers[:2]] == [3, 3]
+    assert isinstance(workers[2].exception(PATIENCE_S), SystemExit)
+
+
+def test_sets_that_become_those_of_all_ranks_go_on(fleet: Fleet) -> None:
+    """With two ranks, sets of 0 and 1, of 0, 1 and 2, and the global one have the same ranks."""
+    seen: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+
+    def sum_of(group: Any) -> int:
+        values = bytearray([context.rank() + 1])
+        buffer = Buffer.from_array(values)
+        group.allreduce([buffer], [buffer], op=1, name="sum", keep=values).wait()
+        return values[0]
+
+    def work() -> tuple[int, bool, bool]:
+        sets = [add_process_set(ProcessSet(ranks)) for ranks in ([0, 1], [1, 0, 3], [0, 1, 4])]
+
+        def note() -> None:
+            sums = [sum_of(each.group()) for each in sets if each.included()]
+            sums.append(sum_of(context.global_group()))
+            if context.rank() == 0:
+                seen.put((context.size(), [each.process_set_id for each in sets], sums))
+
+        rounds = trained_until(2, note)
+        with pytest.raises(UsageError, match=r"\[0, 1, 4\] are those of process set 3"):
+            add_process_set([4, 1, 0])
+        removed = remove_process_set(sets[0])
+        return rounds, removed, sets[1].process_set_id == 2
+
+    workers = [fleet.start(slot, work) for slot in range(3)]
+    fleet.begin(3)
+    assert seen.get(timeout=PATIENCE_S) == (3, [1, 2, 3], [3, 3, 3, 6])
+    fleet.begin(2)
+    fleet.job.dismiss(fleet.identities[2], "enough")
+    for _ in range(2):
+        assert seen.get(timeout=PATIENCE_S) == (2, [1, 2, 3], [3, 3, 3, 3])
+        fleet.begin(2)
+    assert [worker.result(PATIENCE_S) for worker in workers[:2]] == [(3, True, True)] * 2
     assert isinstance(workers[2].exception(PATIENCE_S), SystemExit)
 
 

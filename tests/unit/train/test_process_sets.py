@@ -196,7 +196,6 @@ def test_what_is_not_registered_is_not_removed(engine: LoneEngine) -> None:
     ("ranks", "words"),
     [
         ([2, 0], "those of process set 1"),
-        ([3, 2, 1, 0], "those of the global process set"),
         ([], "at least one rank"),
         ([1, 1], "holds a rank twice"),
         ([-1, 0], "does not fit"),
@@ -212,6 +211,43 @@ def test_sets_that_make_no_sense(engine: LoneEngine, ranks: list[int], words: st
     with pytest.raises(UsageError, match="always registered"):
         add_process_set(global_process_set)
     assert len(engine.submitted) == 1
+
+
+def test_a_set_of_all_ranks_is_one_of_its_own(engine: LoneEngine) -> None:
+    every = add_process_set([3, 1, 0, 2])
+    assert (every.process_set_id, every.ranks) == (1, [0, 1, 2, 3])
+    assert every.group() is not context.global_group()
+    with pytest.raises(UsageError, match="those of process set 1"):
+        add_process_set(range(4))
+    assert remove_process_set(every)
+    assert not remove_process_set(every)
+    assert global_process_set.group() is context.global_group()
+
+
+def test_a_set_of_all_ranks_has_names_of_its_own() -> None:
+    def body(rank: int) -> tuple[list[int], list[int], int]:
+        every = add_process_set(range(3))
+        found, handles = [], []
+        # In flight at once under one name, on each rank in another order.
+        groups = [every.group(), context.global_group()][:: 1 if rank % 2 else -1]
+        for group in groups:
+            values = bytearray([rank + 1, 1 if group is every.group() else 2])
+            buffer = _native.Buffer.from_array(values)
+            handles.append(group.allreduce([buffer], [buffer], op=1, name="x", keep=values))
+            found.append(values)
+        every.group().barrier().wait()
+        context.global_group().barrier().wait()
+        for handle in handles:
+            handle.wait()
+        assert remove_process_set(every)
+        context.global_group().barrier().wait()
+        again = add_process_set(every)
+        last = again.group().join()
+        last.wait()
+        first, second = sorted(found, key=lambda values: values[1])
+        return list(first), list(second), last.last_joined() < 3
+
+    assert run_ranks(3, body) == [([6, 3], [6, 6], True)] * 3
 
 
 def test_sets_that_the_ranks_do_not_agree_on(engine: LoneEngine) -> None:

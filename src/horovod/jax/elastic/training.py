@@ -91,6 +91,11 @@ class Training(training.Training):
         if _columns_of(dataset) is not None or hasattr(dataset, "__getitem__"):
             return None
         name = type(dataset).__name__
+        if any(kind.__name__ == "DataLoader" for kind in type(dataset).__mro__):
+            raise UsageError(
+                f"batches() of a {name}: it makes batches of its own, in an order that each rank "
+                "draws for itself; give its data set and batch_size"
+            )
         if not isinstance(dataset, Iterable):
             raise UsageError(
                 f"batches() of {name}: give a tree of arrays, an object with a length and an "

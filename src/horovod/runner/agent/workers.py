@@ -6,6 +6,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
+import shlex
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 # A user has 64 MiB for pipes on a host, beyond which all further ones are tiny.
 _PIPE_BYTES = 256 * 1024
 _MOST_LARGE_PIPES = 16
@@ -88,6 +91,8 @@ def explain_start_error(error: Exception, command: Sequence[str], cwd: str) -> t
     if error.filename == cwd and name != cwd:
         return 1, f"the working directory {cwd} cannot be entered: {error.strerror}"
     hint = f"; write 'python {name}'" if name.endswith(".py") else ""
+    if _ASSIGNMENT.match(name):
+        hint = f"; to set a variable, write: env {shlex.join(command):.200}"
     if error.errno == errno.ENOENT:
         return 127, f"the command {name!r} was not found{hint}"
     if error.errno in (errno.EACCES, errno.EISDIR, errno.ENOTDIR):

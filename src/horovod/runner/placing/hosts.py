@@ -6,6 +6,7 @@ host; the *cross rank* counts the hosts that hold a rank with the same local ran
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from horovod.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_logger = logging.getLogger(__name__)
 
 _HOST = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*))"
@@ -65,20 +68,25 @@ class Slot:
 def parse_hosts(text: str, least_slots: int = 1) -> list[Host]:
     """Reads a list such as ``a:2,me@b:4``, ``localhost`` or ``[fe80::1]:2``.
 
-    A host that is named more than once gets the sum of its slots.
+    A host that is named more than once gets the sum of its slots. One with 0 slots is left out,
+    with a warning. A comma at the end says nothing.
 
     Args:
         text: comma-separated ``host``, ``host:slots`` or ``[IPv6 address]:slots``, each of them
             maybe with ``user@`` in front.
-        least_slots: of each host; 0 if one may be named that has none now.
+        least_slots: of each host; 0 if one may be named that has none now, and stays in the list.
 
     Returns:
         The hosts in the order in which they were first named.
 
     Raises:
-        UsageError: an entry cannot be read; the message quotes it.
+        UsageError: an entry cannot be read; the message quotes it. Or no host has a slot.
     """
-    return _merge([_parse_host(entry.strip(), least_slots) for entry in text.split(",")])
+    entries = [entry.strip() for entry in text.split(",")]
+    if len(entries) > 1 and not entries[-1]:
+        entries.pop()
+    hosts = [_parse_host(entry) for entry in entries]
+    return _merge(_with_slots(hosts, text) if least_slots else hosts)
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
@@ -108,7 +116,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
             raise UsageError(f"{path}, line {number}: {error}") from None
     if not hosts:
         raise UsageError(f"{path} names no host; write one 'host slots=N' per line")
-    return _merge(hosts)
+    return _merge(_with_slots(hosts, path))
 
 
 def parse_host_files(filename: str) -> str:
@@ -139,12 +147,25 @@ def _parse_line(entry: str, fields: Sequence[str]) -> Host:
     if host.slots is not None and "slots" in numbers:
         raise UsageError(f"{entry!r} has its slots already; 'slots=' says it again")
     slots = numbers.get("slots", numbers.get("max_slots")) if host.slots is None else host.slots
-    if slots == 0:
-        raise UsageError(f"host {entry!r} has no slot: give it at least one")
     return Host(host.name, slots, host.user)
 
 
-def _parse_host(entry: str, least_slots: int = 1) -> Host:
+def _with_slots(hosts: Sequence[Host], where: str) -> list[Host]:
+    """Those that may hold a rank; the others are named in a warning.
+
+    Args:
+        hosts: as they were listed.
+        where: for messages.
+    """
+    empty = [host.name for host in hosts if host.slots == 0]
+    if len(empty) == len(hosts):
+        raise UsageError(f"no host of {where} has a slot: give {empty[0]!r} at least one")
+    if empty:
+        _logger.warning("hosts with 0 slots get no rank: %s", ", ".join(empty))
+    return [host for host in hosts if host.slots != 0]
+
+
+def _parse_host(entry: str) -> Host:
     match = _HOST.fullmatch(entry)
     if match is None:
         raise UsageError(
@@ -152,8 +173,6 @@ def _parse_host(entry: str, least_slots: int = 1) -> Host:
             "'[IPv6 address]:slots', with 'user@' in front if need be"
         )
     slots = None if match["slots"] is None else int(match["slots"])
-    if slots is not None and slots < least_slots:
-        raise UsageError(f"host {entry!r} has no slot: give it at least one")
     return Host(match["v6"] or match["name"], slots, match["user"] or "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Batches = Iterator[Any]
+
+_logger = logging.getLogger(__name__)
 
 
 class MappedIndices:
@@ -143,6 +146,20 @@ def makes_batches(dataset: Any) -> bool:
         kind.__name__ in ("PyDataset", "Sequence") and keras_of(kind) is not None
         for kind in type(dataset).__mro__
     )
+
+
+def report_unused_epoch_end(dataset: Any) -> None:
+    """Say that ``on_epoch_end`` of a ``PyDataset`` or ``Sequence`` is not called, if it has one.
+
+    What it does to the order, ranks would each do for themselves.
+    """
+    kinds = [kind for kind in type(dataset).__mro__ if "on_epoch_end" in vars(kind)]
+    if kinds and kinds[0].__name__ not in ("PyDataset", "Sequence"):
+        _logger.warning(
+            "%s.on_epoch_end is not called: an elastic training shuffles the batches itself, "
+            "unless shuffle=False",
+            kinds[0].__name__,
+        )
 
 
 def _is_array(value: Any) -> bool:

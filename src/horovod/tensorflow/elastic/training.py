@@ -9,7 +9,7 @@ import tensorflow as tf
 from horovod import context
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.run import engine_errors
-from horovod.tensorflow.elastic.samples import makes_batches, samples_of
+from horovod.tensorflow.elastic.samples import makes_batches, report_unused_epoch_end, samples_of
 from horovod.tensorflow.elastic.state import TensorFlowKerasState
 from horovod.tensorflow.gradient_reducer import GradientReducer
 from horovod.train.elastic import training
@@ -78,6 +78,7 @@ class Training(training.Training):
         with tf.device("CPU:0"):
             self._weight = tf.Variable(1.0, False, dtype=tf.float64, name="weight_of_rank")
         self._weighs = False
+        self._reported: set[type] = set()
         state = _TrainingState(model, optimizer, **kwargs)
         super().__init__(state, commit_every_s, engine_errors)
         for each in (state.optimizer, *kwargs.values()):
@@ -119,6 +120,9 @@ class Training(training.Training):
 
     def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
         if batch_size is None and makes_batches(dataset):
+            if type(dataset) not in self._reported:
+                report_unused_epoch_end(dataset)
+                self._reported.add(type(dataset))
             return 1
         if batch_size is None or batch_size < 1 or makes_batches(dataset):
             raise UsageError(

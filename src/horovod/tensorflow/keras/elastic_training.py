@@ -149,7 +149,7 @@ class Training(training.Training, TrainingCallback):
         assert self._data is not None
         self._epoch = epoch
         self._data.ledger.begin(epoch)
-        self._enter(_LOOP, self._data.ledger.length)
+        self._enter(_LOOP, self._data.ledger)
         self._plan()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

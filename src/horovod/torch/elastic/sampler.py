@@ -116,7 +116,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         ledger = self._ledger
         ledger.shuffle, ledger.seed = self.shuffle, self.seed
         ledger.epoch, ledger.consumed = self.epoch, self.processed_num
-        self.remaining_indices = ledger.order[self.processed_num :].tolist()
+        self.remaining_indices = list(ledger.order[self.processed_num :])
         self._own = ledger.padded(self.rank, self.num_replicas)
         self.num_samples = len(self._own)
         self.total_size = self.num_samples * self.num_replicas

@@ -17,13 +17,20 @@ from torch.utils.data import (
 )
 
 from horovod.errors import HorovodInternalError, UsageError
+from horovod.torch.elastic.loader import (
+    check_loader,
+    has_plain_order,
+    options_of,
+    order_of_sampler,
+    pinning,
+)
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.optimizer import ReducingOptimizer
 from horovod.train.elastic import training
 from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from horovod.train.elastic.ledger import Ledger, Share
 
@@ -137,12 +144,14 @@ class Training(training.Training):
             )
         if callable(set_epoch := getattr(data, "set_epoch", None)):
             set_epoch(epoch)
-        collate = dataset.collate_fn if isinstance(dataset, DataLoader) else default_collate
-        return data, collate
+        if not isinstance(dataset, DataLoader):
+            return data, default_collate
+        return data, pinning(dataset) if dataset.pin_memory else dataset.collate_fn
 
     def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
-        if batch_size is None and isinstance(dataset, DataLoader):
-            batch_size = dataset.batch_size
+        if isinstance(dataset, DataLoader):
+            check_loader(dataset)
+            batch_size = dataset.batch_size if batch_size is None else batch_size
         if batch_size is None or batch_size < 1:
             raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
         return batch_size
@@ -150,11 +159,26 @@ class Training(training.Training):
     def _is_shuffled(self, dataset: Any) -> bool:
         return not isinstance(dataset, DataLoader) or isinstance(dataset.sampler, RandomSampler)
 
+    def _drops_last(self, dataset: Any) -> bool:
+        return isinstance(dataset, DataLoader) and dataset.drop_last
+
+    def _indices_of(
+        self, dataset: Any, shuffle: bool | None, seed: int, epoch: int
+    ) -> Sequence[Any] | None:
+        if not isinstance(dataset, DataLoader) or has_plain_order(dataset):
+            return None
+        if shuffle is not None:
+            raise UsageError(
+                f"batches(shuffle={shuffle}) of a DataLoader with a "
+                f"{type(dataset.sampler).__name__}: samples come in its order, leave shuffle out"
+            )
+        return order_of_sampler(dataset, seed, epoch)
+
     def _read(
         self, dataset: Any, ledger: Ledger, rank: int, size: int, batch_size: int
     ) -> Iterator[tuple[Share, Any]]:
         shares = ledger.shares(rank, size, batch_size)
-        options = _options_of(dataset) if isinstance(dataset, DataLoader) else {}
+        options = options_of(dataset) if isinstance(dataset, DataLoader) else {}
         sampler = (list(share.indices) for share in ledger.shares(rank, size, batch_size))
         loader = DataLoader(_data_of(dataset), batch_sampler=sampler, **options)
         return zip(shares, loader, strict=True)
@@ -191,12 +215,3 @@ def _data_of(dataset: Any) -> Any:
             return TensorDataset(*dataset)
         return _Columns(dataset)
     return dataset
-
-
-def _options_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What a loader was told that has nothing to do with the order of samples."""
-    names = (
-        "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator",
-        "multiprocessing_context", "prefetch_factor", "pin_memory_device",
-    )  # fmt: skip
-    return {name: getattr(loader, name) for name in names}

@@ -25,6 +25,10 @@ class Change:
     needs_sync: bool
 
 
+class RanksDifferError(Exception):
+    """What must be the same on all ranks is not."""
+
+
 @dataclass(frozen=True)
 class Round:
     """What the members of a generation have agreed on before they train in it.
@@ -61,16 +65,29 @@ def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | 
 
 
 def agree_at_boundary(
-    *, was_told: bool = False, added: bool = True, commits: bool
+    *, was_told: bool = False, added: bool = True, commits: bool, digest: int = 0
 ) -> tuple[Change | None, bool]:
-    """As :func:`agree_on_changes`, and whether all save now: if one of them would."""
+    """As :func:`agree_on_changes`, and whether all save now: if one of them would.
+
+    Args:
+        was_told, added: see :func:`agree_on_changes`.
+        commits: whether this rank would save.
+        digest: of what must be the same on all ranks.
+
+    Raises:
+        RanksDifferError: the digests differ; on all ranks.
+    """
     worker = context.elastic_worker()
     if worker is not None:
         worker.check_store()
     newest = -1 if worker is None else worker.newest
     leaving = worker is not None and bool(worker.leaving)
-    mine = (newest, int(leaving), int(was_told), int(was_told and added), int(commits))
-    newest, *flags = _maxima("elastic.changes", mine) if context.is_initialized() else mine
+    mine = (newest, digest, -digest, *map(int, (leaving, was_told, was_told and added, commits)))
+    newest, greatest, least, *flags = (
+        _maxima("elastic.changes", mine) if context.is_initialized() else mine
+    )
+    if greatest != -least:
+        raise RanksDifferError
     any_leaves, anybody_was_told, anybody_added, anybody_commits = map(bool, flags)
     is_over = worker is not None and newest > worker.generation
     if not (is_over or any_leaves or anybody_was_told):

@@ -9,6 +9,7 @@ the size divides what is left and nothing else.
 from __future__ import annotations
 
 import random
+import zlib
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,12 +60,15 @@ class Ledger:
     """What has been done of an epoch.
 
     Args:
-        length: how many samples the data set has.
+        length: how many samples an epoch has.
         shuffle: whether each epoch has an order of its own.
         seed: of the orders, the same on all ranks.
+        indices: the samples in their order, if something else than the seed says it; as many as
+            ``length``.
+        drop_last: whether to leave out a last step in which some rank would have fewer samples.
 
     Attributes:
-        length, shuffle, seed: see above.
+        length, shuffle, seed, drop_last: see above.
         epoch: its number.
         consumed: how many samples of it all ranks together have done.
 
@@ -80,12 +84,22 @@ class Ledger:
         [[7]]
     """
 
-    def __init__(self, length: int, *, shuffle: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self,
+        length: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        indices: Sequence[Any] | None = None,
+        drop_last: bool = False,
+    ) -> None:
         if length < 0:
             raise UsageError(f"a data set of {length} samples: the number is negative")
         self.length = length
         self.shuffle = shuffle
         self.seed = seed
+        self.drop_last = drop_last
+        self._indices = indices
         self.epoch = 0
         self.consumed = 0
         self._order: array[int] | None = None
@@ -97,13 +111,22 @@ class Ledger:
         self.consumed = 0
 
     @property
-    def order(self) -> array[int]:
+    def order(self) -> Sequence[Any]:
         """All samples of the epoch; made once in an epoch."""
+        if self._indices is not None:
+            return self._indices
         asked = (self.length, self.seed + self.epoch, self.shuffle)
         if self._order is None or self._ordered != asked:
             self._order = order_of(self.length, self.seed + self.epoch, shuffle=self.shuffle)
             self._ordered = asked
         return self._order
+
+    @property
+    def digest(self) -> int:
+        """A number that tells orders from one another, below 2**32."""
+        if self._indices is None:
+            return zlib.crc32(repr((self.length, self.seed, self.shuffle)).encode())
+        return zlib.crc32(repr(self._indices).encode())
 
     @property
     def left(self) -> int:
@@ -112,6 +135,8 @@ class Ledger:
 
     def steps(self, size: int, batch_size: int) -> int:
         """How many steps are left, the same on all ranks."""
+        if self.drop_last:
+            return self.left // (size * batch_size)
         return -(-self.left // (size * batch_size))
 
     def share(self, rank: int, size: int, batch_size: int, ahead: int = 0) -> Share:
@@ -128,7 +153,7 @@ class Ledger:
         if not 0 <= rank < size or batch_size < 1:
             raise UsageError(f"rank {rank} of {size} with batch_size={batch_size}")
         first = self.consumed + ahead * size * batch_size
-        if ahead < 0 or first >= self.length:
+        if ahead < 0 or ahead >= self.steps(size, batch_size):
             raise UsageError(f"epoch {self.epoch} has no step that begins at sample {first}")
         after = min(first + size * batch_size, self.length)
         indices = self.order[first + rank : after : size]
@@ -137,7 +162,8 @@ class Ledger:
             indices = self.order[first:after]
         total = after - first
         is_full = total == size * batch_size
-        return Share(indices, samples, after, total, is_full, after == self.length)
+        is_last = ahead + 1 == self.steps(size, batch_size)
+        return Share(indices, samples, after, total, is_full, is_last)
 
     def shares(self, rank: int, size: int, batch_size: int) -> Iterator[Share]:
         """What a rank does in each step that is left if the size stays; counts nothing."""
@@ -152,8 +178,8 @@ class Ledger:
         if not self.left:
             return []
         count = -(-self.left // size)
-        left = memoryview(self.order)[self.consumed :]
-        own = left[rank::size].tolist()
+        left = self.order[self.consumed :]
+        own = list(left[rank::size])
         own += [
             left[place % len(left)] for place in range(rank + len(own) * size, count * size, size)
         ]

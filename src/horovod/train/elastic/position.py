@@ -25,6 +25,7 @@ class Position:
         # By name, of the loops of this epoch that have begun.
         self._consumed: dict[str, int] = {}
         self._over: set[str] = set()
+        self._digests: dict[str, int] = {}
 
     def has_begun(self, loop: str) -> bool:
         """Whether the loop of this epoch has begun."""
@@ -43,10 +44,16 @@ class Position:
         """How many samples of it are done."""
         return self._consumed.get(loop, 0)
 
-    def begin(self, loop: str) -> None:
+    def digest(self, loop: str) -> int | None:
+        """That of the order of its samples, None if nobody has said it."""
+        return self._digests.get(loop)
+
+    def begin(self, loop: str, digest: int | None = None) -> None:
         """A loop of this epoch begins; the program has left all others."""
         self._over.update(self._consumed)
         self._consumed[loop] = 0
+        if digest is not None:
+            self._digests[loop] = digest
         self.progress += 1
 
     def advance(self, loop: str, consumed: int) -> None:
@@ -63,7 +70,7 @@ class Position:
     def next_epoch(self) -> None:
         """An epoch has ended."""
         self.epoch += 1
-        self._consumed, self._over = {}, set()
+        self._consumed, self._over, self._digests = {}, set(), {}
         self.progress += 1
 
     def state_dict(self) -> dict[str, Any]:

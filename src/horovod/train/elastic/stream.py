@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 
 def stream_shares(
-    samples: Iterable[Any], consumed: int, rank: int, size: int, batch_size: int
+    samples: Iterable[Any],
+    consumed: int,
+    rank: int,
+    size: int,
+    batch_size: int,
+    *,
+    drop_last: bool = False,
 ) -> Iterator[tuple[Share, list[Any]]]:
     """What a rank does in each step that is left, as the ledger divides samples with places.
 
@@ -23,6 +29,7 @@ def stream_shares(
         consumed: how many of them all ranks together have done.
         rank, size: of the job as it is now.
         batch_size: samples per rank.
+        drop_last: whether to leave out a last step in which some rank would have fewer samples.
 
     Yields:
         The share of the rank, whose indices count samples from 0, and its samples.
@@ -34,9 +41,9 @@ def stream_shares(
         ['g'] 7 True
     """
     left = islice(samples, consumed, None)
-    chunk = list(islice(left, size * batch_size))
+    chunk = _next_chunk(left, size * batch_size, drop_last)
     while chunk:
-        following = list(islice(left, size * batch_size))
+        following = _next_chunk(left, size * batch_size, drop_last)
         after = consumed + len(chunk)
         places = range(consumed + rank, after, size)
         # A rank for which nothing is left takes part with samples of others, which do not count.
@@ -53,3 +60,8 @@ def stream_shares(
             mine,
         )
         consumed, chunk = after, following
+
+
+def _next_chunk(left: Iterator[Any], number: int, drop_last: bool) -> list[Any]:
+    chunk = list(islice(left, number))
+    return [] if drop_last and len(chunk) < number else chunk

@@ -6,6 +6,7 @@ What may be repeated, and why nothing else must be: docs/decisions/0035.
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod import context
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, UsageError
-from horovod.train.elastic.changes import agree_at_boundary
+from horovod.train.elastic.changes import RanksDifferError, agree_at_boundary
 from horovod.train.elastic.leaving import leave_politely
 from horovod.train.elastic.ledger import Ledger
 from horovod.train.elastic.position import Position, Values
@@ -21,13 +22,15 @@ from horovod.train.elastic.run import Rounds, is_recoverable, rejoin
 from horovod.train.elastic.stream import stream_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from horovod.train.elastic.ledger import Share
     from horovod.train.elastic.state import ObjectState
 
     Stream = tuple[Iterable[Any], Callable[[list[Any]], Any]]
+
+_logger = logging.getLogger(__name__)
 
 
 class Training(ABC):
@@ -80,6 +83,8 @@ class Training(ABC):
         # Of the loops of this epoch that the program has come to.
         self._loop_names: set[str] = set()
         self._in_epochs = False
+        # Of the samples of the loop that the program is in.
+        self._digest = 0
         # The loop that the program is in, or was in last.
         self._running: object = None
         # What was lost in the step that is being taken, if something was.
@@ -135,18 +140,20 @@ class Training(ABC):
             dataset: the same on all ranks.
             batch_size: samples per rank.
             shuffle: whether each epoch has an order of its own; True by default, except for data
-                without places, which comes in the order that it has.
+                that comes in an order that it has itself.
             seed: of the orders, the same on all ranks.
             name: of this loop in the epoch, the same on all ranks; None counts them.
 
         Raises:
-            UsageError: an argument is wrong, or another loop of the epoch has the name.
+            UsageError: an argument is wrong, another loop of the epoch has the name, or ranks have
+                different data or orders of it.
             StartError, Dismissed: see :meth:`epochs`.
         """
         self._begin()
         self._heal()
         loop = self._name_of_loop(name)
         size = self._batch_size_of(dataset, batch_size)
+        drop_last = self._drops_last(dataset)
         stream = self._stream_of(dataset, self._epoch)
         if stream is not None:
             if shuffle:
@@ -154,13 +161,20 @@ class Training(ABC):
                     f"batches() of {type(dataset).__name__}: samples without places come in the "
                     "order that they have, leave shuffle out"
                 )
-            yield from self._loop(loop, functools.partial(self._read_stream, stream), size)
+            read = functools.partial(self._read_stream, stream, drop_last)
+            yield from self._loop(loop, read, size)
             return
-        shuffled = self._is_shuffled(dataset) if shuffle is None else shuffle
-        ledger = Ledger(self._length_of(dataset), shuffle=shuffled, seed=seed)
+        indices = self._indices_of(dataset, shuffle, seed, self._epoch)
+        ledger = Ledger(
+            self._length_of(dataset) if indices is None else len(indices),
+            shuffle=self._is_shuffled(dataset) if shuffle is None else shuffle,
+            seed=seed,
+            indices=indices,
+            drop_last=drop_last,
+        )
         ledger.begin(self._epoch)
         yield from self._loop(
-            loop, functools.partial(self._read_places, dataset, ledger), size, ledger.length
+            loop, functools.partial(self._read_places, dataset, ledger), size, ledger
         )
 
     def track(self, **values: Any) -> Values:
@@ -232,17 +246,22 @@ class Training(ABC):
         self._loop_names.add(loop)
         return loop
 
-    def _enter(self, loop: str, length: int | None) -> bool:
-        """Comes to a loop of so many samples; returns whether something is left of it."""
+    def _enter(self, loop: str, ledger: Ledger | None) -> bool:
+        """Comes to a loop; returns whether something is left of it."""
         position = self._position
+        self._digest = 0 if ledger is None else ledger.digest
         if position.epoch != self._epoch:
             return False
         if position.has_begun(loop):
             # Others were here before. What the program has changed on its way is in their state.
             self._state.restore()
-            return not position.is_over(loop)
-        position.begin(loop)
-        if length == 0:
+            if position.is_over(loop):
+                return False
+            if ledger is not None and position.digest(loop) not in (None, self._digest):
+                raise self._order_differs(loop)
+            return True
+        position.begin(loop, None if ledger is None else self._digest)
+        if ledger is not None and ledger.length == 0:
             position.end(loop)
         self._save()
         return not position.is_over(loop)
@@ -252,10 +271,10 @@ class Training(ABC):
         loop: str,
         read: Callable[[int, int], Iterator[tuple[Share, Any]]],
         batch_size: int,
-        length: int | None = None,
+        ledger: Ledger | None = None,
     ) -> Iterator[Any]:
         position = self._position
-        if not self._enter(loop, length):
+        if not self._enter(loop, ledger):
             return
         running = self._running = object()
         try:
@@ -271,12 +290,33 @@ class Training(ABC):
                     if not self._after_step(loop, share):
                         break
                 if is_empty:  # which a stream does not tell before
+                    self._report_no_steps(loop, ledger, batch_size)
                     position.end(loop)
                     self._save()
         except GeneratorExit:
             if self._running is running:
                 self._leave(loop)
             raise
+
+    def _report_no_steps(self, loop: str, ledger: Ledger | None, batch_size: int) -> None:
+        if ledger is not None and ledger.drop_last and not self._position.consumed(loop):
+            _logger.warning(
+                "rank %d: drop_last leaves no step of %s in epoch %d: %d samples are fewer than "
+                "%d ranks x batch_size=%d",
+                context.rank(),
+                loop,
+                self._epoch,
+                ledger.length,
+                context.size(),
+                batch_size,
+            )
+
+    def _order_differs(self, loop: str) -> UsageError:
+        return UsageError(
+            f"rank {context.rank()}, {loop} of epoch {self._epoch}: the ranks, or this job and the "
+            "one before, have different data or orders of it: give the same data and seed on all "
+            "ranks; a sampler must yield the same indices on all of them, in each epoch"
+        )
 
     def _read_places(
         self, dataset: Any, ledger: Ledger, consumed: int, batch_size: int
@@ -285,11 +325,12 @@ class Training(ABC):
         return self._read(dataset, ledger, context.rank(), context.size(), batch_size)
 
     def _read_stream(
-        self, stream: Stream, consumed: int, batch_size: int
+        self, stream: Stream, drop_last: bool, consumed: int, batch_size: int
     ) -> Iterator[tuple[Share, Any]]:
         samples, collate = stream
         ranks = context.rank(), context.size()
-        for share, mine in stream_shares(samples, consumed, *ranks, batch_size):
+        shares = stream_shares(samples, consumed, *ranks, batch_size, drop_last=drop_last)
+        for share, mine in shares:
             yield share, collate(mine)
 
     def _after_step(self, loop: str, share: Share) -> bool:
@@ -300,7 +341,7 @@ class Training(ABC):
             self._position.advance(loop, share.consumed)
             is_last = share.is_last
             is_old = time.monotonic() - self._committed_at_s >= self._commit_every_s
-            change, commits = agree_at_boundary(commits=is_last or is_old)
+            change, commits = agree_at_boundary(commits=is_last or is_old, digest=self._digest)
             if is_last:
                 self._position.end(loop)
             worker = context.elastic_worker()
@@ -310,6 +351,8 @@ class Training(ABC):
                 return True
             ended: HostsUpdatedInterrupt | HorovodInternalError
             ended = HostsUpdatedInterrupt(not change.needs_sync)
+        except RanksDifferError:
+            raise self._order_differs(loop) from None
         except (HostsUpdatedInterrupt, HorovodInternalError) as error:
             ended = error
         # An error that is raised there is no consequence of what has ended the round.
@@ -344,6 +387,20 @@ class Training(ABC):
     def _is_shuffled(self, dataset: Any) -> bool:
         """Whether each epoch has an order of its own if nothing was said."""
         return True
+
+    def _drops_last(self, dataset: Any) -> bool:
+        """Whether a last step is left out in which some rank would have fewer samples."""
+        return False
+
+    def _indices_of(
+        self, dataset: Any, shuffle: bool | None, seed: int, epoch: int
+    ) -> Sequence[Any] | None:
+        """The samples of an epoch in the order that the data has itself; None if it has none.
+
+        Raises:
+            UsageError: the order cannot be followed, or ``shuffle`` asks for another one.
+        """
+        return None
 
     @abstractmethod
     def _read(

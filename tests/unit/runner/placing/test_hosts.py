@@ -23,6 +23,8 @@ from horovod.runner.placing.hosts import Host, Slot, assign, parse_hostfile, par
         ("[fe80::1%eth0]", [Host("fe80::1%eth0", None)]),
         ("a:1,b:1,a:2", [Host("a", 3), Host("b", 1)]),
         ("a,a", [Host("a", 2)]),
+        ("a:1,", [Host("a", 1)]),
+        ("a:1,b:0,a:0,c", [Host("a", 1), Host("c", None)]),
         ("me@a:1,first.last@[::1]:2", [Host("a", 1, "me"), Host("::1", 2, "first.last")]),
     ],
 )
@@ -40,9 +42,20 @@ def test_parse_hosts_quotes_what_it_cannot_read(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_parse_hosts_wants_slots() -> None:
-    with pytest.raises(UsageError, match="has no slot"):
-        parse_hosts("a:0")
+def test_hosts_without_slots_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "horovod"):
+        assert parse_hostfile("a slots=0\nb slots=2\nc:0\n", "f") == [Host("b", 2)]
+    assert caplog.messages == ["hosts with 0 slots get no rank: a, c"]
+    assert parse_hosts("a:0", least_slots=0) == [Host("a", 0)]
+    for text in ("a:0", "a:0,b:0"):
+        with pytest.raises(UsageError, match=r"no host of .* has a slot: give 'a' at least one"):
+            parse_hosts(text)
+
+
+@pytest.mark.parametrize("text", ["a:1,,b:1", ",a:1", "a:1,,", ","])
+def test_a_host_between_commas_is_missing(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot read the host ''"):
+        parse_hosts(text)
 
 
 def test_parse_hostfile() -> None:
@@ -60,7 +73,7 @@ def test_parse_hostfile_reads_what_other_launchers_write() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["a slot=1", "a slots=x", "a slots", "a:1 slots=2", "a slots=0", "a slots=-1", "a b"]
+    "line", ["a slot=1", "a slots=x", "a slots", "a:1 slots=2", "a slots=-1", "a b"]
 )
 def test_parse_hostfile_refuses_fields_that_it_does_not_know(line: str) -> None:
     with pytest.raises(UsageError, match="f, line 1"):

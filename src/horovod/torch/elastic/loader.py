@@ -1,0 +1,177 @@
+"""What a ``DataLoader`` says of its samples, honoured when ranks divide them, or refused."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import random
+import sys
+import threading
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from horovod.errors import UsageError
+from horovod.torch.elastic.sampler import ElasticSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+# Their order comes from their generator and nothing else.
+_DRAW_FROM_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_HONOURED = (
+    "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator",
+    "multiprocessing_context", "prefetch_factor", "pin_memory_device",
+)  # fmt: skip
+
+# Ranks that are threads of one process share what numbers are drawn from.
+_drawing = threading.Lock()
+
+
+def check_loader(loader: DataLoader[Any]) -> None:
+    """Refuse what cannot be honoured.
+
+    Raises:
+        UsageError: the loader makes batches of its own, divides samples itself, or hands out
+            batches in another order.
+    """
+
+    def refuse(what: str) -> None:
+        raise UsageError(f"batches() of a {type(loader).__name__} {what}")
+
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        refuse("with an __iter__ of its own, which would not be called: give its data set")
+    if loader.batch_size is None:
+        which = "batch_size=None" if loader.batch_sampler is None else "a batch_sampler"
+        refuse(f"with {which}: ranks divide samples, not batches; give its data set and batch_size")
+    if isinstance(loader.sampler, DistributedSampler | ElasticSampler):
+        refuse(
+            f"with a {type(loader.sampler).__name__}, which divides the samples among the ranks: "
+            "batches() does so, leave the sampler out"
+        )
+    if not getattr(loader, "in_order", True):
+        refuse("with in_order=False: samples are counted by their order, leave it out")
+
+
+def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What a loader was told that has nothing to do with the order of samples."""
+    return {name: getattr(loader, name) for name in _HONOURED}
+
+
+def pinning(loader: DataLoader[Any]) -> Callable[[list[Any]], Any]:
+    """The ``collate_fn`` of a loader, whose batches are in pinned memory as the loader says."""
+    options: dict[str, Any] = {
+        "collate_fn": loader.collate_fn,
+        "pin_memory": True,
+        "pin_memory_device": loader.pin_memory_device,
+    }
+
+    def collate(samples: list[Any]) -> Any:
+        data: Any = [samples]
+        return next(iter(DataLoader(data, batch_size=None, **options)))
+
+    return collate
+
+
+def has_plain_order(loader: DataLoader[Any]) -> bool:
+    """Whether the sampler is that of ``shuffle=True`` or ``shuffle=False``, and nothing else."""
+    sampler: Any = loader.sampler
+    data: Any = loader.dataset
+    if isinstance(data, IterableDataset):
+        return True
+    if type(sampler) not in (SequentialSampler, RandomSampler) or sampler.data_source is not data:
+        return False
+    return type(sampler) is SequentialSampler or (
+        not sampler.replacement and sampler.generator is None and sampler.num_samples == len(data)
+    )
+
+
+def order_of_sampler(loader: DataLoader[Any], seed: int, epoch: int) -> Sequence[Any]:
+    """Return the indices of a sampler for an epoch, the same on all ranks and whenever it is asked.
+
+    What it draws comes from numbers that follow from the epoch, and from the seed of its generator
+    or, if it has none, from ``seed``. Its ``set_epoch(epoch)`` is called if it has one.
+
+    Raises:
+        UsageError: the sampler has no length, or yields more indices than that.
+    """
+    sampler: Any = loader.sampler
+    name = type(sampler).__name__
+    if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+        set_epoch(epoch)
+    try:
+        length = len(sampler)
+    except TypeError:
+        raise UsageError(
+            f"batches() of a DataLoader with a {name}: the sampler needs a length"
+        ) from None
+    with _drawn_from(sampler, seed, epoch) as drawing:
+        drawn = list(islice(drawing, length + 1))
+    if len(drawn) > length:
+        raise UsageError(
+            f"batches() of a DataLoader with a {name}: the sampler yields more indices than its "
+            f"length says, which is {length}"
+        )
+    try:
+        return [operator.index(index) for index in drawn]
+    except TypeError:  # keys of a data set that is a dictionary
+        return drawn
+
+
+@contextmanager
+def _drawn_from(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
+    """The sampler, such that what it draws follows from the seed and the epoch."""
+    own_generator = getattr(sampler, "generator", None)
+    generator = own_generator if isinstance(own_generator, torch.Generator) else None
+    number = ((seed if generator is None else generator.initial_seed()) + epoch) % (1 << 63)
+    if type(sampler) in _DRAW_FROM_GENERATOR:
+        own = copy.copy(sampler)
+        own.generator = torch.Generator()
+        own.generator.manual_seed(number)
+        yield own
+        return
+    with _drawing:
+        restore = [_seeded_torch(number), _seeded_python(number), _seeded_numpy(number)]
+        if generator is not None:
+            restore.append(_reseeded(generator, number))
+        try:
+            yield sampler
+        finally:
+            for each in restore:
+                each()
+
+
+def _reseeded(generator: torch.Generator, number: int) -> Callable[[], object]:
+    before = generator.get_state()
+    generator.manual_seed(number)
+    return lambda: generator.set_state(before)
+
+
+def _seeded_torch(number: int) -> Callable[[], object]:
+    return _reseeded(torch.default_generator, number)
+
+
+def _seeded_python(number: int) -> Callable[[], object]:
+    before = random.getstate()
+    random.seed(number)
+    return lambda: random.setstate(before)
+
+
+def _seeded_numpy(number: int) -> Callable[[], object]:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return lambda: None
+    before = numpy.random.get_state()
+    numpy.random.seed(number % (1 << 32))
+    return lambda: numpy.random.set_state(before)
