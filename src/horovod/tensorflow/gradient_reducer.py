@@ -140,7 +140,7 @@ class GradientReducer:
 
     def is_local(self, variable: Any) -> bool:
         """Whether the gradient of a variable is left out."""
-        return variable_key(variable) in self._local_keys()
+        return variable_key(variable) in self.local_keys()
 
     @as_written
     def reduce(
@@ -170,7 +170,7 @@ class GradientReducer:
         if tf.executing_eagerly() and (size <= 1 or not process_set.included()):
             return gradients
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        local = self._local_keys()
+        local = self.local_keys()
         shared = [i for i in places if variable_key(variables[i]) not in local]
         reduced = self._reduce_shared(gradients, variables, shared, generic_names)
         own = set(places).difference(shared) if self.settings.scale_local_gradients else ()
@@ -181,7 +181,8 @@ class GradientReducer:
             gradients[index] = gradient
         return gradients
 
-    def _local_keys(self) -> set[Hashable]:
+    def local_keys(self) -> set[Hashable]:
+        """The keys of the variables whose gradients are left out."""
         weights = [weight for layer in self._local_layers for weight in layer.trainable_weights]
         return self._local.union(map(variable_key, weights)) if weights else self._local
 
