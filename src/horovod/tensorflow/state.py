@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from horovod.group import Group
 
+_NUMBER_AT_THE_END = re.compile(r"_\d+$")
+
 
 def broadcast_variables(
     variables: Iterable[Any],
@@ -31,7 +34,8 @@ def broadcast_variables(
     Args:
         variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialized, of the
             same shapes and dtypes on all ranks. Outside of a tf.compat.v1 graph they are matched by
-            their place, since automatic names may differ between ranks; in one by their names.
+            their place, since automatic names may differ between ranks, but for their last parts
+            without a number at the end, which are compared; in one by their names.
         root_rank: the global rank whose values count.
         process_set: the ranks that take part.
         inplace: send the variables of each device as one operation.
@@ -122,13 +126,23 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 def _check_alike(variables: Sequence[Any], group: Group, site: str) -> None:
     """By their places, as the broadcasts are matched."""
     described = [
-        Parameter(f"{index:06}", f"{each.dtype.base_dtype.name} {tuple(each.shape)}", each.name)
+        Parameter(
+            f"{index:06}.{_own_name(each)}",
+            f"{each.dtype.base_dtype.name} {tuple(each.shape)}",
+            each.name,
+        )
         for index, each in enumerate(variables)
     ]
     try:
         check_same_parameters(group, described, "broadcast_variables.parameters", site)
     except MismatchError as error:
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
+
+
+def _own_name(variable: Any) -> str:
+    """What is alike on all ranks in a name that TensorFlow or Keras may have numbered."""
+    last = str(variable.name).rpartition("/")[2].partition(":")[0]
+    return _NUMBER_AT_THE_END.sub("", last)
 
 
 def tensorflow_variable(variable: Any) -> Any:
