@@ -215,8 +215,8 @@ def integers_of_numpy_are_not_cut(rank: int, size: int) -> None:
         got = hvd.broadcast_parameters(state, root_rank=1)
         assert (got["step"], got["key"]) == (large + 1, 2**63 + 1)
         assert (got["mean"].tolist(), got["wide"].tolist()) == ([1e300 + 1, 0.1], [1e-300j])
-        assert [type(value) for value in got.values()] == [type(v) for v in state.values()]
-        assert all(np.shape(got[name]) == np.shape(state[name]) for name in state)
+        for name, value in state.items():
+            assert (type(got[name]), np.shape(got[name])) == (type(value), np.shape(value)), name
     finally:
         jax.config.update("jax_enable_x64", True)
 
