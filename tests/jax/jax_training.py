@@ -5,8 +5,11 @@ A case is a function ``case(rank, size)`` that runs on every rank at the same ti
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -217,6 +220,14 @@ def gradients_without_values_pass_several_passes(rank: int, size: int) -> None:
         np.testing.assert_array_equal(updates["w"], -passes * (1.0 + (size - 1) / 2))
 
 
+def copies_of_an_optimizer_reduce(rank: int, size: int) -> None:
+    tx = hvd.DistributedOptimizer(optax.sgd(1.0))
+    grads = {"w": jnp.full(1, float(rank))}
+    for each in (copy.deepcopy(tx), copy.copy(tx), pickle.loads(cloudpickle.dumps(tx))):
+        updates, _ = each.update(grads, each.init(grads))
+        np.testing.assert_array_equal(updates["w"], -(size - 1) / 2)
+
+
 def _normalized(x: Any, mean: Any, variance: Any, weights: Any) -> Any:
     return (((x - mean) * jax.lax.rsqrt(variance + 1e-5)) ** 3 * weights).sum()
 
@@ -254,6 +265,7 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     every_leaf_of_a_gradient_is_reduced,
     passes_count_as_often_as_their_weights_say,
     gradients_without_values_pass_several_passes,
+    copies_of_an_optimizer_reduce,
     bfloat16_and_compression,
     batch_statistics_equal_one_process,
 )

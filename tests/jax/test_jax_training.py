@@ -29,6 +29,7 @@ TRAINING = (
     "every_leaf_of_a_gradient_is_reduced",
     "passes_count_as_often_as_their_weights_say",
     "gradients_without_values_pass_several_passes",
+    "copies_of_an_optimizer_reduce",
     "bfloat16_and_compression",
     "batch_statistics_equal_one_process",
 )

@@ -132,6 +132,14 @@ def test_a_copy_between_the_passes_of_a_step_is_refused(keras: Any) -> None:
     assert _moved(copy.deepcopy(copied)) == [0.0, 0.0]
 
 
+def test_a_model_without_weights_is_copied(keras: Any) -> None:
+    module = _module(keras)
+    model = module.Sequential([module.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(_sgd(keras)), "mean_absolute_error")
+    copied = copy.deepcopy(model)
+    assert type(copied.optimizer).__module__ == "horovod._keras"
+
+
 def test_models_with_other_optimizers_are_copied_as_ever(keras: Any) -> None:
     hvd.DistributedOptimizer(_sgd(keras))  # which prepares models of this Keras
     model = _linear(keras, _sgd(keras))

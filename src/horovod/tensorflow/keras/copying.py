@@ -144,9 +144,17 @@ def _described(model: Any) -> Wrapped | None:
     from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
 
     optimizer = vars(model).get("optimizer") or vars(model).get("_optimizer")
-    if not isinstance(optimizer, ReducingOptimizer) or not hasattr(model, "trainable_variables"):
-        return None
-    return describe(optimizer, model.trainable_variables)
+    return (
+        describe(optimizer, _trained_by(model))
+        if isinstance(optimizer, ReducingOptimizer)
+        else None
+    )
+
+
+def _trained_by(model: Any) -> Sequence[Any]:
+    """The variables of a model; none before it is built, when Keras 2 raises."""
+    variables: Sequence[Any] = model.trainable_variables if model.built else ()
+    return variables
 
 
 def _keeping_in_pickles(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +191,7 @@ def _copied_model(function: Callable[..., Any], given: Any, wrapped: Wrapped) ->
     if generation_of(keras_of(type(optimizer))) >= 3:
         # What Keras chose for the plain optimizer; XLA cannot compile this one.
         model.jit_compile = False
-    model.optimizer = rewrap(optimizer, wrapped, model.trainable_variables)
+    model.optimizer = rewrap(optimizer, wrapped, _trained_by(model))
     return model
 
 
