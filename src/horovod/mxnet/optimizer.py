@@ -72,7 +72,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         warn_of_plain_copy(self._reducer.process_set, stacklevel=3)
-        return self._optimizer.__reduce_ex__(2)
+        return object.__new__, (type(self._optimizer),), self.__getstate__()
 
     @property
     def learning_rate(self) -> Any:
