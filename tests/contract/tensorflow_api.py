@@ -135,8 +135,8 @@ class TensorFlowApi:
         """As optimizers of Keras do; in eager mode and functions, as sessions have no such."""
         reducer = GradientReducer(make_settings("contract"), numbered=True)
         if weights is not None:  # as hvd.elastic.Training does
-            share = weights[0] / float(hvd.allreduce(weights[0], op=hvd.Average, name="total"))
-            reducer.weight = tf.Variable(share, dtype=tf.float64)
+            own = tf.constant(weights[0], tf.float64)
+            reducer.weight = tf.Variable(own / hvd.allreduce(own, op=hvd.Average, name="mean"))
         helper = LocalGradientAggregationHelperEager(
             len(passes), reducer.reduce, average_aggregated_gradients=is_mean
         )
