@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TorchApi:
     """See :class:`collectives.Api`."""
 
-    abilities = ("passes", "weights")
+    abilities = ("complex", "passes", "weights", "weights of passes")
 
     def tensor(self, values: Any, dtype: str) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values)).to(getattr(torch, dtype))
@@ -63,8 +63,8 @@ class TorchApi:
         for number, tree in enumerate(passes):
             if weights is not None:
                 optimizer.set_weight(weights[number])
-            loss = [(params[name] * torch.from_numpy(tree[name])).sum() for name in params]
-            torch.stack([each.double() for each in loss]).sum().backward()
+            loss = [(params[name] * torch.from_numpy(tree[name]).conj()).sum() for name in params]
+            torch.stack([each.real.double() for each in loss]).sum().backward()
         optimizer.step()
         return {name: -param.detach().numpy() for name, param in params.items()}
 
