@@ -28,7 +28,7 @@ from horovod.train.numbering import JobNumber, NameNumbers
 from horovod.train.optimizer_options import checked_reduction, groups_asked_for
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Adasum, Average, Sum
-from horovod.train.structure import Structure
+from horovod.train.structure import Structure, without_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _LINEAR = (Average, Sum, Adasum)
 _PLACE_AND_NAME = re.compile(r"(?:^|\.)(\d+\..+)$")
-_NUMBER_AT_THE_END = re.compile(r"_\d+$")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]")
 
 _numbers = NameNumbers()
@@ -333,12 +332,12 @@ def _reduce_together(
 
 
 def _structure_of(names: Sequence[str]) -> Structure | None:
-    """Which variables go together; ranks may differ in the numbers that end automatic names."""
+    """Which variables go together; ranks may differ in the numbers of automatic names."""
     if len(names) < 2:
         return None
     own = [_PLACE_AND_NAME.search(name) for name in names]
     texts = [found.group(1) if found else name for found, name in zip(own, names, strict=True)]
-    return Structure.of([_NUMBER_AT_THE_END.sub("", text) for text in texts], "gradients")
+    return Structure.of([without_numbers(text) for text in texts], "gradients")
 
 
 def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,12 @@ from horovod.tensorflow.placement import placed
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.same_parameters import Parameter, check_same_parameters
+from horovod.train.structure import without_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod.group import Group
-
-_NUMBER_AT_THE_END = re.compile(r"_\d+$")
 
 
 def broadcast_variables(
@@ -35,7 +33,7 @@ def broadcast_variables(
         variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialized, of the
             same shapes and dtypes on all ranks. Outside of a tf.compat.v1 graph they are matched by
             their place, since automatic names may differ between ranks, but for their last parts
-            without a number at the end, which are compared; in one by their names.
+            without numbers, which are compared; in one by their names.
         root_rank: the global rank whose values count.
         process_set: the ranks that take part.
         inplace: send the variables of each device as one operation.
@@ -142,7 +140,7 @@ def _check_alike(variables: Sequence[Any], group: Group, site: str) -> None:
 def _own_name(variable: Any) -> str:
     """What is alike on all ranks in a name that TensorFlow or Keras may have numbered."""
     last = str(variable.name).rpartition("/")[2].partition(":")[0]
-    return _NUMBER_AT_THE_END.sub("", last)
+    return without_numbers(last)
 
 
 def tensorflow_variable(variable: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 _DIGEST_BITS = 40  # the engine refuses shapes of more than 2 ** 46 bytes
 _MOST_CHARACTERS = 4000
+_NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,16 @@ class Structure:
         Ranks whose groups differ give different shapes, which the engine refuses, naming both.
         """
         return (0, self.digest)
+
+
+def without_numbers(name: str) -> str:
+    """A name without the numbers that frameworks put into it, which differ between ranks.
+
+    Example:
+        >>> without_numbers("dense_47_kernel_1")
+        'dense_kernel'
+    """
+    return _NUMBER.sub("", name)
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from horovod.train.structure import Structure
+from horovod.train.structure import Structure, without_numbers
 
 
 def test_paths_and_their_order_count() -> None:
@@ -28,3 +28,15 @@ def test_messages_name_the_paths() -> None:
     assert many.startswith("10000 leaves ['0'], ['1'], ")
     assert len(many) < 4100
     assert many.endswith(" …")
+
+
+def test_numbers_of_automatic_names_do_not_count() -> None:
+    for name, expected in (
+        ("kernel", "kernel"),
+        ("kernel_1", "kernel"),
+        ("dense_47_kernel_momentum", "dense_kernel_momentum"),
+        ("conv2d_3_kernel", "conv2d_kernel"),
+        ("0.bias_12", "0.bias"),
+        ("layer7", "layer7"),
+    ):
+        assert without_numbers(name) == expected
