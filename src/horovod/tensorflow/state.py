@@ -32,8 +32,8 @@ def broadcast_variables(
     Args:
         variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialized, of the
             same shapes and dtypes on all ranks. Outside of a tf.compat.v1 graph they are matched by
-            their place, since automatic names may differ between ranks, but for their last parts
-            without numbers, which are compared; in one by their names.
+            their place, since automatic names may differ between ranks, but for their last words,
+            such as kernel or momentum, which are compared; in one by their names.
         root_rank: the global rank whose values count.
         process_set: the ranks that take part.
         inplace: send the variables of each device as one operation.
@@ -138,9 +138,13 @@ def _check_alike(variables: Sequence[Any], group: Group, site: str) -> None:
 
 
 def _own_name(variable: Any) -> str:
-    """What is alike on all ranks in a name that TensorFlow or Keras may have numbered."""
+    """What is alike on all ranks in a name: its last word.
+
+    Keras puts the names of models and layers before it, which differ where one rank has loaded its
+    model, and the others have made theirs.
+    """
     last = str(variable.name).rpartition("/")[2].partition(":")[0]
-    return without_numbers(last)
+    return without_numbers(last).rpartition("_")[2]
 
 
 def tensorflow_variable(variable: Any) -> Any:
