@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import collectives
 import exact_numbers
+import gradients
 import handles
 import joining
 import process_sets
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SIZES: dict[Check, tuple[int, ...]] = {
     **dict.fromkeys(collectives.CHECKS, (1, 2, 3)),
     **dict.fromkeys(exact_numbers.CHECKS, (1, 2, 3)),
+    **dict.fromkeys(gradients.CHECKS, (1, 2, 3)),
     **dict.fromkeys(handles.CHECKS, (1, 3)),
     **dict.fromkeys(process_sets.CHECKS, (1, 2, 3, 5)),
     **dict.fromkeys(joining.CHECKS, (1, 2, 3, 4)),

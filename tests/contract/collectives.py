@@ -30,7 +30,13 @@ Check = "Callable[[Api, int, int], None]"
 
 
 class Api(Protocol):
-    """What a framework's test supplies. Tensors are opaque; values are numpy arrays."""
+    """What a framework's test supplies. Tensors are opaque; values are numpy arrays.
+
+    Attributes:
+        abilities: of ``reduced``, some of :data:`gradients.ABILITIES`.
+    """
+
+    abilities: tuple[str, ...]
 
     def tensor(self, values: Values, dtype: str) -> Any:
         """Makes a tensor."""
@@ -54,6 +60,11 @@ class Api(Protocol):
         self, function: Callable[[Any], Any], values: Values, weight: Callable[[Values], Values]
     ) -> Values:
         """The gradient of ``sum(weight(y) * y)`` with ``y = function(x)`` at the float32 ``x``."""
+
+    def reduced(
+        self, passes: list[dict[str, Values]], weights: list[float] | None, is_mean: bool
+    ) -> dict[str, Values]:
+        """What an optimizer of all ranks steps by: gradients of several passes, by name."""
 
 
 def known(api: Api, dtypes: Sequence[str]) -> tuple[str, ...]:

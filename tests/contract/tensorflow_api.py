@@ -16,6 +16,8 @@ from checks import CHECKS
 
 import horovod.tensorflow as hvd
 from horovod.errors import HorovodInternalError, UsageError
+from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +62,8 @@ class TensorFlowApi:
     def __init__(self, mode: str) -> None:
         self._run = getattr(self, f"_run_{mode}")
         self._mode = mode
+
+    abilities = ("complex", "passes", "mean of passes", "weights")
 
     def tensor(self, values: Any, dtype: str) -> Any:
         return tf.cast(tf.constant(np.asarray(values)), dtype)
@@ -124,6 +128,29 @@ class TensorFlowApi:
             (gradient,) = tf.gradients(tf.reduce_sum(factor * y), x)
             result = session.run(y, {x: values})
             return session.run(gradient, {x: values, factor: weight(result)})
+
+    def reduced(
+        self, passes: list[dict[str, Any]], weights: list[float] | None, is_mean: bool
+    ) -> dict[str, Any]:
+        """As optimizers of Keras do; in eager mode and functions, as sessions have no such."""
+        reducer = GradientReducer(make_settings("contract"), numbered=True)
+        if weights is not None:  # as hvd.elastic.Training does
+            own = tf.constant(weights[0], tf.float64)
+            reducer.weight = tf.Variable(own / hvd.allreduce(own, op=hvd.Average, name="mean"))
+        helper = LocalGradientAggregationHelperEager(
+            len(passes), reducer.reduce, average_aggregated_gradients=is_mean
+        )
+        variables = [tf.Variable(tf.zeros_like(values)) for values in passes[0].values()]
+
+        def add(gradients: list[Any]) -> Any:
+            if len(passes) == 1:
+                return reducer.reduce(gradients, variables)
+            return helper.compute_gradients(gradients, variables)
+
+        step = tf.function(add, autograph=False) if self._mode == "function" else add
+        for tree in passes:
+            reached = step([tf.constant(values) for values in tree.values()])
+        return {name: value.numpy() for name, value in zip(passes[0], reached, strict=True)}
 
     def _run_eager(self, public: Any, args: Any, kwargs: Any) -> Any:
         return public(*args, **kwargs)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class TorchApi:
     """See :class:`collectives.Api`."""
 
+    abilities = ("complex", "passes", "weights", "weights of passes")
+
     def tensor(self, values: Any, dtype: str) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values)).to(getattr(torch, dtype))
 
@@ -45,6 +47,26 @@ class TorchApi:
         (y * torch.from_numpy(weight(self.values(y)))).sum().backward()
         assert x.grad is not None
         return x.grad.numpy()
+
+    def reduced(
+        self, passes: list[dict[str, Any]], weights: list[float] | None, is_mean: bool
+    ) -> dict[str, Any]:
+        params = {
+            name: torch.nn.Parameter(torch.zeros_like(torch.from_numpy(values)))
+            for name, values in passes[0].items()
+        }
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params.values(), lr=1.0),
+            named_parameters=params.items(),
+            backward_passes_per_step=len(passes),
+        )
+        for number, tree in enumerate(passes):
+            if weights is not None:
+                optimizer.set_weight(weights[number])
+            loss = [(params[name] * torch.from_numpy(tree[name]).conj()).sum() for name in params]
+            torch.stack([each.real.double() for each in loss]).sum().backward()
+        optimizer.step()
+        return {name: -param.detach().numpy() for name, param in params.items()}
 
 
 def run_all_checks() -> list[str]:

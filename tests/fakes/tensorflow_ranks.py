@@ -138,6 +138,38 @@ def groups_mix_slices_and_tensors() -> None:
     assert hvd.grouped_reducescatter([]) == []
 
 
+def variables_at_other_places_are_named() -> None:
+    """Of equal shapes, which would be added or overwritten by place."""
+    names = ["kernel", *(("bias", "gamma") if hvd.rank() == 0 else ("gamma", "bias"))]
+    variables = [tf.Variable([1.0, 2.0], name=name) for name in names]
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(variable * variable) for variable in variables])
+    kind = tf.errors.FailedPreconditionError
+    words = ("0.kernel, 1.bias, 2.gamma", "0.kernel, 1.gamma, 2.bias", "rank 0", "rank 1")
+    tape = hvd.DistributedGradientTape(tape)
+    text = _raised(kind, lambda: tape.gradient(loss, variables))
+    assert all(word in text for word in words), text
+    text = _raised(kind, lambda: hvd.broadcast_variables(variables, 0))
+    assert "'bias:0' is float32 (2,) on rank 0, missing on rank 1" in text, text
+
+
+def complex_gradients_are_averaged() -> None:
+    variables = [tf.Variable([1.0 + 2.0j, 3.0j]), tf.Variable([1.0], dtype=tf.float64)]
+
+    @tf.function
+    def gradients() -> Any:
+        with tf.GradientTape() as tape:
+            power = tf.reduce_sum(tf.math.real(variables[0] * tf.math.conj(variables[0])))
+            loss = (power + tf.reduce_sum(variables[1])) * float(hvd.rank())
+        return hvd.DistributedGradientTape(tape).gradient(loss, variables)
+
+    mean = sum(range(hvd.size())) / hvd.size()
+    pair, real = gradients()
+    assert pair.dtype == variables[0].dtype
+    np.testing.assert_allclose(pair, 2 * mean * variables[0].numpy())
+    np.testing.assert_allclose(real, [mean])
+
+
 def variables_are_overwritten() -> None:
     rank, root = hvd.rank(), hvd.size() - 1
     variables = [
@@ -376,6 +408,8 @@ SCENARIOS = (
     slices_of_integers_average_to_floats,
     a_gpu_that_is_not_there_is_no_place_to_run,
     groups_mix_slices_and_tensors,
+    variables_at_other_places_are_named,
+    complex_gradients_are_averaged,
     variables_are_overwritten,
     variables_of_a_session_are_overwritten,
     numbers_are_read_when_they_run,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from gradients import ABILITIES
 from jax_lacking import lacking
 
 import horovod.jax as hvd
@@ -31,6 +33,8 @@ class JaxApi:
     Args:
         is_jitted: whether what may be part of a program is made one.
     """
+
+    abilities = ABILITIES
 
     # Each dtype and shape is compiled anew. jax_cases.py sends all dtypes at once.
     lacking_dtypes = (
@@ -79,6 +83,21 @@ class JaxApi:
         y, pull_back = jax.vjp(function, jnp.asarray(values, jnp.float32))
         (cotangent,) = pull_back(jnp.asarray(weight(self.values(y)), y.dtype))
         return np.asarray(cotangent)
+
+    def reduced(
+        self, passes: list[dict[str, Any]], weights: list[float] | None, is_mean: bool
+    ) -> dict[str, Any]:
+        tx = hvd.DistributedOptimizer(
+            optax.identity(), backward_passes_per_step=len(passes),
+            average_aggregated_gradients=is_mean,
+        )  # fmt: skip
+        update = jax.jit(tx.update) if self._is_jitted else tx.update
+        trees = [jax.tree.map(jnp.asarray, tree) for tree in passes]
+        state = tx.init(trees[0])
+        for number, tree in enumerate(trees):
+            more = {} if weights is None else {"weight": weights[number]}
+            updates, state = update(tree, state, **more)
+        return jax.tree.map(np.asarray, updates)
 
 
 def _in_our_words(program: Any, argument: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,83 @@ def replicas_that_differ_are_named(rank: int, size: int) -> None:
     _expect(hvd.ReplicasDivergedError, "['layer']['w']", lambda: hvd.check_in_sync(tree))
 
 
+def trees_that_differ_are_named(rank: int, size: int) -> None:
+    """All of them have arrays of the same shapes at the same places."""
+    one, two = jnp.ones(2), jnp.full(2, 2.0)
+    runs = (
+        hvd.allreduce, hvd.allgather, hvd.reducescatter, lambda tree: hvd.broadcast(tree, 0),
+        jax.jit(hvd.allreduce), hvd.reduce_gradients, hvd.value_and_grad(_sum_of_leaves),
+    )  # fmt: skip
+    for number, (first, second) in enumerate((
+        ({"a": one, "b": two}, {"0": one, "a": two}),
+        ([None, one, two], [one, None, two]),
+        ([one, two], {"0": one, "1": two}),
+        (OrderedDict(a=one, b=two), OrderedDict(b=one, a=two)),
+    )):  # fmt: skip
+        mine, theirs = (first, second) if rank == 0 else (second, first)
+        for run in runs if number == 0 else runs[:1]:
+            text = _text_of_error(MismatchError, lambda r=run, t=mine: hvd.synchronize(_run(r, t)))
+            for tree in (mine, theirs):
+                pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+                paths = ", ".join(jax.tree_util.keystr(path) for path, _ in pairs)
+                assert f"with 2 leaves {paths}" in text, text
+            assert all(f"rank {each}" in text for each in range(2)), text
+
+
+def _sum_of_leaves(tree: Any) -> Any:
+    return sum(leaf.sum() for leaf in jax.tree.leaves(tree))
+
+
+def _text_of_error(kind: type[Exception], function: Callable[[], Any]) -> str:
+    try:
+        function()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def integers_of_numpy_are_not_cut(rank: int, size: int) -> None:
+    jax.config.update("jax_enable_x64", False)
+    try:
+        large = 3_000_000_000
+        tree = {"n": np.full(2, large + rank), "u": np.full(2, 2**63, "uint64"), "w": jnp.ones(2)}
+        got = hvd.allreduce(tree, op=hvd.Max)
+        assert (got["n"].tolist(), got["u"].tolist()) == ([large + size - 1] * 2, [2**63] * 2)
+        assert (got["n"].dtype, got["w"].dtype) == (np.int64, jnp.float32)
+        assert hvd.allreduce(np.int64(large), op=hvd.Sum) == size * large
+        assert hvd.allgather(tree)["n"].tolist() == [large + r for r in range(size) for _ in "ab"]
+        assert hvd.broadcast(tree, 1)["n"].tolist() == [large + 1] * 2
+        for wrong in (np.int64(large), np.array([-large]), np.uint32(1) + np.uint64(2**32)):
+            _expect(UsageError, "would cut", lambda w=wrong: jax.jit(lambda: hvd.allreduce(w))())
+        for wrong in (large, np.float64(1e300)):
+            _expect(UsageError, "would cut", lambda w=wrong: hvd.allreduce(w))
+        assert float(hvd.allreduce(np.float64("inf"))) == float("inf")
+        state = {
+            "step": np.int64(large + rank), "mean": np.array([1e300 + rank, 0.1]),
+            "none": np.zeros((0, 3)), "key": np.uint64(2**63 + rank), "phase": jnp.ones(2) * 1j,
+            "small": jnp.ones(2, jnp.float8_e4m3fn), "wide": np.full(1, 1e-300j * rank),
+        }  # fmt: skip
+        got = hvd.broadcast_parameters(state, root_rank=1)
+        assert (got["step"], got["key"]) == (large + 1, 2**63 + 1)
+        assert (got["mean"].tolist(), got["wide"].tolist()) == ([1e300 + 1, 0.1], [1e-300j])
+        for name, value in state.items():
+            assert (type(got[name]), np.shape(got[name])) == (type(value), np.shape(value)), name
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+def what_keeps_an_order_of_its_own_is_broadcast_by_its_paths(rank: int, size: int) -> None:
+    pairs = [("a", np.zeros(1) + rank), ("b", jnp.ones(1) + rank), ("n", rank), ("m", "x")]
+    got = hvd.broadcast_parameters(OrderedDict(pairs if rank == 0 else pairs[::-1]))
+    assert {name: np.sum(got[name]) if name != "m" else "x" for name in got} == {
+        "a": 0.0, "b": 1.0, "n": 0, "m": "x"
+    }  # fmt: skip
+    objects = np.array([len], dtype=object)
+    _expect(
+        UsageError, "['f'] is an array of Python", lambda: hvd.broadcast_parameters({"f": objects})
+    )
+
+
 def a_weight_may_be_computed(rank: int, size: int) -> None:
     mean = jax.jit(lambda x: hvd.allreduce(x, weight=jnp.abs(x).sum()))
     got = mean(jnp.full(2, 1.0 + rank))
@@ -186,6 +264,9 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     what_cannot_be_in_a_program_is_refused,
     state_comes_from_the_root,
     replicas_that_differ_are_named,
+    trees_that_differ_are_named,
+    integers_of_numpy_are_not_cut,
+    what_keeps_an_order_of_its_own_is_broadcast_by_its_paths,
     a_weight_may_be_computed,
     a_failed_program_says_what_differs_and_others_go_on,
 )

@@ -5,14 +5,18 @@ A case is a function ``case(rank, size)`` that runs on every rank at the same ti
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 import horovod.jax as hvd
+from horovod.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,11 +139,10 @@ def several_passes_equal_one_process(rank: int, size: int) -> None:
 
 
 def bfloat16_and_compression(rank: int, size: int) -> None:
-    grads = {"a": jnp.full(5, 1.0 + rank, jnp.bfloat16), "b": jnp.ones(2), "n": jnp.arange(2)}
+    grads = {"a": jnp.full(5, 1.0 + rank, jnp.bfloat16), "b": jnp.ones(2)}
     for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
         got = jax.jit(lambda g, c=compression: hvd.reduce_gradients(g, compression=c))(grads)
-        assert [each.dtype.name for each in jax.tree.leaves(got)] == ["bfloat16", "float64",
-                                                                      "int64"]  # fmt: skip
+        assert [each.dtype.name for each in jax.tree.leaves(got)] == ["bfloat16", "float64"]
         np.testing.assert_array_equal(got["a"].astype(float), 1.0 + (size - 1) / 2)
     tx = hvd.DistributedOptimizer(optax.sgd(1.0), backward_passes_per_step=2)
     state = tx.init({"a": grads["a"]})
@@ -147,6 +150,82 @@ def bfloat16_and_compression(rank: int, size: int) -> None:
     for _ in range(2):
         updates, state = tx.update({"a": grads["a"]}, state)
     np.testing.assert_array_equal(updates["a"].astype(float), -2 * (1.0 + (size - 1) / 2))
+
+
+def every_leaf_of_a_gradient_is_reduced(rank: int, size: int) -> None:
+    params = {"c": jnp.array([1 + 2j, 3j]), "f": 0.5, "h": jnp.ones(2, jnp.bfloat16)}
+
+    def loss(params: Any, x: Any) -> Any:
+        return (jnp.abs(params["c"] * x) ** 2).sum() + params["f"] * x + params["h"].sum() * x
+
+    gradients = [jax.grad(loss)(params, 1.0 + r) for r in range(size)]
+    expected = jax.tree.map(lambda *each: sum(np.asarray(g, complex) for g in each) / size,
+                            *gradients)  # fmt: skip
+    reduced = hvd.reduce_gradients(gradients[rank], groups=2)
+    for got in (reduced, jax.jit(hvd.grad(loss))(params, 1.0 + rank)):
+        assert jax.tree.map(jnp.result_type, got) == jax.tree.map(jnp.result_type, params)
+        _expect_same(got, expected)
+    plain = hvd.reduce_gradients({"python": float(rank), "imaginary": 1j * rank})
+    mean = (size - 1) / 2
+    assert (float(plain["python"]), complex(plain["imaginary"])) == (mean, 1j * mean)
+    for wrong, kind in ((jnp.arange(2), "int64"), ("text", "str"), (True, "bool"), (1, "int")):
+        text = ""
+        try:
+            hvd.reduce_gradients({"w": jnp.ones(2), "odd": {"leaf": wrong}})
+        except UsageError as error:
+            text = str(error)
+        assert f"['odd']['leaf'] is {kind}, which is no gradient" in text, text
+
+
+def passes_count_as_often_as_their_weights_say(rank: int, size: int) -> None:
+    """Batches of different sizes; one of none, whose gradient is NaN."""
+    passes = 3
+    rows = [[ROWS - 2 * r, 0 if r else 3, 1 + r] for r in range(size)]
+    for is_mean in (True, False):
+        inner = optax.sgd(0.05, 0.9)
+        tx = hvd.DistributedOptimizer(
+            inner, backward_passes_per_step=passes, average_aggregated_gradients=is_mean
+        )
+        params, expected = _params(), _params()
+        state, state_of_one = tx.init(params), inner.init(expected)
+        update = jax.jit(lambda g, s, p, w, tx=tx: tx.update(g, s, p, weight=w))
+        for step in range(3):
+            for i in range(passes):
+                number = step * passes + i
+                grads = jax.grad(_loss)(params, _batch(number, rank, rows[rank][i]))
+                updates, state = update(grads, state, params, float(rows[rank][i]))
+                params = optax.apply_updates(params, updates)
+            batches = [_batch(step * passes + i, r, rows[r][i]) for r in range(size)
+                       for i in range(passes)]  # fmt: skip
+            joint = tuple(np.concatenate(each) for each in zip(*batches, strict=True))
+            grads = jax.grad(_loss)(expected, joint)
+            whole = jax.tree.map(lambda g, n=1 if is_mean else passes: g * n, grads)
+            updates, state_of_one = inner.update(whole, state_of_one, expected)
+            expected = optax.apply_updates(expected, updates)
+        _expect_same(params, expected)
+
+
+def gradients_without_values_pass_several_passes(rank: int, size: int) -> None:
+    params = {"w": jnp.ones(3), "n": jnp.arange(2)}
+    grads = jax.grad(lambda p: (p["w"] * (1.0 + rank)).sum() + 0 * p["n"].sum(), allow_int=True)(
+        params
+    )
+    inner = optax.masked(optax.sgd(1.0), {"w": True, "n": False})
+    for passes in (1, 2):
+        tx = hvd.DistributedOptimizer(inner, backward_passes_per_step=passes)
+        state = tx.init(params)
+        for _ in range(passes):
+            updates, state = tx.update(grads, state, params)
+        assert updates["n"].dtype == jax.dtypes.float0
+        np.testing.assert_array_equal(updates["w"], -passes * (1.0 + (size - 1) / 2))
+
+
+def copies_of_an_optimizer_reduce(rank: int, size: int) -> None:
+    tx = hvd.DistributedOptimizer(optax.sgd(1.0))
+    grads = {"w": jnp.full(1, float(rank))}
+    for each in (copy.deepcopy(tx), copy.copy(tx), pickle.loads(cloudpickle.dumps(tx))):
+        updates, _ = each.update(grads, each.init(grads))
+        np.testing.assert_array_equal(updates["w"], -(size - 1) / 2)
 
 
 def _normalized(x: Any, mean: Any, variance: Any, weights: Any) -> Any:
@@ -183,6 +262,10 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     an_optimizer_equals_one_process,
     functions_of_all_ranks_equal_one_process,
     several_passes_equal_one_process,
+    every_leaf_of_a_gradient_is_reduced,
+    passes_count_as_often_as_their_weights_say,
+    gradients_without_values_pass_several_passes,
+    copies_of_an_optimizer_reduce,
     bfloat16_and_compression,
     batch_statistics_equal_one_process,
 )

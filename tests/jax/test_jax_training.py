@@ -26,6 +26,10 @@ TRAINING = (
     "an_optimizer_equals_one_process",
     "functions_of_all_ranks_equal_one_process",
     "several_passes_equal_one_process",
+    "every_leaf_of_a_gradient_is_reduced",
+    "passes_count_as_often_as_their_weights_say",
+    "gradients_without_values_pass_several_passes",
+    "copies_of_an_optimizer_reduce",
     "bfloat16_and_compression",
     "batch_statistics_equal_one_process",
 )
@@ -37,6 +41,9 @@ OTHERS = (
     "what_cannot_be_in_a_program_is_refused",
     "state_comes_from_the_root",
     "replicas_that_differ_are_named",
+    "trees_that_differ_are_named",
+    "integers_of_numpy_are_not_cut",
+    "what_keeps_an_order_of_its_own_is_broadcast_by_its_paths",
     "a_weight_may_be_computed",
     "a_failed_program_says_what_differs_and_others_go_on",
 )

@@ -23,6 +23,8 @@ _LAZY = ("allreduce", "broadcast")
 class MXNetApi:
     """See :class:`collectives.Api`."""
 
+    abilities = ()
+
     lacking_dtypes = ("bfloat16", "int16", "uint16", "uint32", "uint64")
 
     def tensor(self, values: Any, dtype: str) -> Any:
@@ -59,6 +61,18 @@ class MXNetApi:
         self, function: Callable[[Any], Any], values: Any, weight: Callable[[Any], Any]
     ) -> Any:
         raise NotImplementedError
+
+    def reduced(
+        self, passes: list[dict[str, Any]], weights: list[float] | None, is_mean: bool
+    ) -> dict[str, Any]:
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0))
+        found = {}
+        for number, (name, values) in enumerate(passes[0].items()):
+            gradient = self.tensor(values, values.dtype.name)
+            weight = mx.nd.zeros_like(gradient)
+            optimizer.update(number, weight, gradient, None)
+            found[name] = -weight.asnumpy()
+        return found
 
 
 def _awaited(result: Any) -> Any:

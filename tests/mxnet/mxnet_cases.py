@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import io
+import pickle
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +121,20 @@ def two_trainers_and_compression(rank: int, size: int) -> None:
             trainers[number].step(1)
         for each in parameters:
             np.testing.assert_allclose(each.data().asnumpy(), -(size + 1) / 2, rtol=1e-3)
+
+
+def a_copied_optimizer_averages_and_a_pickled_one_says_that_it_does_not(
+    rank: int, size: int
+) -> None:
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0))
+    for each in (optimizer, copy.deepcopy(optimizer)):
+        weight = mx.nd.zeros(2)
+        each.update(0, weight, mx.nd.full(2, rank), None)
+        np.testing.assert_array_equal(weight.asnumpy(), -(size - 1) / 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert type(pickle.loads(pickle.dumps(optimizer))) is mx.optimizer.SGD
+    assert any("wrap it again" in str(each.message) for each in caught)
 
 
 def a_deferred_parameter_is_sent_in_the_first_pass(rank: int, size: int) -> None:
@@ -335,6 +351,7 @@ CASES = (
     what_was_computed_before_is_waited_for,
     arrays_of_the_other_interface_stay_what_they_are,
     two_trainers_and_compression,
+    a_copied_optimizer_averages_and_a_pickled_one_says_that_it_does_not,
     a_deferred_parameter_is_sent_in_the_first_pass,
     members_and_others,
     objects_and_states,

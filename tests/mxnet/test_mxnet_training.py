@@ -22,6 +22,7 @@ OTHERS = (
     "what_was_computed_before_is_waited_for",
     "arrays_of_the_other_interface_stay_what_they_are",
     "two_trainers_and_compression",
+    "a_copied_optimizer_averages_and_a_pickled_one_says_that_it_does_not",
     "a_deferred_parameter_is_sent_in_the_first_pass",
     "members_and_others",
     "objects_and_states",

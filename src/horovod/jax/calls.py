@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,11 @@ from horovod._native import Buffer
 from horovod.errors import MismatchError, UsageError
 from horovod.jax.collective import Collective
 from horovod.jax.errors import in_our_words
+from horovod.jax.host_copy import run_now
 from horovod.jax.primitives import bind
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, group_of, number_of
+from horovod.train.structure import Structure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,34 +56,100 @@ def refuse_within_jit(function: str) -> None:
         raise UsageError(f"hvd.{function}() cannot be part of a jitted program; call it outside")
 
 
-def leaves_of(tree: Any, function: str) -> tuple[list[Any], Any]:
-    """The arrays of a tree, and its structure.
+class Leaves(NamedTuple):
+    """The leaves of a tree.
+
+    Attributes:
+        arrays: of JAX, or of NumPy where JAX has no such dtype now.
+        paths: where they are in the tree, in the same order.
+        structure: of the tree.
+    """
+
+    arrays: list[Any]
+    paths: list[str]
+    structure: Any
+
+    def tree_of(self, arrays: Any) -> Any:
+        """The tree with other leaves."""
+        return jax.tree.unflatten(self.structure, arrays)
+
+    def description(self) -> tuple[bool, Structure | None]:
+        """Whether it is more than a bare array, and what ranks then compare of it."""
+        if jax.tree_util.treedef_is_leaf(self.structure):
+            return False, None
+        return True, Structure.of(self.paths, "leaves" if len(self.paths) > 1 else "leaf")
+
+
+def leaves_of(tree: Any, function: str) -> Leaves:
+    """The arrays of a tree, their paths, and its structure.
 
     Raises:
-        UsageError: a leaf is no array or number, or of a dtype that cannot be sent.
+        UsageError: a leaf is no array or number, is of a dtype that cannot be sent, or has a value
+            that JAX would cut.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
-    return [_array(leaf, function, path) for path, leaf in pairs], structure
+    paths = [jax.tree_util.keystr(path) for path, _ in pairs]
+    runs_now = not is_traced() and not any(isinstance(leaf, jax.core.Tracer) for _, leaf in pairs)
+    arrays = [
+        sendable(leaf, f"{function}: the leaf {path}" if path else f"{function}: the argument",
+                 keeps_numpy=runs_now)
+        for (_, leaf), path in zip(pairs, paths, strict=True)
+    ]  # fmt: skip
+    return Leaves(arrays, paths, structure)
 
 
-def _array(leaf: Any, function: str, path: Any) -> Any:
-    where = jax.tree_util.keystr(path)
-    what = f"{function}: the leaf {where}" if where else f"{function}: the argument"
+def sendable(leaf: Any, what: str, keeps_numpy: bool) -> Any:
+    """The array of a leaf.
+
+    Args:
+        leaf: anything.
+        what: what messages call it.
+        keeps_numpy: whether integers of 64 bits that JAX would cut to 32 stay an array of NumPy.
+
+    Raises:
+        UsageError: see :func:`leaves_of`.
+    """
     if not isinstance(leaf, (jax.Array, *_NUMBERS)):
         raise UsageError(f"{what} is a {type(leaf).__name__}, neither an array nor a number")
     if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
         raise UsageError(f"{what} is a key of random numbers; give jax.random.key_data(key)")
-    array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+    array = leaf if isinstance(leaf, jax.Array) else _converted(leaf, what, keeps_numpy)
     if array.dtype.name not in DTYPES:
         raise UsageError(
             f"{what} is of dtype {array.dtype.name}, which cannot be sent; cast it to one of "
             f"{', '.join(DTYPES)} (complex numbers: real and imaginary part)"
         )
-    if not (isinstance(array, jax.core.Tracer) or array.is_fully_addressable):
+    if isinstance(array, jax.Array) and not (
+        isinstance(array, jax.core.Tracer) or array.is_fully_addressable
+    ):
         raise UsageError(
             f"{what} spans several processes of jax.distributed; give array.addressable_shards"
         )
     return array
+
+
+def _converted(leaf: Any, what: str, keeps_numpy: bool) -> Any:
+    """An array of JAX, or of NumPy if JAX would cut its integers."""
+    known = np.asarray(leaf)
+    if known.dtype.hasobject:
+        raise UsageError(f"{what} is {leaf!r:.40}, which fits into no dtype that can be sent")
+    if known.dtype.name not in ("int64", "uint64", "float64"):
+        return jnp.asarray(leaf)
+    kept = jax.dtypes.canonicalize_dtype(known.dtype)
+    if kept == known.dtype:
+        return jnp.asarray(leaf)
+    is_numpy = isinstance(leaf, (np.generic, np.ndarray))
+    if is_numpy and keeps_numpy and known.dtype.kind in "iu":
+        return known
+    with np.errstate(over="ignore"):
+        cut = known.astype(kept)
+    is_float = known.dtype.kind == "f"
+    if not (np.isinf(cut) == np.isinf(known) if is_float else cut == known).all():
+        raise UsageError(
+            f"{what} has a value of {known.dtype.name} that JAX would cut to {kept.name}; set "
+            "jax_enable_x64"
+        )
+    return jnp.asarray(leaf)
 
 
 def collective_of(
@@ -97,6 +165,9 @@ def collective_of(
     rank = group.rank  # raises where this rank is no member
     site = call_site()
     chosen = os.path.basename(site) if name is None else name
+    tree = more.get("tree")
+    if tree is not None:
+        site += f" with {tree.text}"
     _native.check_name(chosen)
     if not chosen.isprintable() or "\0" in chosen:
         raise UsageError(f"the name {chosen!r} cannot be part of a program")
@@ -110,6 +181,8 @@ def collective_of(
 def run(arrays: list[Any], collective: Collective, weight: Any = None) -> list[Any]:
     """Binds the primitive; errors of what runs at once are Horovod's."""
     with in_our_words():
+        if any(isinstance(array, np.ndarray) for array in arrays):
+            return run_now(arrays if weight is None else [*arrays, weight], collective)
         return bind(arrays, collective, weight)
 
 

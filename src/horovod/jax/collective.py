@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod import _native
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
+
+if TYPE_CHECKING:
+    from horovod.train.structure import Structure
 
 KINDS = {
     "allreduce": _native.ALLREDUCE,
@@ -32,6 +35,7 @@ class Collective:
         size: how many ranks are in it.
         rank: this one's place in it.
         grouped: whether a list or tree was given.
+        tree: what the ranks compare of it; None for a bare array.
         op: of a reduction.
         prescale, postscale: factors before and after it.
         weighted: the last operand is this rank's weight.
@@ -50,6 +54,7 @@ class Collective:
     size: int
     rank: int
     grouped: bool = False
+    tree: Structure | None = None
     op: ReduceOp = ReduceOp.SUM
     prescale: float = 1.0
     postscale: float = 1.0

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,8 +70,10 @@ def put_back(result: Any, array: Any) -> Any:
 
     Args:
         result: an array of NumPy.
-        array: of JAX; anything else is on the default device.
+        array: of JAX; of NumPy, whose results stay NumPy's.
     """
+    if isinstance(array, np.ndarray):
+        return result[()]  # a scalar, if it has no dimensions
     if not (isinstance(array, jax.Array) and array.committed):
         return jax.device_put(result)
     sharding = array.sharding

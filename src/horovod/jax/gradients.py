@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from horovod.errors import UsageError
 from horovod.group import ReduceOp
+from horovod.jax.calls import Leaves, sendable
 from horovod.jax.compression import Compression
-from horovod.jax.ops import allreduce
+from horovod.jax.ops import reduce_leaves
 from horovod.train.gradients import split_list
 from horovod.train.numbering import NameNumbers
 from horovod.train.optimizer_options import checked_reduction, reduces
@@ -37,8 +39,10 @@ def reduce_gradients(
 ) -> Any:
     """Reduces a tree of gradients over the ranks, inside or outside of jit.
 
-    Leaves that are no floating-point arrays are not sent. With one rank, and on ranks outside of
-    the process set, the gradients come back as they are, without communication.
+    Every leaf is reduced: arrays and numbers of a floating-point type, and complex ones as pairs of
+    them. Leaves of float0, JAX's type of gradients without values, stay; others are refused. With
+    one rank, and on ranks outside of the process set, the gradients come back as they are, without
+    communication.
 
     Args:
         grads: the same tree, shapes and dtypes on all ranks.
@@ -52,25 +56,62 @@ def reduce_gradients(
         name: what the ranks agree on; None for file and line of the caller.
 
     Raises:
-        UsageError: the arguments are wrong.
+        UsageError: the arguments are wrong, or a leaf is no gradient; the message names it.
         HorovodInternalError, or JaxRuntimeError in a jitted program: the job failed.
     """
     reduction = checked_reduction(op, gradient_predivide_factor)
+    paths = check_gradients(grads)
     leaves, structure = jax.tree.flatten(grads)
-    parts = _parts(leaves, structure, groups)
+    moved = [i for i, leaf in enumerate(leaves) if not is_float0(leaf)]
+    parts = _parts(moved, structure, groups)
     if not reduces(group_of(process_set)):
         return grads
     for number, part in enumerate(parts):
         own = name if name is None or len(parts) == 1 else f"{name}.{number}"
-        sent = [compression.compress(leaves[i]) for i in part]
-        got = allreduce(
-            [array for array, _ in sent], op=reduction, name=own, weight=weight,
+        sent = [_as_floats(leaves[i], paths[i]) for i in part]
+        got = reduce_leaves(
+            Leaves(sent, [paths[i] for i in part], jax.tree.structure(sent)), op=reduction,
+            name=own, compression=compression, weight=weight,
             prescale_factor=1.0 / gradient_predivide_factor,
             postscale_factor=gradient_predivide_factor, process_set=process_set,
         )  # fmt: skip
-        for i, array, (_, ctx) in zip(part, got, sent, strict=True):
-            leaves[i] = compression.decompress(array, ctx)
+        for i, array in zip(part, got, strict=True):
+            is_pair = jnp.iscomplexobj(leaves[i])
+            leaves[i] = jax.lax.complex(array[0], array[1]) if is_pair else array
     return jax.tree.unflatten(structure, leaves)
+
+
+def is_float0(leaf: Any) -> bool:
+    """Whether a leaf is the gradient of integers, which holds no values."""
+    return bool(getattr(leaf, "dtype", None) == jax.dtypes.float0)
+
+
+def check_gradients(grads: Any) -> list[str]:
+    """The paths of the leaves of a tree of gradients.
+
+    Raises:
+        UsageError: a leaf is no gradient; the message names it.
+    """
+    pairs, _ = jax.tree_util.tree_flatten_with_path(grads)
+    paths = [jax.tree_util.keystr(path) for path, _ in pairs]
+    for (_, leaf), path in zip(pairs, paths, strict=True):
+        is_array = isinstance(leaf, (jax.Array, np.ndarray, np.generic, float, complex))
+        if is_float0(leaf) or (is_array and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)):
+            continue
+        kind = leaf.dtype.name if hasattr(leaf, "dtype") else type(leaf).__name__
+        raise UsageError(
+            f"the leaf {path or 'of the gradients'} is {kind}, which is no gradient: give "
+            "floating-point or complex numbers, and leave out all else, or put None there"
+        )
+    return paths
+
+
+def _as_floats(leaf: Any, path: str) -> Any:
+    """A leaf as it is sent."""
+    if jnp.iscomplexobj(leaf):
+        leaf = jnp.asarray(leaf)
+        leaf = jnp.stack([leaf.real, leaf.imag])
+    return sendable(leaf, f"reduce_gradients: the leaf {path}", keeps_numpy=False)
 
 
 def value_and_grad(
@@ -159,34 +200,36 @@ class _OfGradients:
         return tensor if ctx is self else self._compression.decompress(tensor, ctx)
 
 
+class _Both(NamedTuple):
+    """What is reduced together; messages name its leaves."""
+
+    value: Any
+    gradient: Any
+
+
 def _reduce_both(
     value: Any, grads: Any, options: dict[str, Any], process_set: ProcessSet, name: str
 ) -> tuple[Any, Any]:
     compression = _OfGradients(options.get("compression", Compression.none), value)
     groups = options.get("groups")
     if groups is not None and not isinstance(groups, int):
-        groups = ("the value", groups)
+        groups = _Both("the value", groups)
     chosen = {**options, "compression": compression, "groups": groups}
     result: tuple[Any, Any] = reduce_gradients(
-        (value, grads), process_set=process_set, name=name, **chosen
+        _Both(value, grads), process_set=process_set, name=name, **chosen
     )
     return result
 
 
-def _parts(leaves: list[Any], structure: Any, groups: Any) -> list[list[int]]:
+def _parts(moved: list[int], structure: Any, groups: Any) -> list[list[int]]:
     """The places of the leaves of each operation, which run in this order."""
-    moved = [
-        i
-        for i, leaf in enumerate(leaves)
-        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
     if groups is None:
         return [moved] if moved else []
     if isinstance(groups, int):
         if groups < 1:
             raise UsageError(f"groups={groups} must be at least 1, None, or a tree of labels")
         return [part for part in split_list(moved[::-1], groups) if part]
-    places = jax.tree.unflatten(structure, range(len(leaves)))
+    places = jax.tree.unflatten(structure, range(structure.num_leaves))
     labels: dict[int, Any] = {}
     try:
         jax.tree.map(

@@ -129,7 +129,12 @@ def run(
 
 
 def run_now(operands: Sequence[Any], collective: Collective) -> list[Any]:
-    """Runs a collective on arrays of JAX, wherever they are; the results lie where those do."""
+    """Runs a collective on arrays, wherever they are; the results are of the same kind and place.
+
+    Args:
+        operands: arrays of JAX or NumPy, then the weight of a weighted collective.
+        collective: what to do.
+    """
     if any(device.platform != "cpu" for device in devices_of(operands)):
         warn_of_copies()
     arrays = operands[: len(operands) - collective.weighted]
@@ -169,6 +174,10 @@ def _run(
         )
     arrays = [np.require(each, requirements="C") for each in operands]
     weight = float(arrays.pop()) if collective.weighted else None
+    shapes = list(shapes)
+    if collective.tree is not None:
+        arrays.append(np.empty(collective.tree.mark, arrays[0].dtype))
+        shapes.append(collective.tree.mark)
     pairs = list(zip(shapes, arrays, strict=True))
     results = [] if collective.gathers else [np.empty(shape, each.dtype) for shape, each in pairs]
     handle = group.engine.submit(
@@ -180,10 +189,10 @@ def _run(
         splits=collective.table[group.rank] if collective.table else None, weight=weight,
     )  # fmt: skip
     handle.wait()
-    if not collective.gathers:
-        return results
-    arrived = handle.results()
-    return [_copy(each, *pair, name) for each, pair in zip(arrived, pairs, strict=True)]
+    if collective.gathers:
+        arrived = handle.results()
+        results = [_copy(each, *pair, name) for each, pair in zip(arrived, pairs, strict=True)]
+    return results[: len(results) - (collective.tree is not None)]
 
 
 def _view(array: Any) -> Buffer:

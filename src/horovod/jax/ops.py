@@ -3,7 +3,9 @@
 Common arguments:
     tree: an array or any tree of arrays and numbers, which is one operation: its leaves become
         ready, and fail, together. None in a tree stays. bool, integers of 8 to 64 bits, float16,
-        bfloat16, float32 or float64; the same dtypes on all ranks.
+        bfloat16, float32 or float64. The ranks compare the paths of the leaves, their shapes and
+        their dtypes. Without jax_enable_x64, int64 and uint64 of NumPy stay NumPy's outside of jit;
+        a value that JAX would cut is refused elsewhere.
     name: what the ranks agree on; without one, the file and line of the caller.
     process_set: the ranks that take part.
     ordered: whether it runs between its neighbors of the same program, as it stands there.
@@ -26,6 +28,7 @@ import numpy as np
 from horovod.errors import UnsupportedError, UsageError
 from horovod.group import ReduceOp
 from horovod.jax.calls import (
+    Leaves,
     collective_of,
     exchange,
     is_traced,
@@ -91,21 +94,42 @@ def allreduce(
         >>> hvd.allreduce({"w": jnp.ones(3)}, op=hvd.Sum)   # with 4 ranks
         {'w': Array([4., 4., 4.], dtype=float32)}
     """
-    arrays, structure = leaves_of(tree, "allreduce")
+    leaves = leaves_of(tree, "allreduce")
+    return reduce_leaves(
+        leaves, op=op, name=name, compression=compression, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, weight=weight, process_set=process_set, ordered=ordered,
+    )  # fmt: skip
+
+
+def reduce_leaves(
+    leaves: Leaves,
+    *,
+    op: int,
+    name: str | None,
+    compression: Any,
+    prescale_factor: float,
+    postscale_factor: float,
+    weight: Any,
+    process_set: ProcessSet,
+    ordered: bool = True,
+) -> Any:
+    """What :func:`allreduce` does with leaves that have been checked."""
     reduction = resolve_reduce_op(op)
     check_weighting(weight, reduction)
-    _check_floats(arrays, reduction, weight)
+    _check_floats(leaves.arrays, reduction, weight)
+    grouped, described = leaves.description()
     collective, _ = collective_of(
         "allreduce", process_set, name, ordered, op=reduction, prescale=float(prescale_factor),
-        postscale=float(postscale_factor), weighted=weight is not None,
-        grouped=_is_grouped(structure),
+        postscale=float(postscale_factor), weighted=weight is not None, grouped=grouped,
+        tree=described,
     )  # fmt: skip
-    if not arrays:
-        return tree
-    sent = [compression.compress(array) for array in arrays]
+    if not leaves.arrays:
+        return leaves.tree_of([])
+    sent = [compression.compress(array) for array in leaves.arrays]
     got = run([array for array, _ in sent], collective, _weight_operand(weight))
-    results = [compression.decompress(y, ctx) for y, (_, ctx) in zip(got, sent, strict=True)]
-    return jax.tree.unflatten(structure, results)
+    return leaves.tree_of(
+        [compression.decompress(y, ctx) for y, (_, ctx) in zip(got, sent, strict=True)]
+    )
 
 
 def reducescatter(
@@ -128,21 +152,23 @@ def reducescatter(
 
     The rest is as in :func:`allreduce`.
     """
-    arrays, structure = leaves_of(tree, "reducescatter")
+    leaves = leaves_of(tree, "reducescatter")
+    arrays = leaves.arrays
     reduction = resolve_reduce_op(op)
     if reduction not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise UnsupportedError(f"reducescatter supports Sum and Average only, not {reduction.name}")
     _check_rows(arrays, "reducescatter")
+    grouped, described = leaves.description()
     collective, _ = collective_of(
         "reducescatter", process_set, name, ordered, op=reduction, prescale=float(prescale_factor),
-        postscale=float(postscale_factor), grouped=_is_grouped(structure),
+        postscale=float(postscale_factor), grouped=grouped, tree=described,
     )  # fmt: skip
     if not arrays:
         return tree
     sent = [compression.compress(array) for array in arrays]
     got = run([array for array, _ in sent], collective)
     results = [compression.decompress(y, ctx) for y, (_, ctx) in zip(got, sent, strict=True)]
-    return jax.tree.unflatten(structure, results)
+    return leaves.tree_of(results)
 
 
 def allgather(
@@ -162,10 +188,12 @@ def allgather(
         tree: at least one dimension; all but the first are the same on all ranks.
         sizes: the rows that each rank gives, the same for each array of the tree.
     """
-    arrays, structure = leaves_of(tree, "allgather")
+    leaves = leaves_of(tree, "allgather")
+    arrays = leaves.arrays
     _check_rows(arrays, "allgather")
+    grouped, described = leaves.description()
     collective, group = collective_of(
-        "allgather", process_set, name, ordered, grouped=_is_grouped(structure)
+        "allgather", process_set, name, ordered, grouped=grouped, tree=described
     )
     if not arrays:
         return tree
@@ -182,7 +210,7 @@ def allgather(
         everyones = exchange(group, own, f"{collective.name}.rows", collective.call_site)
         by_array = zip(*(theirs or [0] * len(own) for theirs in everyones), strict=True)
         collective = collective.but(rows=tuple(tuple(rows) for rows in by_array))
-    return jax.tree.unflatten(structure, run(arrays, collective))
+    return leaves.tree_of(run(arrays, collective))
 
 
 def broadcast(
@@ -199,19 +227,20 @@ def broadcast(
         tree: any shapes, the same on all ranks; the values count on the root only.
         root_rank: a global rank of the process set.
     """
-    arrays, structure = leaves_of(tree, "broadcast")
+    leaves = leaves_of(tree, "broadcast")
     group = group_of(process_set)
     if root_rank not in group.ranks:
         raise UsageError(
             f"root_rank={root_rank} does not belong to the process set of ranks {list(group.ranks)}"
         )
+    grouped, described = leaves.description()
     collective, _ = collective_of(
         "broadcast", process_set, name, ordered, root=int(root_rank),
-        root_place=group.ranks.index(root_rank), grouped=_is_grouped(structure),
+        root_place=group.ranks.index(root_rank), grouped=grouped, tree=described,
     )  # fmt: skip
-    if not arrays:
+    if not leaves.arrays:
         return tree
-    return jax.tree.unflatten(structure, run(arrays, collective))
+    return leaves.tree_of(run(leaves.arrays, collective))
 
 
 def alltoall(
@@ -234,7 +263,7 @@ def alltoall(
         The rows received, in rank order; with ``splits`` a pair of them and int32 counts of the
         rows from each rank, or a NumPy array of int64 if a count does not fit.
     """
-    arrays, _ = leaves_of((array,), "alltoall")
+    arrays = leaves_of((array,), "alltoall").arrays
     _check_rows(arrays, "alltoall")
     collective, group = collective_of("alltoall", process_set, name, ordered)
     (num_rows, *_) = arrays[0].shape
@@ -309,10 +338,6 @@ def synchronize(tree: Any) -> Any:
     """
     with in_our_words():
         return jax.block_until_ready(tree)
-
-
-def _is_grouped(structure: Any) -> bool:
-    return not jax.tree_util.treedef_is_leaf(structure)
 
 
 def _list_of(arrays: Sequence[Any]) -> list[Any]:

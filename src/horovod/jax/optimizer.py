@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from horovod.jax.compression import Compression
-from horovod.jax.gradients import own_name, reduce_gradients
+from horovod.jax.gradients import check_gradients, is_float0, own_name, reduce_gradients
 from horovod.train.gradients import check_passes
 from horovod.train.optimizer_options import checked_reduction
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Average
+from horovod.train.weights import check_weight
 
 
 class DistributedState(NamedTuple):
@@ -20,13 +21,15 @@ class DistributedState(NamedTuple):
 
     Attributes:
         inner_state: of the optimizer itself.
-        accumulated: the sum of gradients since the last step.
+        accumulated: the sum of gradients since the last step, each times its weight.
         pass_count: how many there are, int32.
+        weight: the sum of their weights; 1 for each of those without one.
     """
 
     inner_state: Any
     accumulated: Any
     pass_count: Any
+    weight: Any
 
 
 def DistributedOptimizer(
@@ -52,6 +55,8 @@ def DistributedOptimizer(
         compression: of gradients on the wire.
         backward_passes_per_step: of so many updates, the last one communicates and steps, on the
             sum of their gradients; the others return zeros. Sums of 16-bit gradients are float32.
+            With weights, each gradient counts as often as its weight says: what one process gets
+            from all samples of all passes, times the number of passes.
         average_aggregated_gradients: whether that sum becomes a mean.
         gradient_predivide_factor, groups, process_set: as in :func:`horovod.jax.reduce_gradients`.
         name: what the ranks agree on; None numbers the optimizers in the order in which they are
@@ -59,7 +64,7 @@ def DistributedOptimizer(
 
     Returns:
         An ``optax.GradientTransformationExtraArgs``; its ``update`` also takes ``weight``, of this
-        rank in the average.
+        rank in the average; in all passes of a step, or in none.
 
     Raises:
         UsageError: the arguments are wrong.
@@ -103,33 +108,114 @@ class _Passes:
         self._inner = inner
         self._step = step
         self._passes = passes
-        self._factor = 1.0 / passes if is_mean else 1.0
+        self._factor = 1.0 if is_mean else float(passes)
 
     def init(self, params: Any) -> DistributedState:
         accumulated = jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), _wide(p)), params)
-        return DistributedState(self._inner.init(params), accumulated, jnp.zeros((), jnp.int32))
+        no_weight = jnp.zeros((), _weight_dtype())
+        count = jnp.zeros((), jnp.int32)
+        return DistributedState(self._inner.init(params), accumulated, count, no_weight)
 
     def update(
-        self, grads: Any, state: DistributedState, params: Any = None, **extra: Any
+        self,
+        grads: Any,
+        state: DistributedState,
+        params: Any = None,
+        *,
+        weight: Any = None,
+        **extra: Any,
     ) -> tuple[Any, DistributedState]:
-        sums = jax.tree.map(lambda a, g: a + g.astype(a.dtype), state.accumulated, grads)
+        check_gradients(grads)
+        own = None if weight is None else _checked(weight)
+        sums = jax.tree.map(lambda a, g: _added(a, g, own), state.accumulated, grads)
+        total = state.weight + (1.0 if own is None else own)
+        whole = _Whole(self._factor, grads)
 
-        def step(sums: Any, inner_state: Any) -> tuple[Any, Any, Any]:
-            whole = jax.tree.map(lambda s, g: (s * self._factor).astype(g.dtype), sums, grads)
-            updates, new_state = self._step(whole, inner_state, params, **extra)
-            return updates, new_state, jax.tree.map(jnp.zeros_like, sums)
+        def step(sums: Any, total: Any, inner_state: Any) -> tuple[Any, Any, Any, Any]:
+            chosen = {} if own is None else {"weight": total}
+            updates, new_state = self._step(
+                whole.of(sums, total), inner_state, params, **chosen, **extra
+            )
+            zeros = jax.tree.map(jnp.zeros_like, sums)
+            return whole.kept(updates), new_state, zeros, jnp.zeros_like(total)
 
-        kinds = jax.eval_shape(step, sums, state.inner_state)
+        kinds = jax.eval_shape(step, sums, total, state.inner_state)
 
-        def wait(sums: Any, inner_state: Any) -> tuple[Any, Any, Any]:
+        def wait(sums: Any, total: Any, inner_state: Any) -> tuple[Any, Any, Any, Any]:
             zeros = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), kinds[0])
             same = jax.tree.map(lambda v, kind: jnp.asarray(v, kind.dtype), inner_state, kinds[1])
-            return zeros, same, sums
+            return zeros, same, sums, total
 
         count = state.pass_count + 1
         is_last = count >= self._passes
-        updates, inner_state, rest = jax.lax.cond(is_last, step, wait, sums, state.inner_state)
-        return updates, DistributedState(inner_state, rest, jnp.where(is_last, 0, count))
+        updates, inner_state, rest, left = jax.lax.cond(
+            is_last, step, wait, sums, total, state.inner_state
+        )
+        count = jnp.where(is_last, 0, count)
+        return whole.completed(updates), DistributedState(inner_state, rest, count, left)
+
+
+class _Whole:
+    """The gradients of all passes, for a step below a ``lax.cond``, which knows no float0.
+
+    Args:
+        factor: by which their weighted mean is multiplied.
+        grads: of the last pass.
+    """
+
+    def __init__(self, factor: float, grads: Any) -> None:
+        self._factor = factor
+        self._grads = grads
+        self._without_values: list[Any] = []
+        self._structure: Any = None
+
+    def of(self, sums: Any, total: Any) -> Any:
+        """The weighted mean times the factor, in the dtypes of the gradients; 0 of no weight."""
+        share = self._factor / jnp.where(total == 0, 1.0, total)
+
+        def scaled(s: Any, g: Any) -> Any:
+            if is_float0(g):
+                return g
+            return (s * share.astype(jnp.finfo(s.dtype).dtype)).astype(jnp.result_type(g))
+
+        return jax.tree.map(scaled, sums, self._grads)
+
+    def kept(self, updates: Any) -> Any:
+        """The updates, with nothing in the place of float0."""
+        leaves, self._structure = jax.tree.flatten(updates)
+        self._without_values = [each if is_float0(each) else None for each in leaves]
+        return [each for each in leaves if not is_float0(each)]
+
+    def completed(self, updates: list[Any]) -> Any:
+        """The tree of updates again."""
+        rest = iter(updates)
+        leaves = [next(rest) if each is None else each for each in self._without_values]
+        return jax.tree.unflatten(self._structure, leaves)
+
+
+def _added(total: Any, gradient: Any, weight: Any) -> Any:
+    if is_float0(gradient):
+        return total
+    wide = jnp.asarray(gradient).astype(total.dtype)
+    if weight is None:
+        return total + wide
+    # What does not count may be NaN.
+    times = weight.astype(jnp.finfo(total.dtype).dtype) * wide
+    return total + jnp.where(weight == 0, jnp.zeros_like(wide), times)
+
+
+def _checked(weight: Any) -> Any:
+    """A weight as a scalar; one that makes no sense and is known later only is NaN.
+
+    The sum of weights is then NaN, which the collective refuses.
+    """
+    value = weight if isinstance(weight, jax.core.Tracer) else check_weight(weight)
+    scalar = jax.lax.stop_gradient(jnp.asarray(value, _weight_dtype()).reshape(()))
+    return jnp.where(scalar >= 0, scalar, jnp.nan)
+
+
+def _weight_dtype() -> Any:
+    return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 
 
 def _wide(array: Any) -> Any:

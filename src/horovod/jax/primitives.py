@@ -117,11 +117,29 @@ def _lower(way: Way, context: Any, *operands: Any, collective: Collective) -> An
     extended = context.replace(
         avals_in=[*context.avals_in, _LINK], avals_out=[*context.avals_out, _LINK]
     )
-    rule = _by_callback if way is Way.HOST_COPY else _by_handler
+    rule = _by_callback if way is Way.HOST_COPY else _by_marked_handler
     *results, last = rule(extended, [*operands, before], collective, name)
     if collective.ordered:
         program.set_last(block, last)
     return results
+
+
+def _by_marked_handler(
+    context: Any, operands: list[Any], collective: Collective, name: str
+) -> list[Any]:
+    """With the mark of the tree behind its arrays."""
+    if collective.tree is None:
+        return _by_handler(context, operands, collective, name)
+    place = len(context.avals_out) - 1
+    mark = jax.core.ShapedArray(collective.tree.mark, context.avals_in[0].dtype)
+    given, made = list(context.avals_in), list(context.avals_out)
+    given.insert(place, mark)
+    made.insert(place, mark)
+    operands = list(operands)
+    operands.insert(place, mlir.ir_constant(np.zeros(mark.shape, mark.dtype)))
+    extended = context.replace(avals_in=given, avals_out=made)
+    results = _by_handler(extended, operands, collective, name)
+    return [*results[:place], *results[place + 1 :]]
 
 
 def _by_handler(context: Any, operands: list[Any], collective: Collective, name: str) -> list[Any]:

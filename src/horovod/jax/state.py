@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod.jax.calls import refuse_within_jit
+from horovod.errors import UsageError
+from horovod.jax.calls import DTYPES, refuse_within_jit
+from horovod.jax.devices import put_back
 from horovod.jax.ops import broadcast, synchronize
 from horovod.train import objects
 from horovod.train.call_site import call_site
@@ -36,9 +38,10 @@ def broadcast_parameters(
         name: what the ranks agree on.
 
     Returns:
-        A tree of the same structure; NumPy's arrays have become arrays of JAX.
+        A tree of the same structure; arrays stay those of JAX or NumPy, with their dtypes.
 
     Raises:
+        UsageError: an array of NumPy holds objects of Python.
         MismatchError: the trees do not have the same structure, shapes and dtypes; the message
             names the paths.
         HorovodInternalError: the job failed.
@@ -51,18 +54,21 @@ def broadcast_parameters(
     name = "parameters" if name is None else name
     group = group_of(process_set)
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
-    described = [_described(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
-    check_same_parameters(group, described, f"{name}.structure", site)
+    paths = [jax.tree_util.keystr(path) for path, _ in pairs]
     leaves = [leaf for _, leaf in pairs]
-    arrays = {i: _sent(leaf) for i, leaf in enumerate(leaves) if is_array(leaf)}
-    plain = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, _PLAIN)}
+    described = [_described(path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
+    check_same_parameters(group, described, f"{name}.structure", site)
+    # By their paths: some trees keep the order in which their leaves were put there.
+    order = sorted(range(len(leaves)), key=paths.__getitem__)
+    arrays = {i: _sent(leaves[i]) for i in order if is_array(leaves[i])}
+    plain = {paths[i]: leaves[i] for i in order if isinstance(leaves[i], _PLAIN)}
     sent = broadcast(list(arrays.values()), root_rank, name=name, process_set=process_set)
     for i, got in zip(arrays, synchronize(sent), strict=True):
         leaves[i] = _received(got, leaves[i])
     if plain:
         theirs = objects.broadcast_object(group, plain, root_rank, f"{name}.plain", site)
-        for i, value in theirs.items():
-            leaves[i] = value
+        for i in order:
+            leaves[i] = theirs.get(paths[i], leaves[i])
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -80,13 +86,25 @@ def is_key(leaf: Any) -> bool:
 
 
 def _sent(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
+    if is_key(leaf):
+        return jax.random.key_data(leaf)
+    if isinstance(leaf, jax.Array) and leaf.dtype.name in DTYPES:
+        return leaf
+    # As bytes, so that nothing is cut that JAX has no dtype for now.
+    return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
 
 
 def _received(got: Any, leaf: Any) -> Any:
-    return jax.random.wrap_key_data(got, impl=jax.random.key_impl(leaf)) if is_key(leaf) else got
+    if is_key(leaf):
+        return jax.random.wrap_key_data(got, impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.Array) and leaf.dtype.name in DTYPES:
+        return got
+    values = np.array(got).view(leaf.dtype).reshape(leaf.shape)
+    return put_back(values, leaf) if isinstance(leaf, jax.Array) else values[()]
 
 
 def _described(path: str, leaf: Any) -> Parameter:
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.hasobject:
+        raise UsageError(f"the leaf {path} is an array of Python's objects: hvd.broadcast_object")
     layout = f"{leaf.dtype} {leaf.shape}" if is_array(leaf) else type(leaf).__name__
     return Parameter(path, layout, path)

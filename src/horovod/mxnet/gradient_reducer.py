@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +41,9 @@ class GradientReducer:
         prefix: of their names; reducers with the same one are numbered, from the second on.
         compression: how gradients travel.
 
+    Attributes:
+        process_set: see above.
+
     Raises:
         UsageError: the factor is 0, or the number of groups is negative.
     """
@@ -55,7 +59,7 @@ class GradientReducer:
         checked_reduction(Average, predivide_factor)
         if num_groups < 0:
             raise UsageError(f"num_groups={num_groups} is negative")
-        self._process_set = process_set
+        self.process_set = process_set
         self._factors: dict[str, Any] = {
             "prescale_factor": 1.0 / predivide_factor,
             "postscale_factor": predivide_factor,
@@ -66,9 +70,15 @@ class GradientReducer:
         self._number = JobNumber(_numbers, (prefix,))
         self._compression = compression
 
+    def copied(self) -> GradientReducer:
+        """Another one that reduces in the same way, under names of its own."""
+        made = copy.copy(self)
+        made._number = JobNumber(_numbers, (self._prefix,))
+        return made
+
     def reduce(self, gradients: Sequence[Gradient]) -> None:
         """Reduces gradients in place; the first has the highest priority."""
-        group = group_of(self._process_set)
+        group = group_of(self.process_set)
         if not gradients or not reduces(group):
             return
         number = self._number.within(group)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import mxnet as mx
 
 from horovod.errors import UsageError
 from horovod.mxnet.gradient_reducer import Gradient, GradientReducer
+from horovod.train.optimizer_options import warn_of_plain_copy
 from horovod.train.process_set import ProcessSet, global_process_set
 
 _OWN = ("_optimizer", "_reducer")
@@ -62,8 +64,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         """What `dump_optimizer` writes: the wrapped optimizer, which any program can read."""
         return self._optimizer.__getstate__()
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        copied = type(self).__new__(type(self))
+        copied._optimizer = copy.deepcopy(self._optimizer, memo)
+        copied._reducer = self._reducer.copied()
+        return copied
+
     def __reduce__(self) -> Any:
-        return self._optimizer.__reduce_ex__(2)
+        warn_of_plain_copy(self._reducer.process_set, stacklevel=3)
+        return object.__new__, (type(self._optimizer),), self.__getstate__()
 
     @property
     def learning_rate(self) -> Any:

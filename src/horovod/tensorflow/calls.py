@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod.train.process_set import ProcessSet
+    from horovod.train.structure import Structure
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,6 +40,7 @@ class Call:
         job: the number of the context in this process that the call works for.
         waits_briefly: whether the thread that runs it in a graph waits for it for some milliseconds
             and drives the engine meanwhile. For what a step has nothing to do beside.
+        structure: what the ranks compare of a group beside shapes and dtypes; None for nothing.
     """
 
     process_set_id: int = 0
@@ -47,6 +49,7 @@ class Call:
     call_site: str = ""
     job: int = 0
     waits_briefly: bool = False
+    structure: Structure | None = None
 
     def attributes(self, op_type: str, tensors: Sequence[Any] = ()) -> dict[str, Any]:
         """The common attributes of the operation, with the name of its node in a graph."""
@@ -54,12 +57,15 @@ class Call:
             "job": self.job,
             "process_set_id": self.process_set_id,
             "ignore_name_scope": self.ignore_name_scope,
-            "call_site": self.call_site,
+            "call_site": self._place(),
         }
         if tf.executing_eagerly():
             return {**common, "eager": True, "tensor_name": self.name or ""}
         name = _node_name(op_type, self.name) if self.name else _default_name(op_type, tensors)
         return {**common, "name": name, "waits_briefly": self.waits_briefly}
+
+    def _place(self) -> str:
+        return f"{self.call_site} with {self.structure.text}" if self.structure else self.call_site
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,11 @@ def allreduce(call: Call, tensor: Any, reduction: Reduction) -> Any:
 def grouped_allreduce(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
     """Reduces several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllreduce", tensors)
-    return list(
-        ops.horovod_grouped_allreduce(tensors=list(tensors), **reduction.attributes(), **attributes)
-    )
+    given = list(tensors)
+    if call.structure is not None:
+        given.append(tf.zeros(call.structure.mark, given[0].dtype))
+    results = ops.horovod_grouped_allreduce(tensors=given, **reduction.attributes(), **attributes)
+    return list(results[: len(tensors)])
 
 
 @_interruptible

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from horovod.errors import UsageError
 from horovod.tensorflow import calls, reductions
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
@@ -26,13 +27,16 @@ from horovod.tensorflow.xla import refuse_xla
 from horovod.train.numbering import JobNumber, NameNumbers
 from horovod.train.optimizer_options import checked_reduction, groups_asked_for
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average
+from horovod.train.reduce_op import Adasum, Average, Sum
+from horovod.train.structure import Structure, without_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from horovod.group import ReduceOp
 
+_LINEAR = (Average, Sum, Adasum)
+_PLACE_AND_NAME = re.compile(r"(?:^|\.)(\d+\..+)$")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]")
 
 _numbers = NameNumbers()
@@ -110,7 +114,8 @@ class GradientReducer:
     Attributes:
         settings: see above.
         weight: a scalar variable that multiplies this rank's gradients before they are averaged,
-            so that they may count more or less than those of other ranks; None for 1.
+            so that they may count more or less than those of other ranks; None for 1. Those of
+            weight 0 count nothing, in sums neither, whatever their values are.
     """
 
     def __init__(self, settings: ReductionSettings, *, numbered: bool = False) -> None:
@@ -140,7 +145,7 @@ class GradientReducer:
 
     def is_local(self, variable: Any) -> bool:
         """Whether the gradient of a variable is left out."""
-        return variable_key(variable) in self._local_keys()
+        return variable_key(variable) in self.local_keys()
 
     @as_written
     def reduce(
@@ -170,7 +175,7 @@ class GradientReducer:
         if tf.executing_eagerly() and (size <= 1 or not process_set.included()):
             return gradients
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        local = self._local_keys()
+        local = self.local_keys()
         shared = [i for i in places if variable_key(variables[i]) not in local]
         reduced = self._reduce_shared(gradients, variables, shared, generic_names)
         own = set(places).difference(shared) if self.settings.scale_local_gradients else ()
@@ -181,7 +186,8 @@ class GradientReducer:
             gradients[index] = gradient
         return gradients
 
-    def _local_keys(self) -> set[Hashable]:
+    def local_keys(self) -> set[Hashable]:
+        """The keys of the variables whose gradients are left out."""
         weights = [weight for layer in self._local_layers for weight in layer.trainable_weights]
         return self._local.union(map(variable_key, weights)) if weights else self._local
 
@@ -195,8 +201,11 @@ class GradientReducer:
         if not places:
             return []
         mine = [gradients[i] for i in places]
-        if self.weight is not None and self.settings.op == Average:
-            mine = [_times(gradient, self.weight) for gradient in mine]
+        if self.weight is not None and self.settings.op in (Average, Sum):
+            # A sum counts each rank that has samples once.
+            counts = self.settings.op == Average
+            factor = self.weight if counts else tf.cast(self.weight > 0, self.weight.dtype)
+            mine = [_times(gradient, factor) for gradient in mine]
         keys = [variable_key(variables[i]) for i in places]
         if generic_names:
             names = [f"grad_{i}" for i in places]
@@ -290,6 +299,7 @@ def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) 
             call = replace(
                 calls.call_of(settings.process_set, name, ignore_name_scope=not plan.scope),
                 waits_briefly=alone,
+                structure=_structure_of([plan.names[i] for i in members]),
             )
             results = _reduce_together(settings, call, [reduced[i] for i in members])
             for index, result in zip(members, results, strict=True):
@@ -302,13 +312,32 @@ def _reduce_together(
 ) -> list[Any]:
     factor = settings.predivide_factor
     reduction = calls.Reduction(settings.op)
+    are_pairs = [gradient.dtype.is_complex for gradient in gradients]
+    if any(are_pairs) and settings.op not in _LINEAR:
+        raise UsageError(
+            f"op={settings.op.name.title()} of complex gradients has no meaning; use hvd.Average "
+            "or hvd.Sum"
+        )
+    gradients = [_as_floats(gradient) for gradient in gradients]
     # Sparse gradients cannot be scaled on their way, and the average is the same without.
     if factor != 1.0 and not any(isinstance(g, tf.IndexedSlices) for g in gradients):
         reduction = replace(reduction, prescale=1.0 / factor, postscale=factor)
     how = (reduction, settings.compression, settings.device_dense, settings.device_sparse)
     if len(gradients) == 1:
-        return [reductions.reduce_tensor(call, gradients[0], *how)]
-    return reductions.reduce_tensors(call, gradients, *how)
+        reduced = [reductions.reduce_tensor(call, gradients[0], *how)]
+    else:
+        reduced = reductions.reduce_tensors(call, gradients, *how)
+    pairs = zip(reduced, are_pairs, strict=True)
+    return [_as_complex(gradient) if is_pair else gradient for gradient, is_pair in pairs]
+
+
+def _structure_of(names: Sequence[str]) -> Structure | None:
+    """Which variables go together; ranks may differ in the numbers of automatic names."""
+    if len(names) < 2:
+        return None
+    own = [_PLACE_AND_NAME.search(name) for name in names]
+    texts = [found.group(1) if found else name for found, name in zip(own, names, strict=True)]
+    return Structure.of([without_numbers(text) for text in texts], "gradients")
 
 
 def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:
@@ -324,18 +353,40 @@ def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, num_rows)
 
 
-def _divided(gradient: Any, divisor: Any) -> Any:
+def _with_values(gradient: Any, change: Callable[[Any], Any]) -> Any:
+    """A gradient with other values, dense or not."""
     if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values / tf.cast(divisor, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient / tf.cast(divisor, gradient.dtype)
+        return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
+    return change(gradient)
+
+
+def _divided(gradient: Any, divisor: Any) -> Any:
+    return _with_values(gradient, lambda values: values / tf.cast(divisor, values.dtype))
 
 
 def _times(gradient: Any, factor: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values * tf.cast(factor, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
+    """The product; 0 of what does not count, also where the gradient is no number."""
+
+    def change(values: Any) -> Any:
+        product = values * tf.cast(factor, values.dtype)
+        return tf.where(tf.equal(factor, 0), tf.zeros_like(values), product)
+
+    return _with_values(gradient, change)
+
+
+def _as_floats(gradient: Any) -> Any:
+    """A complex gradient as pairs of real numbers, as collectives carry; others as they are."""
+    if not gradient.dtype.is_complex:
+        return gradient
+
+    def change(values: Any) -> Any:
+        return tf.stack([tf.math.real(values), tf.math.imag(values)], axis=-1)
+
+    return _with_values(gradient, change)
+
+
+def _as_complex(gradient: Any) -> Any:
+    return _with_values(gradient, lambda values: tf.complex(values[..., 0], values[..., 1]))
 
 
 def _num_bytes(

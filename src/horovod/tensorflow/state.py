@@ -13,6 +13,7 @@ from horovod.tensorflow.placement import placed
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.same_parameters import Parameter, check_same_parameters
+from horovod.train.structure import without_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +32,8 @@ def broadcast_variables(
     Args:
         variables: those of TensorFlow or Keras, of any numeric dtype or bool; initialized, of the
             same shapes and dtypes on all ranks. Outside of a tf.compat.v1 graph they are matched by
-            their place, since automatic names may differ between ranks; in one by their names.
+            their place, since automatic names may differ between ranks, but for their last words,
+            such as kernel or momentum, which are compared; in one by their names.
         root_rank: the global rank whose values count.
         process_set: the ranks that take part.
         inplace: send the variables of each device as one operation.
@@ -122,13 +124,27 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 def _check_alike(variables: Sequence[Any], group: Group, site: str) -> None:
     """By their places, as the broadcasts are matched."""
     described = [
-        Parameter(f"{index:06}", f"{each.dtype.base_dtype.name} {tuple(each.shape)}", each.name)
+        Parameter(
+            f"{index:06}.{_own_name(each)}",
+            f"{each.dtype.base_dtype.name} {tuple(each.shape)}",
+            each.name,
+        )
         for index, each in enumerate(variables)
     ]
     try:
         check_same_parameters(group, described, "broadcast_variables.parameters", site)
     except MismatchError as error:
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
+
+
+def _own_name(variable: Any) -> str:
+    """What is alike on all ranks in a name: its last word.
+
+    Keras puts the names of models and layers before it, which differ where one rank has loaded its
+    model, and the others have made theirs.
+    """
+    last = str(variable.name).rpartition("/")[2].partition(":")[0]
+    return without_numbers(last).rpartition("_")[2]
 
 
 def tensorflow_variable(variable: Any) -> Any:

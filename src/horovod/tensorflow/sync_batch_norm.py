@@ -145,6 +145,8 @@ def _local_moments(
     if mask is not None:
         # As Keras has it: the mask lacks the last dimension.
         present = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+        # What does not count may be NaN, which would be left in gradients.
+        inputs = tf.where(present, inputs, tf.zeros_like(inputs))
     weights = tf.cast(present, inputs.dtype)
     count = tf.reduce_sum(weights, axes, keepdims=True)
 

@@ -19,7 +19,11 @@ from horovod.torch.sync_check import SampledSyncCheck
 from horovod.train.call_site import call_site
 from horovod.train.gradient_reducer import ReducerSettings
 from horovod.train.gradients import check_passes
-from horovod.train.optimizer_options import checked_reduction, groups_asked_for
+from horovod.train.optimizer_options import (
+    checked_reduction,
+    groups_asked_for,
+    warn_of_plain_copy,
+)
 from horovod.train.parameter_names import make_groups, name_parameters
 from horovod.train.process_set import ProcessSet, global_process_set
 from horovod.train.reduce_op import Adasum, Average
@@ -201,7 +205,8 @@ class ReducingOptimizer(torch.optim.Optimizer):
             self._reducer.names.setdefault(param, f"allreduce.noname.{len(groups) - 1}.{index}")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and pickles are plain optimizers, which load without Horovod."""
+        """Copies and pickles are plain optimizers, which load without Horovod; they say so."""
+        warn_of_plain_copy(self.process_set, stacklevel=3)
         return object.__new__, (type(self._wrapped),), self.__getstate__()
 
     def _plain_step(self, closure: Callable[[], Any] | None) -> Any:

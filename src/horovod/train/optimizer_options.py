@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, TypeVar
 
+from horovod import context
 from horovod.errors import UsageError
+from horovod.train.process_set import group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
 
 if TYPE_CHECKING:
     from horovod.group import Group, ReduceOp
+    from horovod.train.process_set import ProcessSet
 
 G = TypeVar("G")
 
@@ -49,3 +52,18 @@ def groups_asked_for(num_groups: int, groups: G, stacklevel: int = 3) -> G | int
 def reduces(group: Group) -> bool:
     """Whether there is anything to do; ranks outside of the set keep their own gradients."""
     return group.size > 1 and group.is_member
+
+
+def warn_of_plain_copy(process_set: ProcessSet, stacklevel: int) -> None:
+    """Says that what is copied or pickled now becomes an optimizer that reduces nothing.
+
+    Args:
+        process_set: the ranks of the optimizer; nothing is said of a single one.
+        stacklevel: frames from here to the line that the warning points at.
+    """
+    if context.is_initialized() and reduces(group_of(process_set)):
+        warnings.warn(
+            "a copy or pickle of a DistributedOptimizer is the plain optimizer, with which each "
+            "rank trains alone; wrap it again by hvd.DistributedOptimizer",
+            stacklevel=stacklevel + 1,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod import context
 from horovod.errors import UsageError
@@ -167,6 +167,10 @@ class ProcessSet:
         table = table_of(context.global_group())
         return table, self._groups.get(table)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """A copy is the set itself, in another process the set of the same ranks there."""
+        return _set_of, (tuple(self._ranks),)
+
     def __str__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
@@ -202,6 +206,9 @@ class _GlobalProcessSet(ProcessSet):
 
     def unregister(self, call_site: str = "") -> bool:
         return False
+
+    def __reduce__(self) -> str:
+        return "global_process_set"
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -243,6 +250,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         HorovodInternalError: the ranks named different sets, or the job failed.
     """
     return _checked(process_set).unregister(call_site())
+
+
+def _set_of(ranks: tuple[int, ...]) -> ProcessSet:
+    """The set of these ranks in this process; registered, if one is."""
+    alike = [each for each in list(_all) if each is not global_process_set]
+    found = [each for each in alike if each._ranks == list(ranks)]
+    found.sort(key=lambda each: each.process_set_id is None)
+    return found[0] if found else ProcessSet(ranks)
 
 
 def registered_sets() -> list[ProcessSet]:

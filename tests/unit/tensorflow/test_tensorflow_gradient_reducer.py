@@ -10,8 +10,9 @@ import tensorflow as tf
 from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
 from horovod.errors import UsageError
+from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
-from horovod.train.reduce_op import Average, Sum
+from horovod.train.reduce_op import Average, Max, Sum
 
 
 @pytest.fixture
@@ -42,6 +43,56 @@ def test_missing_gradients_stay_missing(two_ranks: RecordingOps) -> None:
 def test_nothing_travels_if_there_is_no_gradient(two_ranks: RecordingOps) -> None:
     assert GradientReducer(make_settings("Tape")).reduce([None], variables("a")) == [None]
     assert two_ranks.names == []
+
+
+@pytest.mark.parametrize("in_a_graph", [False, True])
+def test_what_does_not_count_may_be_no_number(in_a_graph: bool, two_ranks: RecordingOps) -> None:
+    reducer = GradientReducer(make_settings("Tape"))
+    reducer.weight = tf.Variable(0.0, dtype=tf.float64)
+    nan = tf.constant([float("nan"), float("inf")])
+    slices = tf.IndexedSlices(nan, tf.constant([1, 0]), tf.constant([2]))
+
+    def reduce() -> Any:
+        return reducer.reduce([nan, slices, tf.complex(nan, nan)], targets)
+
+    targets = variables("a", "b", "c")
+    dense, sparse, pair = (tf.function(reduce) if in_a_graph else reduce)()
+    for values in (dense, sparse.values, pair):
+        assert values.numpy().tolist() == [0.0, 0.0]
+    reducer.weight.assign(0.5)
+    assert first_values(reducer.reduce(gradients(3.0), targets[:1])) == [1.5 * REDUCED]
+    summing = GradientReducer(make_settings("Tape", op=Sum))
+    summing.weight = tf.Variable(0.0, dtype=tf.float64)
+    assert first_values(summing.reduce([nan], targets[:1])) == [0.0]
+    summing.weight.assign(0.5)
+    assert first_values(summing.reduce(gradients(3.0), targets[:1])) == [3.0 * REDUCED]
+
+
+@pytest.mark.parametrize("compression", [Compression.none, Compression.bf16])
+def test_complex_gradients_travel_as_pairs(compression: Any, two_ranks: RecordingOps) -> None:
+    reducer = GradientReducer(make_settings("Tape", compression=compression))
+    value = tf.constant([1 + 2j, 3 - 4j], tf.complex64)
+    slices = tf.IndexedSlices(value[:, tf.newaxis], tf.constant([1, 0]), tf.constant([2, 1]))
+    got = reducer.reduce([value, *gradients(1.0), slices], variables("a", "b", "c"))
+    assert got[0].dtype == got[2].values.dtype == tf.complex64
+    assert got[0].numpy().tolist() == [REDUCED * (1 + 2j), REDUCED * (3 - 4j)]
+    assert got[2].values.numpy().tolist() == [[REDUCED * (1 + 2j)], [REDUCED * (3 - 4j)]]
+    assert first_values(got[1:2]) == [REDUCED]
+    reducer = GradientReducer(make_settings("Tape", op=Max))
+    with pytest.raises(UsageError, match="op=Max of complex gradients has no meaning"):
+        reducer.reduce([value], variables("a"))
+
+
+def test_ranks_compare_which_gradients_go_together(two_ranks: RecordingOps) -> None:
+    def structure(*names: str, **options: Any) -> Any:
+        reducer = GradientReducer(make_settings("Tape"), **options)
+        reducer.reduce(gradients(1.0, 2.0), variables(*names))
+        return two_ranks.calls[-1].call.structure
+
+    first = structure("dense/kernel", "dense/bias")
+    assert first.text == "2 gradients 0.kernel, 1.bias"
+    assert structure("dense_7/kernel", "dense_8/bias_3", numbered=True) == first
+    assert structure("dense/bias", "dense/kernel").digest != first.digest
 
 
 def test_generic_names_hold_neither_scope_nor_variable(two_ranks: RecordingOps) -> None:

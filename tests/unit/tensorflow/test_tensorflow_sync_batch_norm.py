@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.tensorflow.sync_batch_norm import _local_moments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,3 +59,13 @@ def test_keras_does_not_compile_it_with_xla() -> None:
     model = keras.Sequential([keras.Input((3,)), hvd.SyncBatchNormalization()])
     model.compile("sgd", "mse")
     assert model.jit_compile is False
+
+
+def test_what_a_mask_leaves_out_may_be_no_number() -> None:
+    x = tf.constant([[1.0], [float("nan")], [3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        moments = _local_moments(x, tf.constant([True, False, True]), [0])
+        total = tf.add_n(moments)
+    assert [each.numpy().tolist() for each in moments] == [[2.0], [2.0], [1.0]]
+    assert tape.gradient(total, x).numpy().tolist() == [[-0.5], [0.0], [1.5]]

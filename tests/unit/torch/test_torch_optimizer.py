@@ -535,6 +535,16 @@ def test_libraries_can_tell_a_wrapped_optimizer(op: int) -> None:
     run_ranks(1, body)
 
 
+def test_copies_say_that_they_reduce_nothing() -> None:
+    def body(_: int) -> None:
+        optimizer = wrap(make_model(0, F64))
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            way(optimizer)
+
+    with pytest.warns(UserWarning, match="wrap it again"):
+        run_ranks(2, body)
+
+
 def test_copies_and_pickles_are_plain() -> None:
     def body(_: int) -> None:
         model = make_model(0, F64)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reducer import make_settings
 from horovod.tensorflow.keras.compiling import prepare_compile
+from horovod.tensorflow.keras.copying import prepare_copies
 from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
 from horovod.train.process_set import ProcessSet, global_process_set
@@ -50,6 +51,7 @@ def distribute(
     wrapped = wrap(optimizer, wrapping)
     wrapped._reducer.register_local_layers(checked_layers(local_layers))
     prepare_compile(keras_of(type(optimizer)))
+    prepare_copies(keras_of(type(optimizer)))
     return wrapped
 
 

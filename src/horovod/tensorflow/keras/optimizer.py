@@ -34,7 +34,8 @@ def DistributedOptimizer(
     They are reduced once: where the optimizer computes them, or else where it applies them, whether
     by ``model.fit``, ``minimize``, ``apply_gradients`` or ``apply``. The result is an instance of
     the same class (by name and ``isinstance``) that shares all state with ``optimizer``; use it
-    instead of ``optimizer``. Saved models load without Horovod. For mixed precision, give it a
+    instead of ``optimizer``. Copies and pickles reduce, too. Saved models load without Horovod,
+    with a plain optimizer; :func:`load_model` wraps it. For mixed precision, give it a
     LossScaleOptimizer, or let ``model.compile`` make one.
 
     Args:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reducer import GradientReducer, ReductionSettings
+from horovod.tensorflow.keras.copying import reduced_optimizer
 from horovod.tensorflow.keras_generation import check_optimizer, generation_of
 from horovod.train.gradients import check_passes
 from horovod.train.reduce_op import Average, Sum
@@ -81,6 +83,21 @@ class ReducingOptimizer:
             var: of which each rank has its own.
         """
         self._reducer.register_local(var)
+
+    def __reduce__(self) -> Any:
+        """Pickles and copies reduce in the same way."""
+        return reduced_optimizer(self)
+
+    def __copy__(self) -> Any:
+        made: Any = object.__new__(type(self))
+        object.__setattr__(made, "__dict__", dict(vars(self)))
+        return made
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        function, given = self.__reduce__()
+        made = function(*copy.deepcopy(given, memo))
+        memo[id(self)] = made
+        return made
 
     def _allreduce(self, grads: Iterable[Any], vars: Iterable[Any]) -> list[Any]:
         return self._reducer.reduce(grads, vars)

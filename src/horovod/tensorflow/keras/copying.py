@@ -1,0 +1,205 @@
+"""Copies and pickles of wrapped optimizers, and of models that hold one: they reduce, too.
+
+Keras copies by what it would save, and in a saved model the optimizer is a plain one.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from horovod.errors import UsageError
+from horovod.tensorflow.gradient_groups import variable_key
+from horovod.tensorflow.keras_generation import generation_of, keras_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer, Wrapping
+
+_OWN = ("_reducer", "_agg_helper", "_reduced")
+
+_lock = threading.Lock()
+_done: set[tuple[type, str]] = set()
+
+
+class Wrapped(NamedTuple):
+    """What makes a wrapped optimizer of a plain one.
+
+    Attributes:
+        plain_class: of the optimizer, for where Keras does not find it by its name.
+        wrapping: what the class does; without groups of variables, if ``groups`` has them.
+        groups: the places of variables that are reduced together; None without such lists.
+        local: the places of variables whose gradients stay on their rank.
+    """
+
+    plain_class: type
+    wrapping: Wrapping
+    groups: tuple[tuple[int, ...], ...] | None
+    local: tuple[int, ...]
+
+
+def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
+    """What a copy of an optimizer needs to be wrapped in the same way.
+
+    Args:
+        optimizer: to be copied.
+        variables: whose places are the same in the copy.
+
+    Raises:
+        UsageError: it was told of other variables; or it is between two passes of a step.
+    """
+    wrapping, reducer = optimizer.wrapping, optimizer._reducer
+    helper = optimizer._agg_helper
+    if helper is not None and int(helper.counter.numpy()):
+        raise UsageError(
+            "a DistributedOptimizer with backward_passes_per_step can be copied between two steps "
+            "only: the copy would lose the gradients of the passes since the last one"
+        )
+    place_of = {variable_key(variable): place for place, variable in enumerate(variables)}
+    local = _places(reducer.local_keys(), place_of)
+    groups, placed = wrapping.settings.groups, None
+    if isinstance(groups, tuple):
+        wrapping = replace(wrapping, settings=replace(wrapping.settings, groups=None))
+        placed = tuple(_places(group, place_of) for group in groups)
+    return Wrapped(type(optimizer).plain_class, wrapping, placed, local)
+
+
+def rewrap(optimizer: Any, wrapped: Wrapped, variables: Sequence[Any]) -> Any:
+    """Wraps a plain optimizer as another one is.
+
+    Args:
+        optimizer: the copy, of the plain class.
+        wrapped: what :func:`describe` returned.
+        variables: which it trains, in the same order.
+    """
+    from horovod.tensorflow.keras.compiling import prepare_compile
+    from horovod.tensorflow.keras.reducing_optimizer import wrap
+
+    wrapping = wrapped.wrapping
+    if wrapped.groups is not None:
+        groups = tuple(tuple(variable_key(variables[i]) for i in group) for group in wrapped.groups)
+        wrapping = replace(wrapping, settings=replace(wrapping.settings, groups=groups))
+    made = wrap(optimizer, wrapping)
+    for place in wrapped.local:
+        made.register_local_var(variables[place])
+    prepare_compile(keras_of(type(optimizer)))
+    prepare_copies(keras_of(type(optimizer)))
+    return made
+
+
+def plain_of(optimizer: Any) -> Any:
+    """An optimizer of the plain class with all that Keras knows of a wrapped one."""
+    plain: Any = object.__new__(type(optimizer).plain_class)
+    kept = {name: value for name, value in vars(optimizer).items() if name not in _OWN}
+    object.__setattr__(plain, "__dict__", kept)
+    return plain
+
+
+def reduced_optimizer(optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
+    """For ``__reduce__`` of a wrapped optimizer that is copied without its model.
+
+    Its variables belong to those of a model, so the copy begins with the configuration alone; a
+    warning says so where there are some.
+    """
+    wrapped = describe(optimizer, ())
+    if generation_of(keras_of(type(optimizer))) >= 3:
+        return _unpickled_optimizer, (plain_of(optimizer), wrapped)
+    if int(optimizer.iterations.numpy()):
+        warnings.warn(
+            "the copy of a DistributedOptimizer of Keras 2 has its configuration alone, without "
+            "its state; copy the model, which holds both",
+            stacklevel=3,
+        )
+    return _configured_optimizer, (optimizer.get_config(), wrapped)
+
+
+def _unpickled_optimizer(plain: Any, wrapped: Wrapped) -> Any:
+    return rewrap(plain, wrapped, ())
+
+
+def _configured_optimizer(config: dict[str, Any], wrapped: Wrapped) -> Any:
+    plain_class: Any = wrapped.plain_class
+    return rewrap(plain_class.from_config(config), wrapped, ())
+
+
+def prepare_copies(keras: Any) -> None:
+    """Makes copies and pickles of models keep a wrapped optimizer; others are copied as ever.
+
+    Args:
+        keras: whose models.
+    """
+    with _lock:
+        for name, keeping in (("__reduce__", _keeping_in_pickles), ("__deepcopy__", _keeping)):
+            owner = next((kind for kind in keras.Model.__mro__ if name in vars(kind)), object)
+            if owner is not object and (owner, name) not in _done:
+                setattr(owner, name, keeping(getattr(owner, name)))
+                _done.add((owner, name))
+
+
+def _described(model: Any) -> Wrapped | None:
+    from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
+
+    optimizer = vars(model).get("optimizer") or vars(model).get("_optimizer")
+    return (
+        describe(optimizer, _trained_by(model))
+        if isinstance(optimizer, ReducingOptimizer)
+        else None
+    )
+
+
+def _trained_by(model: Any) -> Sequence[Any]:
+    """The variables of a model; none before it is built, when Keras 2 raises."""
+    variables: Sequence[Any] = model.trainable_variables if model.built else ()
+    return variables
+
+
+def _keeping_in_pickles(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def __reduce__(self: Any) -> Any:
+        wrapped = _described(self)
+        if wrapped is None:
+            return plain(self)
+        function, given, *rest = plain(self)
+        return (_copied_model, (function, given, wrapped), *rest)
+
+    return __reduce__
+
+
+def _keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def __deepcopy__(self: Any, memo: Any) -> Any:
+        wrapped = _described(self)
+        return plain(self, memo) if wrapped is None else _copied_model(plain, (self, memo), wrapped)
+
+    return __deepcopy__
+
+
+def _copied_model(function: Callable[..., Any], given: Any, wrapped: Wrapped) -> Any:
+    """What a function makes of a saved model, with the optimizer wrapped, if it has one yet."""
+    from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
+
+    plain = wrapped.plain_class
+    with keras_of(plain).utils.custom_object_scope({plain.__name__: plain}):
+        model = function(*given)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or isinstance(optimizer, ReducingOptimizer):
+        return model
+    if generation_of(keras_of(type(optimizer))) >= 3:
+        # What Keras chose for the plain optimizer; XLA cannot compile this one.
+        model.jit_compile = False
+    model.optimizer = rewrap(optimizer, wrapped, _trained_by(model))
+    return model
+
+
+def _places(keys: Any, place_of: dict[Hashable, int]) -> tuple[int, ...]:
+    keys = list(keys)
+    if any(key not in place_of for key in keys):
+        raise UsageError(
+            "a DistributedOptimizer that was told of variables, by groups or as local ones, can "
+            "be copied with the model that holds them only: copy the model"
+        )
+    return tuple(sorted(place_of[key] for key in keys))
