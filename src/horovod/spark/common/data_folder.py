@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.spark.common import metadata
 from horovod.spark.data.files import ParquetFiles, data_files
+from horovod.spark.data.inspection import inspect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from horovod.spark.common.metadata import Column
     from horovod.spark.common.store import AbstractFilesystemStore
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,11 @@ def _from_footers(
 ) -> DataFolder:
     files = ParquetFiles(store.get_full_path(path), None, store.storage_options)
     columns = metadata.columns_of_files(files.schema, files.columns) | dict(known)
+    for name, found in inspect(files, files.columns).items():
+        if found.nulls:
+            columns[name] = {**columns[name], "nulls": found.nulls}
+        if found.lengths and found.lengths[0] != found.lengths[1]:
+            columns[name] = {**columns[name], "lengths": list(found.lengths)}
     return DataFolder(files.num_rows, files.num_bytes, columns, token)
 
 
