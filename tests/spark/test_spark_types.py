@@ -352,6 +352,13 @@ def test_predictions_need_features_that_are_numbers(spark: Any) -> None:
             model.transform(spark.createDataFrame([(row,)], "x array<float>"))
 
 
+def test_an_empty_frame_has_no_predictions(spark: Any) -> None:
+    model = predicting(torch.nn.Identity(), input_shapes=None)
+    assert model.transform(spark.createDataFrame([], "x int, y string")).collect() == []
+    with pytest.raises(UsageError, match="is empty, and the shapes of features are unknown"):
+        model.transform(spark.createDataFrame([], "x array<int>"))
+
+
 def test_the_transformation_of_the_training_is_applied(
     spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

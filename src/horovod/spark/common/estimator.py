@@ -160,7 +160,7 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
     Its subclasses say how a partition predicts: :meth:`_predictor`.
     """
 
-    _has_told = False
+    _is_announced = False
 
     def transform(self, dataset: DataFrame, params: Any = None) -> DataFrame:
         """Adds a column of predictions for each label; all rows and columns stay.
@@ -194,8 +194,8 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
         return list(names)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        if self.value("transformation_fn") is not None and not self._has_told:
-            self._has_told = True
+        if self.value("transformation_fn") is not None and not self._is_announced:
+            self._is_announced = True
             _logger.warning(
                 "transform applies the transformation_fn of the training to each row; if the "
                 "DataFrame is transformed already, call setTransformationFn(None)"

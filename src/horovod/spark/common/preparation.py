@@ -131,10 +131,11 @@ def get_simple_meta_from_parquet(
     Raises:
         UsageError: there are no rows for training, or a column is missing.
     """
-    training = look_into(store, store.get_train_data_path(dataset_idx))
-    wanted = [*(label_columns or []), *(feature_columns or [])]
-    if not wanted or label_columns is None or feature_columns is None:
-        wanted = list(training.columns)
+    named = [*(label_columns or []), *(feature_columns or [])]
+    is_all = not named or label_columns is None or feature_columns is None
+    inspected = None if is_all else [*named, sample_weight_col or ""]
+    training = look_into(store, store.get_train_data_path(dataset_idx), inspected)
+    wanted = list(training.columns) if is_all else named
     if sample_weight_col is not None and sample_weight_col not in wanted:
         wanted.append(sample_weight_col)
     if missing := [name for name in wanted if name not in training.columns]:
@@ -145,7 +146,7 @@ def get_simple_meta_from_parquet(
     val_path = store.get_val_data_path(dataset_idx)
     val_rows, metadata = 0, {name: training.columns[name] for name in wanted}
     if store.is_parquet_dataset(val_path):
-        found = look_into(store, val_path)
+        found = look_into(store, val_path, inspected)
         val_rows, metadata = found.num_rows, with_nulls_of(metadata, found.columns)
     return training.num_rows, val_rows, metadata, training.num_bytes / training.num_rows
 
@@ -183,7 +184,7 @@ class _Writing:
         if self._validation:
             paths.append(self._store.get_val_data_path(index))
         try:
-            found = {look_into(self._store, path).token for path in paths}
+            found = {look_into(self._store, path, ()).token for path in paths}
         except (OSError, UsageError):
             return False
         return found == {token}

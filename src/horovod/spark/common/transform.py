@@ -20,6 +20,7 @@ from horovod.errors import UsageError
 from horovod.spark.common.column_types import (
     check_types,
     element_of,
+    is_number,
     is_vector,
     null_sql,
     prediction_sql,
@@ -132,11 +133,15 @@ class _Source:
             if is_feature:
                 nulls.append(f"WHEN {null_sql(column, kind)} THEN {number}")
         self.columns = [F.expr(f"CASE {' '.join(nulls)} ELSE -1 END"), *columns]
+        kinds = [fields[places[name]].dataType for name in plan.features]
+        self._has_only_numbers = plan.transformation is None and all(map(is_number, kinds))
 
     def first_row(self, plan: Plan, predictor: Predictor) -> list[np.ndarray]:
         """Return the features of a row, which say what shapes the outputs have."""
         named = [column.alias(f"c{place}") for place, column in enumerate(self.columns)]
         rows = self.numbered.select(*named).limit(1).toPandas()
+        if not len(rows) and self._has_only_numbers:
+            return [np.zeros(1)] * len(plan.features)
         if not len(rows):
             raise UsageError(
                 "transform: the DataFrame is empty, and the shapes of features are unknown"
@@ -154,6 +159,8 @@ def _check(frame: DataFrame, plan: Plan) -> None:
         raise UsageError(
             f"transform: there is a column {present[0]!r} already; choose others with setOutputCols"
         )
+    if twice := [name for name in plan.outputs if list(plan.outputs).count(name) > 1]:
+        raise UsageError(f"transform: there are several outputs {twice[0]!r} in setOutputCols")
     check_names(frame, list(dict.fromkeys(plan.features)), only_twice=True)
     given: Given = "numbers" if plan.transformation is None else "rows"
     kinds = {field.name: field.dataType for field in frame.schema.fields}
