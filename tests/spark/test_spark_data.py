@@ -104,7 +104,11 @@ def test_a_frame_is_written_for_all_ranks(frame: Any, store: FilesystemStore) ->
     assert metadata == {
         "x": {"spark_data_type": T.IntegerType, **plain},
         "y": {"spark_data_type": T.FloatType, **plain},
-        "a": {"spark_data_type": DenseVector, **plain},
+        "a": {
+            "spark_data_type": DenseVector,
+            **plain,
+            "type": T.ArrayType(T.FloatType()).json(),
+        },
         "w": {"spark_data_type": T.DoubleType, **plain},
     }
     path = store.get_train_data_path(0)
@@ -164,8 +168,8 @@ def test_vectors_become_arrays(vectors: Any, store: FilesystemStore) -> None:
     with prepared(store, vectors, **options) as index:
         metadata = get_dataset_properties(index)[2]
     kinds = {name: each["spark_data_type"] for name, each in metadata.items()}
-    # Beside vectors, numbers are as wide as they can be.
-    assert (kinds["x"], kinds["y"]) == (T.LongType, T.DoubleType)
+    # Vectors do not change what others are.
+    assert (kinds["x"], kinds["y"]) == (T.IntegerType, T.FloatType)
     assert {kinds[name] for name in ("dense", "sparse", "mixed")} == {DenseVector}
     assert all(each["intermediate_format"] == NOCHANGE for each in metadata.values())
     found = read(store, store.get_train_data_path(index), list(metadata))

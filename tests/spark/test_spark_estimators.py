@@ -207,5 +207,13 @@ def test_predictions_have_the_type_of_the_label(
 def test_a_prediction_does_not_replace_a_column(line: Any) -> None:
     with pytest.raises(UsageError, match="column 'a' already"):
         predicting(["a"], DoubleType).transform(with_features(line))
+    twice = TorchModel(
+        model=torch.nn.Linear(2, 1),
+        feature_columns=["features"],
+        label_columns=["y", "z"],
+        outputCols=["p", "p"],
+    )
+    with pytest.raises(UsageError, match="several outputs 'p'"):
+        twice.transform(with_features(line))
     with pytest.raises(UsageError, match="1 labels need as many outputCols, not 2"):
         predicting(["p", "q"], DoubleType).transform(with_features(line))

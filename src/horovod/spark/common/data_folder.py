@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.spark.common import metadata
 from horovod.spark.data.files import ParquetFiles, data_files
+from horovod.spark.data.inspection import inspect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from horovod.spark.common.metadata import Column
     from horovod.spark.common.store import AbstractFilesystemStore
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,41 @@ def describe(
     return found
 
 
-def look_into(store: AbstractFilesystemStore, path: str) -> DataFolder:
-    """What is in a folder; what was left there counts only if the files are still the same.
+def look_into(
+    store: AbstractFilesystemStore, path: str, inspected: Sequence[str] | None = None
+) -> DataFolder:
+    """Return what is in a folder; what was left there counts only if the files are still the same.
+
+    Args:
+        store: the folder is in it.
+        path: of the folder.
+        inspected: the columns in which to look for nulls and ragged arrays; None for all.
 
     Raises:
         UsageError: there are no files or no rows.
     """
     said = _said(store, path)
     if said is None or said["files"] != _files(store, path):
-        return _from_footers(store, path, "", {})
+        return _from_footers(store, path, "", {}, inspected)
     columns = metadata.from_json(said["columns"])
     return DataFolder(said["rows"], said["bytes"], columns, said["token"])
 
 
 def _from_footers(
-    store: AbstractFilesystemStore, path: str, token: str, known: Mapping[str, Column]
+    store: AbstractFilesystemStore,
+    path: str,
+    token: str,
+    known: Mapping[str, Column],
+    inspected: Sequence[str] | None = None,
 ) -> DataFolder:
     files = ParquetFiles(store.get_full_path(path), None, store.storage_options)
     columns = metadata.columns_of_files(files.schema, files.columns) | dict(known)
+    wanted = [name for name in files.columns if inspected is None or name in inspected]
+    for name, found in inspect(files, wanted).items():
+        if found.nulls:
+            columns[name] = {**columns[name], "nulls": found.nulls}
+        if found.lengths and found.lengths[0] != found.lengths[1]:
+            columns[name] = {**columns[name], "lengths": list(found.lengths)}
     return DataFolder(files.num_rows, files.num_bytes, columns, token)
 
 

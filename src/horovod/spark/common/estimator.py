@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from pyspark.ml import Estimator, Model
 from horovod.errors import UsageError
 from horovod.spark.common import transform
 from horovod.spark.common.backend import SparkBackend
+from horovod.spark.common.checks import check_data, check_frame
 from horovod.spark.common.params import EstimatorParams, ModelParams
 from horovod.spark.common.serialization import Saved
 from horovod.spark.common.training import TrainingData
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
     import numpy as np
     from pyspark.sql import DataFrame
 
-    from horovod.spark.common.transform import Predictor
+    from horovod.spark.common.prediction import Predictor
 
 __all__ = ["HorovodEstimator", "HorovodModel"]
+
+_logger = logging.getLogger(__name__)
 
 
 class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
@@ -78,6 +82,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         self._check_params()
         self._check_columns(dataset.columns)
         backend = self._backend()
+        check_frame(self, dataset)
         with prepare_data(
             backend.num_processes(),
             self.value("store"),
@@ -95,6 +100,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
     def _fit_on(self, backend: Any, found: Any, dataset_idx: int | None) -> Any:
         train_rows, val_rows, metadata, _ = found
         self._check_columns(metadata)
+        check_data(self, metadata)
         self._check_shapes(metadata)
         store = self.value("store")
         data = TrainingData.of(self, train_rows, val_rows, metadata, dataset_idx)
@@ -154,19 +160,26 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
     Its subclasses say how a partition predicts: :meth:`_predictor`.
     """
 
+    _is_announced = False
+
     def transform(self, dataset: DataFrame, params: Any = None) -> DataFrame:
         """Adds a column of predictions for each label; all rows and columns stay.
 
         It is computed on CPUs, in batches, one copy of the model for each task. A prediction has
-        the type that the label had in training: vectors are vectors, numbers are numbers, and
-        integers are rounded; several numbers for a scalar label are a vector.
+        the type that the label had in training; integers and booleans are rounded, and null where
+        the type cannot hold what the model gives. Several numbers for a label of one number are a
+        vector.
+
+        A ``transformation_fn`` of the training is applied to each row first. It gets the columns
+        that it had in training; in place of labels and weights that the frame lacks, NaN.
 
         Args:
             dataset: has the feature columns.
             params: Params for this call.
 
         Raises:
-            UsageError: a column is missing, or one of the outputs is there already.
+            UsageError: a column is missing or has no numbers, or one of the outputs is there
+                already.
         """
         return super().transform(dataset, params)
 
@@ -181,11 +194,18 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
         return list(names)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        if self.value("transformation_fn") is not None and not self._is_announced:
+            self._is_announced = True
+            _logger.warning(
+                "transform applies the transformation_fn of the training to each row; if the "
+                "DataFrame is transformed already, call setTransformationFn(None)"
+            )
         plan = transform.Plan(
             features=self.value("feature_columns"),
             labels=self.value("label_columns"),
             outputs=self.output_columns(),
             metadata=self.value("_metadata") or {},
+            transformation=self.value("transformation_fn"),
         )
         return transform.predicted(dataset, plan, self._predictor(), self._example())
 

@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types
 
 from horovod.errors import UsageError
+from horovod.spark.common.column_types import is_vector
 from horovod.spark.common.metadata import (
     Column,
+    array_column,
     dense_column,
-    is_vector,
     scalar_column,
     sparse_column,
 )
@@ -72,35 +73,81 @@ def check_validation(validation: Any, df: DataFrame | None = None) -> None:
         )
 
 
-def split(df: DataFrame, validation: float | str | None) -> Split:
+def chosen(df: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return columns of a frame, whatever their names and those of others are.
+
+    Args:
+        df: the frame.
+        names: exactly as the frame has them.
+
+    Raises:
+        UsageError: the frame has a column twice, or Spark cannot tell two of them apart.
+    """
+    check_names(df, names)
+    places = {name: place for place, name in enumerate(df.columns)}
+    numbered = df.toDF(*map(str, range(len(df.columns))))
+    return numbered.select([F.col(str(places[name])).alias(name) for name in names])
+
+
+def check_names(df: DataFrame, names: Sequence[str], only_twice: bool = False) -> None:
+    """Refuse columns that cannot be in the same files, or that the frame has twice.
+
+    Args:
+        df: the frame.
+        names: of its columns.
+        only_twice: whether no files are to be written.
+
+    Raises:
+        UsageError: names them.
+    """
+    if twice := [name for name in names if df.columns.count(name) > 1]:
+        raise UsageError(
+            f"there are {df.columns.count(twice[0])} columns {twice[0]!r} in the DataFrame: rename "
+            "all but one of them, for example by df.toDF(...)"
+        )
+    known: dict[str, str] = {}
+    alike = [(known.setdefault(name.lower(), name), name) for name in names]
+    clash = next(((other, name) for other, name in alike if other != name), None)
+    if clash and not only_twice and not _is_case_sensitive(df):
+        raise UsageError(
+            f"columns {clash[0]!r} and {clash[1]!r} differ only in upper and lower case, which "
+            "Spark ignores: rename one of them, or set spark.sql.caseSensitive"
+        )
+
+
+def _is_case_sensitive(df: DataFrame) -> bool:
+    return str(df.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+
+
+def split(df: DataFrame, validation: float | str | None, keep: bool = False) -> Split:
     """Divides a frame into training and validation.
 
     Args:
-        df: a column that decides is left out of both.
+        df: the frame.
         validation: see :func:`check_validation`.
+        keep: whether the column that decides stays in both.
     """
     if not validation:
         return Split(df, None, 0.0)
     if isinstance(validation, float):
-        training, chosen = df.randomSplit([1 - validation, validation])
-        return Split(training, chosen, validation)
+        training, taken = df.randomSplit([1 - validation, validation])
+        return Split(training, taken, validation)
     column = F.col(_quoted(validation))
     if not isinstance(df.schema[validation].dataType, types.BooleanType):
         column = column > 0
     # A row that says nothing is for training.
     is_chosen = F.coalesce(column, F.lit(False))
     share = df.agg(F.avg(is_chosen.cast("double"))).first()[0] or 0.0
-    training, chosen = (df.filter(each).drop(validation) for each in (~is_chosen, is_chosen))
-    return Split(training, chosen, float(share))
+    training, taken = (df.filter(each) for each in (~is_chosen, is_chosen))
+    if not keep:
+        training, taken = training.drop(validation), taken.drop(validation)
+    return Split(training, taken, float(share))
 
 
 def without_vectors(
     df: DataFrame, compress_sparse: bool, as_is: Sequence[str] = ()
 ) -> tuple[DataFrame, dict[str, Column]]:
-    """Makes arrays of vectors, so that the files hold no type of Spark's own.
-
-    If there is a vector, other numbers become the widest of their kind, long and double, as they
-    always have.
+    """Make arrays of vectors, so that the files hold no type of Spark's own.
 
     Args:
         df: the frame.
@@ -129,19 +176,16 @@ def without_vectors(
 def _written(field: types.StructField, columns: dict[str, Column]) -> Any:
     column = F.col(_quoted(field.name))
     if not is_vector(field.dataType):
-        return column.cast(_widened(field.dataType)).alias(field.name)
+        return column
     if columns.get(field.name, {}).get("is_sparse_vector_only"):
         packed = F.udf(_packer(columns[field.name]["max_size"]), "array<double>", useArrow=False)
         return packed(column).alias(field.name)
-    return vector_to_array(column).alias(field.name)
+    return array_of_vector(column).alias(field.name)
 
 
-def _widened(kind: Any) -> Any:
-    if isinstance(kind, types.ArrayType):
-        return types.ArrayType(_widened(kind.elementType), kind.containsNull)
-    if isinstance(kind, types.ByteType | types.ShortType | types.IntegerType):
-        return types.LongType()
-    return types.DoubleType() if isinstance(kind, types.FloatType) else kind
+def array_of_vector(column: Any) -> Any:
+    """Return a column of vectors as arrays; null stays null, which Spark's function refuses."""
+    return F.when(column.isNotNull(), vector_to_array(column))
 
 
 def _look_at_all_rows(df: DataFrame, fields: Sequence[types.StructField]) -> dict[str, Column]:
@@ -186,7 +230,7 @@ def _seen(field: types.StructField, number: int, row: dict[str, Any]) -> Column:
         )
     if row.get(f"sparse_{number}"):
         return sparse_column(most, row[f"stored_{number}"])
-    return dense_column(most)
+    return dense_column(most) if is_vector(field.dataType) else array_column(field.dataType, most)
 
 
 def _look(vector: Any) -> tuple[bool, int, int] | None:

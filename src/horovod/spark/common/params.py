@@ -139,6 +139,7 @@ class EstimatorParams(TableParams):
     ),
     ParamRow("run_id", "of the training", check=_Text),
     ParamRow("_metadata", "types and shapes of the columns, as the training saw them"),
+    ParamRow("transformation_fn", "applied to each row, as in the training; None for nothing"),
     ParamRow("outputCols", "the columns of predictions; None: <label>__output", check=_Texts),
 )
 class ModelParams(TableParams):

@@ -12,7 +12,8 @@ from horovod.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.spark.common.cache import DataCache, Prepared
 from horovod.spark.common.data_folder import describe, look_into
-from horovod.spark.common.frames import check_validation, split, without_vectors
+from horovod.spark.common.frames import check_validation, chosen, split, without_vectors
+from horovod.spark.common.metadata import columns_of_frame, with_nulls_of
 from horovod.spark.common.place import is_databricks
 from horovod.spark.common.store import LocalStore
 
@@ -130,10 +131,11 @@ def get_simple_meta_from_parquet(
     Raises:
         UsageError: there are no rows for training, or a column is missing.
     """
-    training = look_into(store, store.get_train_data_path(dataset_idx))
-    wanted = [*(label_columns or []), *(feature_columns or [])]
-    if not wanted or label_columns is None or feature_columns is None:
-        wanted = list(training.columns)
+    named = [*(label_columns or []), *(feature_columns or [])]
+    is_all = not named or label_columns is None or feature_columns is None
+    inspected = None if is_all else [*named, sample_weight_col or ""]
+    training = look_into(store, store.get_train_data_path(dataset_idx), inspected)
+    wanted = list(training.columns) if is_all else named
     if sample_weight_col is not None and sample_weight_col not in wanted:
         wanted.append(sample_weight_col)
     if missing := [name for name in wanted if name not in training.columns]:
@@ -142,8 +144,10 @@ def get_simple_meta_from_parquet(
             f"{list(training.columns)}"
         )
     val_path = store.get_val_data_path(dataset_idx)
-    val_rows = look_into(store, val_path).num_rows if store.is_parquet_dataset(val_path) else 0
-    metadata = {name: training.columns[name] for name in wanted}
+    val_rows, metadata = 0, {name: training.columns[name] for name in wanted}
+    if store.is_parquet_dataset(val_path):
+        found = look_into(store, val_path, inspected)
+        val_rows, metadata = found.num_rows, with_nulls_of(metadata, found.columns)
     return training.num_rows, val_rows, metadata, training.num_bytes / training.num_rows
 
 
@@ -180,7 +184,7 @@ class _Writing:
         if self._validation:
             paths.append(self._store.get_val_data_path(index))
         try:
-            found = {look_into(self._store, path).token for path in paths}
+            found = {look_into(self._store, path, ()).token for path in paths}
         except (OSError, UsageError):
             return False
         return found == {token}
@@ -191,18 +195,22 @@ class _Writing:
         train_path = self._store.get_train_data_path(index)
         val_path = self._store.get_val_data_path(index)
         by_column = [self._validation] if isinstance(self._validation, str) else []
-        df = self._df.select([self._df[_quoted(name)] for name in [*self._columns, *by_column]])
-        df, known = without_vectors(df, self._compress_sparse, as_is=by_column)
-        parts = split(df, self._validation)
+        df = chosen(self._df, list(dict.fromkeys([*self._columns, *by_column])))
+        if df.isEmpty():
+            raise UsageError("there are no rows in the DataFrame: nothing can be trained on it")
+        known = columns_of_frame(df.schema)
+        df, looked_at = without_vectors(df, self._compress_sparse, as_is=by_column)
+        known = {name: (known | looked_at)[name] for name in self._columns}
+        parts = split(df, self._validation, keep=self._validation in self._columns)
         training = self._write(parts.training, 1 - parts.share, train_path, token, known)
-        val_rows = 0
+        val_rows, columns = 0, training.columns
         if parts.validation is None:
             self._remove(val_path)
         else:
             found = self._write(parts.validation, parts.share, val_path, token, known)
-            val_rows = found.num_rows
+            val_rows, columns = found.num_rows, with_nulls_of(columns, found.columns)
         row_bytes = training.num_bytes / training.num_rows
-        return Prepared(token, (training.num_rows, val_rows, training.columns, row_bytes))
+        return Prepared(token, (training.num_rows, val_rows, columns, row_bytes))
 
     def _write(
         self, df: DataFrame, share: float, path: str, token: str, known: dict[str, Column]
@@ -268,10 +276,6 @@ def _columns(
     if missing := [name for name in wanted if name not in df.columns]:
         raise UsageError(f"there are no columns {missing}: the frame has {df.columns}")
     return wanted
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _say(text: str) -> None:

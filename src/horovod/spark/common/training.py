@@ -175,7 +175,7 @@ class TrainingData:
             train_batch_size=self.train.batch_size,
             val_batch_size=val.batch_size,
             shuffle=self.shuffle,
-            transform_fn=self.transform,
+            transform_fn=self._transform_fn(),
             inmemory_cache_all=self.in_memory,
             cur_shard=rank,
             shard_count=size,
@@ -208,7 +208,8 @@ class TrainingData:
         """A column of a batch as numbers: (rows,) or (rows, n).
 
         Raises:
-            UsageError: it is not in the batch, or its arrays have different lengths.
+            UsageError: it is not in the batch, its arrays have different lengths, or it holds no
+                numbers.
         """
         if column not in batch:
             raise UsageError(
@@ -216,12 +217,37 @@ class TrainingData:
                 "transformation_fn, it must return it"
             )
         values = batch[column]
-        if isinstance(values, np.ndarray) and values.dtype.kind == "O":
+        if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
             raise UsageError(f"column {column!r} has arrays of different lengths, or no numbers")
-        known = self.metadata.get(column, {})
-        if known.get("intermediate_format") == CUSTOM_SPARSE:
-            return expanded(np.asarray(values), int(known["shape"]))
+        if self.transform is None and column in self._packed():
+            return expanded(np.asarray(values), self._packed()[column])
         return values
+
+    def label(self, batch: Mapping[str, Any], column: str) -> Any:
+        """A column of labels as numbers: integers and booleans are int64, whatever was written.
+
+        Raises:
+            UsageError: as of :meth:`dense`.
+        """
+        values = self.dense(batch, column)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biu":
+            return values.astype(np.int64)
+        return values
+
+    def _packed(self) -> dict[str, int]:
+        """The columns that are written without their zeros, and the numbers in their rows."""
+        return {
+            name: int(column["shape"])
+            for name, column in self.metadata.items()
+            if column.get("intermediate_format") == CUSTOM_SPARSE
+        }
+
+    def _transform_fn(self) -> Any:
+        """What is applied to each row: the function of the user, which never sees packed rows."""
+        packed = self._packed()
+        if self.transform is None or not packed:
+            return self.transform
+        return _Expanding(self.transform, packed)
 
 
 @dataclass(frozen=True)
@@ -268,6 +294,22 @@ def expanded(packed: np.ndarray, width: int) -> np.ndarray:
         count = int(line[0])
         row[line[1 : 1 + count].astype(np.int64)] = line[1 + count : 1 + 2 * count]
     return rows
+
+
+@dataclass(frozen=True)
+class _Expanding:
+    """Applies a function to rows whose packed columns it expands first."""
+
+    function: Callable[[dict[str, Any]], dict[str, Any]]
+    packed: Mapping[str, int]
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        dense = {
+            name: expanded(np.asarray([row[name]]), width)[0]
+            for name, width in self.packed.items()
+            if name in row
+        }
+        return self.function({**row, **dense})
 
 
 def gpu_index(local_rank: int) -> int:

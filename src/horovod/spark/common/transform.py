@@ -1,33 +1,43 @@
-"""Adding columns of predictions to a DataFrame, in Arrow batches, so also through Spark Connect."""
+"""Adding columns of predictions to a DataFrame, by a UDF, so also through Spark Connect.
+
+Python gets the columns that the model needs, and nothing else: all others stay with Spark, whatever
+their types are. Columns are called by their places here, so that their names do not matter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.ml.linalg import DenseVector, SparseVector, VectorUDT
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BooleanType, DoubleType, IntegralType, StructField, StructType
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import SparseVector, Vectors, VectorUDT
+from pyspark.sql import functions as F
+from pyspark.sql import types
 
 from horovod.errors import UsageError
+from horovod.spark.common.column_types import (
+    check_types,
+    element_of,
+    is_number,
+    is_vector,
+    null_sql,
+    prediction_sql,
+    prediction_type,
+    refusal,
+)
+from horovod.spark.common.frames import array_of_vector, check_names
+from horovod.spark.common.metadata import type_of
+from horovod.spark.common.prediction import Input, Output, Predicting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Predict: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
-"""From the features of some rows, each (rows,) or (rows, n), to the outputs, each (rows, …)."""
+    from horovod.spark.common.column_types import Given
+    from horovod.spark.common.prediction import Predictor
 
-Predictor: TypeAlias = Callable[[], Predict]
-"""Is sent to the tasks, and makes a model there."""
-
-BATCH_ROWS = 1024
-"""The most rows that a model predicts at once."""
-
-_DENSE = 1  # in the column "type" of Spark's vectors; 0 is sparse
+_FOUND = "found"
 
 
 @dataclass(frozen=True)
@@ -39,28 +49,108 @@ class Plan:
         labels: columns of the training, in the order of the model's outputs.
         outputs: the columns of the predictions.
         metadata: by column of the training, its ``spark_data_type`` among others.
+        transformation: applied to each row, as in the training, or None.
     """
 
     features: Sequence[str]
     labels: Sequence[str]
     outputs: Sequence[str]
     metadata: Mapping[str, Mapping[str, Any]]
+    transformation: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
 def predicted(
     frame: DataFrame, plan: Plan, predictor: Predictor, example: list[np.ndarray] | None
 ) -> DataFrame:
-    """A DataFrame with the predictions of a model as further columns.
+    """Return a DataFrame with the predictions of a model as further columns.
 
     Args:
         frame: has the features.
         plan: what is predicted.
         predictor: makes the model.
-        example: a row of features; None takes one of the frame.
+        example: a row of features as the model takes them; None takes one of the frame.
 
     Raises:
-        UsageError: a feature is missing, or an output is there already.
+        UsageError: a feature is missing or of a type that has no numbers, or an output is there
+            already.
     """
+    _check(frame, plan)
+    source = _Source(frame, plan)
+    if example is None:
+        example = source.first_row(plan, predictor)
+    outputs = [np.asarray(each) for each in predictor()(example)]
+    if len(outputs) != len(plan.labels):
+        raise UsageError(
+            f"transform: the model has {len(outputs)} outputs for {len(plan.labels)} label columns"
+        )
+    known = [plan.metadata.get(label, {}) for label in plan.labels]
+    kinds = [
+        prediction_type(type_of(column), output.shape[1:])
+        for column, output in zip(known, outputs, strict=True)
+    ]
+    raws = [
+        Output.of(output, 1 if is_vector(kind) else element_of(kind)[1])
+        for output, kind in zip(outputs, kinds, strict=True)
+    ]
+    predicting = Predicting(source.inputs, plan.transformation, predictor, raws)
+    with_outputs = source.numbered.select("*", _udf(predicting)(*source.columns).alias(_FOUND))
+    sparse = [column.get("spark_data_type") is SparseVector for column in known]
+    columns = [
+        _prediction(f"{_FOUND}.o{number}", *each)
+        for number, each in enumerate(zip(raws, kinds, sparse, strict=True))
+    ]
+    named = [column.alias(f"o{number}") for number, column in enumerate(columns)]
+    return with_outputs.select("*", *named).drop(_FOUND).toDF(*frame.columns, *plan.outputs)
+
+
+class _Source:
+    """The columns of a frame that the model needs.
+
+    Attributes:
+        numbered: the frame, whose columns are called ``c0``, ``c1`` and so on.
+        inputs: what the training had.
+        columns: what the UDF is given: which row has nulls, and the inputs that are not absent.
+    """
+
+    def __init__(self, frame: DataFrame, plan: Plan) -> None:
+        self.numbered = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+        fields = frame.schema.fields
+        places = {field.name: place for place, field in enumerate(fields)}
+        wanted = [(name, True) for name in plan.features]
+        if plan.transformation is not None:
+            others = [name for name in plan.metadata if name not in plan.features]
+            wanted += [(name, False) for name in others]
+        self.inputs: list[Input] = []
+        columns, nulls = [], []
+        for number, (name, is_feature) in enumerate(wanted):
+            kind = fields[places[name]].dataType if name in places else None
+            form = _form_of(kind)
+            self.inputs.append(Input(name, is_feature, form))
+            if form == "absent":
+                continue
+            column = f"c{places[name]}"
+            columns.append(_as_numbers(column, kind))
+            if is_feature:
+                nulls.append(f"WHEN {null_sql(column, kind)} THEN {number}")
+        self.columns = [F.expr(f"CASE {' '.join(nulls)} ELSE -1 END"), *columns]
+        kinds = [fields[places[name]].dataType for name in plan.features]
+        self._has_only_numbers = plan.transformation is None and all(map(is_number, kinds))
+
+    def first_row(self, plan: Plan, predictor: Predictor) -> list[np.ndarray]:
+        """Return the features of a row, which say what shapes the outputs have."""
+        named = [column.alias(f"c{place}") for place, column in enumerate(self.columns)]
+        rows = self.numbered.select(*named).limit(1).toPandas()
+        if not len(rows) and self._has_only_numbers:
+            return [np.zeros(1)] * len(plan.features)
+        if not len(rows):
+            raise UsageError(
+                "transform: the DataFrame is empty, and the shapes of features are unknown"
+            )
+        predicting = Predicting(self.inputs, plan.transformation, predictor, [])
+        return predicting.features([rows[name] for name in rows.columns])
+
+
+def _check(frame: DataFrame, plan: Plan) -> None:
     missing = [name for name in plan.features if name not in frame.columns]
     present = [name for name in plan.outputs if name in frame.columns]
     if missing:
@@ -69,142 +159,60 @@ def predicted(
         raise UsageError(
             f"transform: there is a column {present[0]!r} already; choose others with setOutputCols"
         )
-    if example is None:
-        example = _first_row(frame, plan.features)
-    outputs = predictor()(example)
-    if len(outputs) != len(plan.labels):
-        raise UsageError(
-            f"transform: the model has {len(outputs)} outputs for {len(plan.labels)} label columns"
-        )
-    types = [
-        _output_type(plan.metadata.get(label, {}), output)
-        for label, output in zip(plan.labels, outputs, strict=True)
-    ]
-    fields = [StructField(*each) for each in zip(plan.outputs, types, strict=True)]
-    schema = StructType([*frame.schema.fields, *fields])
-    sparse = [_is(plan.metadata.get(label, {}), SparseVector) for label in plan.labels]
-    return frame.mapInArrow(_Batches(tuple(plan.features), fields, sparse, predictor), schema)
+    if twice := [name for name in plan.outputs if list(plan.outputs).count(name) > 1]:
+        raise UsageError(f"transform: there are several outputs {twice[0]!r} in setOutputCols")
+    check_names(frame, list(dict.fromkeys(plan.features)), only_twice=True)
+    given: Given = "numbers" if plan.transformation is None else "rows"
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    check_types("transform", [("feature", name, kinds[name]) for name in plan.features], given)
 
 
-class _Batches:
-    """What runs in each task."""
-
-    def __init__(
-        self,
-        features: tuple[str, ...],
-        fields: list[StructField],
-        sparse: list[bool],
-        predictor: Predictor,
-    ) -> None:
-        self._features = features
-        self._fields = fields
-        self._sparse = sparse
-        self._predictor = predictor
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        predict: Predict | None = None
-        for batch in batches:
-            for start in range(0, batch.num_rows, BATCH_ROWS):
-                predict = predict or self._predictor()
-                yield self._extended(batch.slice(start, BATCH_ROWS), predict)
-
-    def _extended(self, batch: pa.RecordBatch, predict: Predict) -> pa.RecordBatch:
-        outputs = predict([array_of(batch.column(name), name) for name in self._features])
-        columns = [
-            column_of(output, field.dataType, is_sparse)
-            for output, field, is_sparse in zip(outputs, self._fields, self._sparse, strict=True)
-        ]
-        names = [*batch.schema.names, *(field.name for field in self._fields)]
-        return pa.RecordBatch.from_arrays([*batch.columns, *columns], names=names)
+def _form_of(kind: Any) -> Any:
+    if kind is None or refusal(kind, "feature", "rows") is not None:
+        return "absent"
+    if isinstance(kind, types.DateType):
+        return "dates"
+    return "microseconds" if isinstance(kind, types.TimestampType) else "values"
 
 
-def array_of(column: pa.Array, name: str) -> np.ndarray:
-    """A column of features: (rows,) of numbers, (rows, n) of arrays or vectors.
-
-    Args:
-        column: numbers, lists of numbers, or Spark's vectors, which may be sparse.
-        name: for messages.
-
-    Raises:
-        UsageError: a value is missing, or arrays have different lengths.
-    """
-    if column.null_count:
-        raise UsageError(f"column {name!r} has rows without a value")
-    if pa.types.is_struct(column.type):
-        return _of_vectors(column)
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    if len(set(lengths.tolist())) > 1:
-        raise UsageError(f"column {name!r} has arrays of {min(lengths)} to {max(lengths)} numbers")
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    return np.asarray(flat.reshape(len(column), -1))
+def _as_numbers(column: str, kind: Any) -> Any:
+    """A column as Python gets it, with the numbers that the training had."""
+    element, depth = element_of(kind)
+    if is_vector(kind):
+        return array_of_vector(F.col(column))
+    if isinstance(element, types.DecimalType):
+        return F.col(column).cast("array<" * depth + "double" + ">" * depth)
+    if isinstance(kind, types.TimestampType):
+        return F.expr(f"unix_micros({column})")
+    return F.col(column)
 
 
-def _of_vectors(column: pa.StructArray) -> np.ndarray:
-    values = column.field("values")
-    lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
-    row = np.repeat(np.arange(len(column)), lengths)
-    position = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    is_dense = column.field("type").to_numpy(zero_copy_only=False) == _DENSE
-    position[~is_dense[row]] = column.field("indices").flatten().to_numpy(zero_copy_only=False)
-    sizes = column.field("size").fill_null(0).to_numpy(zero_copy_only=False)
-    width = int(np.where(is_dense, lengths, sizes).max(initial=0))
-    dense = np.zeros((len(column), width))
-    dense[row, position] = values.flatten().to_numpy(zero_copy_only=False)
-    return dense
+def _udf(predicting: Predicting) -> Any:
+    """What Spark calls in each task, once for each partition."""
+    import pandas as pd
+
+    def predict(parts: Any) -> Any:
+        for columns in predicting.batches(parts):
+            yield pd.DataFrame(columns)
+
+    predict.__annotations__ = {
+        "parts": Iterator[tuple[pd.Series, ...]],
+        "return": Iterator[pd.DataFrame],
+    }
+    fields = [f"o{place} {each.sql_type}" for place, each in enumerate(predicting.outputs)]
+    # Spark would otherwise compute it once for each of its uses.
+    return F.pandas_udf(predict, ", ".join(fields)).asNondeterministic()
 
 
-def column_of(output: np.ndarray, kind: Any, is_sparse: bool) -> pa.Array:
-    """A column of predictions.
-
-    Args:
-        output: (rows, …).
-        kind: the Spark type of the column.
-        is_sparse: whether vectors are to be sparse.
-    """
-    rows = np.asarray(output).reshape(len(output), -1)
-    if isinstance(kind, VectorUDT):
-        return _vectors(rows.astype(np.float64), is_sparse)
-    numbers = rows[:, 0]
-    if isinstance(kind, IntegralType | BooleanType):
-        numbers = np.rint(numbers).astype(np.int64)
-    if isinstance(kind, BooleanType):
-        numbers = numbers != 0
-    return pa.array(numbers).cast(to_arrow_type(kind), safe=False)
-
-
-def _vectors(rows: np.ndarray, is_sparse: bool) -> pa.Array:
-    count, width = rows.shape
-    keep = rows != 0 if is_sparse else np.ones(rows.shape, bool)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(keep.sum(axis=1))]).astype(np.int32))
-    values = pa.ListArray.from_arrays(offsets, pa.array(rows[keep]))
-    sizes, indices = pa.nulls(count, pa.int32()), pa.nulls(count, pa.list_(pa.int32()))
+def _prediction(value: str, output: Output, kind: Any, is_sparse: bool) -> Any:
+    column = F.expr(prediction_sql(value, output.raw, kind))
+    if not is_vector(kind):
+        return column
     if is_sparse:
-        sizes = pa.array(np.full(count, width, np.int32))
-        positions = np.broadcast_to(np.arange(width, dtype=np.int32), rows.shape)[keep]
-        indices = pa.ListArray.from_arrays(offsets, pa.array(positions))
-    kinds = pa.array(np.full(count, 0 if is_sparse else _DENSE, np.int8))
-    names = ["type", "size", "indices", "values"]
-    return pa.StructArray.from_arrays([kinds, sizes, indices, values], names=names)
+        return F.udf(_sparse, VectorUDT(), useArrow=False)(column)
+    return array_to_vector(column)
 
 
-def _first_row(frame: DataFrame, features: Sequence[str]) -> list[np.ndarray]:
-    row = frame.select(*features).first()
-    if row is None:
-        raise UsageError(
-            "transform: the DataFrame is empty, and the shapes of features are unknown"
-        )
-    return [np.asarray([value.toArray() if hasattr(value, "toArray") else value]) for value in row]
-
-
-def _output_type(metadata: Mapping[str, Any], output: np.ndarray) -> Any:
-    """Like the label, except that several numbers are a vector."""
-    if _is(metadata, DenseVector, SparseVector) or np.asarray(output)[0].size > 1:
-        return VectorUDT()
-    kind = metadata.get("spark_data_type", DoubleType)
-    return kind() if isinstance(kind, type) else kind
-
-
-def _is(metadata: Mapping[str, Any], *kinds: type) -> bool:
-    return metadata.get("spark_data_type") in kinds
+def _sparse(values: Sequence[float]) -> SparseVector:
+    places = [place for place, value in enumerate(values) if value != 0]
+    return Vectors.sparse(len(values), places, [values[place] for place in places])

@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # How many footers are read at a time: a file of a remote store takes a round trip or more.
 _FOOTERS_AT_A_TIME = 16
@@ -69,6 +69,7 @@ class ParquetFiles:
             for footer in self._footers
         ]
         self.schema: pa.Schema = self._footers[0].schema.to_arrow_schema()
+        self._leaves = _leaves_of(self.schema)
         self.columns = list(self.schema.names if columns is None else columns)
         self._check()
 
@@ -94,9 +95,35 @@ class ParquetFiles:
             for index in range(footer.num_row_groups)
             if footer.row_group(index).num_rows
         )
-        chunks = [group.column(index) for index in range(group.num_columns)]
-        wanted = [each for each in chunks if each.path_in_schema.split(".")[0] in self.columns]
+        wanted = [group.column(leaf) for name in self.columns for leaf in self._leaves[name]]
         return max(1, sum(map(_bytes_in_memory, wanted)) // int(group.num_rows))
+
+    def null_count(self, name: str) -> int | None:
+        """Return how many values of a column are null, as the footers say.
+
+        Those of arrays include arrays that are empty. None if a footer does not say it.
+        """
+        statistics = [chunk.statistics for _, chunk in self._chunks_of(name)]
+        if any(each is None or not each.has_null_count for each in statistics):
+            return None
+        return sum(int(each.null_count) for each in statistics)
+
+    def num_bytes_of(self, name: str) -> int:
+        """Return how many bytes a column has in all files, before compression."""
+        return sum(int(chunk.total_uncompressed_size) for _, chunk in self._chunks_of(name))
+
+    def values_in_row(self, name: str) -> list[float]:
+        """Return how many values a row has on average, for each row group."""
+        return [chunk.num_values / rows for rows, chunk in self._chunks_of(name)]
+
+    def _chunks_of(self, name: str) -> Iterator[tuple[int, pq.ColumnChunkMetaData]]:
+        """The chunks of a column, with the rows of their row groups."""
+        for footer in self._footers:
+            groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+            for group in groups:
+                if group.num_rows:
+                    for leaf in self._leaves[name]:
+                        yield group.num_rows, group.column(leaf)
 
     def open(self, file: int) -> pq.ParquetFile:
         """One of the files, for one thread; its footer is not read again."""
@@ -149,6 +176,27 @@ def arrow_file_system(fs: Any) -> pa.fs.FileSystem:
     if isinstance(fs, ArrowFSWrapper):
         return fs.fs
     return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fs))
+
+
+def _leaves_of(schema: pa.Schema) -> dict[str, range]:
+    """By column, the numbers of its chunks in a row group; nested ones have several.
+
+    The path of a chunk does not say it, as the name of a column may have a dot.
+    """
+    found, start = {}, 0
+    for field in schema:
+        stop = start + _num_leaves(field.type)
+        found[field.name] = range(start, stop)
+        start = stop
+    return found
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.ExtensionType):
+        return _num_leaves(kind.storage_type)
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_num_leaves(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _bytes_in_memory(chunk: pq.ColumnChunkMetaData) -> int:

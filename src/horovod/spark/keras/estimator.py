@@ -140,6 +140,7 @@ class KerasEstimator(KerasStage, HorovodEstimator):
             custom_objects=self.value("custom_objects"),
             run_id=run_id,
             _metadata=dict(task.data.metadata),
+            transformation_fn=self.value("transformation_fn"),
             _floatx=task.floatx,
         )
 

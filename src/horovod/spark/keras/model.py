@@ -17,7 +17,7 @@ from horovod.spark.keras.shaping import as_inputs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horovod.spark.common.transform import Predict
+    from horovod.spark.common.prediction import Predict
 
 __all__ = ["KerasModel"]
 

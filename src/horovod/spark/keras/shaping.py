@@ -37,7 +37,7 @@ class Shaping:
         """Inputs and labels of a batch, and sample weights if there are any."""
         data = self.data
         features = as_inputs([data.dense(columns, name) for name in data.features], self.inputs)
-        labels = [np.asarray(data.dense(columns, name)) for name in data.labels]
+        labels = [np.asarray(data.label(columns, name)) for name in data.labels]
         if self.label_shapes is not None:
             labels = [
                 label.reshape(list(shape))

@@ -17,8 +17,10 @@ from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.lightning.library import is_module
 from horovod.spark.lightning.model import TorchModel
 from horovod.spark.lightning.training import LightningTask, train
+from horovod.spark.torch.losses import check_loss_by_row
 from horovod.spark.torch.model import TorchStage
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes, model_of
+from horovod.spark.torch.shaping import one_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,6 +83,10 @@ class TorchEstimator(TorchStage, HorovodEstimator):
                 raise UsageError(f"TorchEstimator: a LightningModule has its own {given[0]}")
         elif missing := [name for name in names[:2] if name not in given]:
             raise UsageError(f"TorchEstimator: a plain model of PyTorch needs {missing[0]}")
+        else:
+            losses = one_for_each(self.value("loss"), len(self.value("label_cols")), "loss")
+            for loss in losses if self.value("sample_weight_col") else ():
+                check_loss_by_row(loss)
 
     def _backend(self) -> Any:
         backend = super()._backend()
@@ -130,6 +136,7 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             label_columns=self.value("label_cols"),
             run_id=run_id,
             _metadata=dict(task.data.metadata),
+            transformation_fn=self.value("transformation_fn"),
         )
 
     def _trainer_options(self) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod.spark.torch.shaping import Loss, called
+from horovod.spark.torch.shaping import called
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
 
+    from horovod.spark.torch.losses import Loss
     from horovod.spark.torch.model_bytes import OptimizerRecord
 
 

@@ -16,8 +16,9 @@ from horovod.spark.lightning.legacy import as_module
 from horovod.spark.lightning.library import is_module, library_of
 from horovod.spark.lightning.strategy import make_strategy
 from horovod.spark.torch.device import check_devices, device_of
+from horovod.spark.torch.losses import Loss
 from horovod.spark.torch.model_bytes import model_of
-from horovod.spark.torch.shaping import Loss, Shaping, dtype_of, one_for_each, reshaped
+from horovod.spark.torch.shaping import Shaping, dtype_of, one_for_each, reshaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

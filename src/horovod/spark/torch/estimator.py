@@ -10,6 +10,7 @@ from horovod.spark.common.param_table import ParamRow, with_params
 from horovod.spark.common.training import RunFolder
 from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.torch.datamodule import ParquetDataModule
+from horovod.spark.torch.losses import check_loss_by_row
 from horovod.spark.torch.model import TorchModel, TorchStage
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes, model_of
 from horovod.spark.torch.shaping import one_for_each
@@ -68,8 +69,13 @@ class TorchEstimator(TorchStage, HorovodEstimator):
         if self.value("optimizer") is None:
             raise UsageError("TorchEstimator: give optimizer, made with model.parameters()")
         weights = self.value("loss_weights")
+        labels = self.value("label_cols")
         if weights is not None:
-            one_for_each(weights, len(self.value("label_cols")), "loss_weights")
+            one_for_each(weights, len(labels), "loss_weights")
+        if has_loss:
+            losses = one_for_each(self.value("loss"), len(labels), "loss")
+            for loss in losses if self.value("sample_weight_col") else ():
+                check_loss_by_row(loss)
 
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
         check_shape_compatibility(
@@ -118,6 +124,7 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             optimizer=optimizer,
             run_id=run_id,
             _metadata=dict(task.data.metadata),
+            transformation_fn=self.value("transformation_fn"),
             loss=self.value("loss"),
             loss_constructors=self.value("loss_constructors"),
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import horovod.torch as hvd
+from horovod.spark.torch.losses import OfLabels
 from horovod.spark.torch.shaping import one_for_each
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ class Measuring:
         before: torch.Tensor | None = None,
     ) -> None:
         self._groups = [
-            one_for_each(list(group), len(labels), f"group {index} of metrics")
+            [
+                OfLabels(each)
+                for each in one_for_each(list(group), len(labels), f"group {index} of metrics")
+            ]
             for index, group in enumerate(groups)
         ]
         self._labels = labels

@@ -17,7 +17,7 @@ from horovod.spark.torch.shaping import called, dtype_of, reshaped
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horovod.spark.common.transform import Predict
+    from horovod.spark.common.prediction import Predict
 
 __all__ = ["TorchModel"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from horovod.spark.common.training import TrainingData
 
@@ -53,7 +52,7 @@ class Shaping:
 
     Attributes:
         data: which columns there are, and in what form.
-        dtype: of inputs, weights, and labels that are not integers.
+        dtype: of inputs, weights, and labels that are not integers; these are int64.
         device: where the tensors go.
         input_shapes: with -1 for the batch; None leaves inputs as they are.
         label_shapes: the same for labels; None takes the shape of the output, if it has as many
@@ -102,11 +101,13 @@ class Shaping:
 
     def _label(self, columns: Mapping[str, Any], name: str) -> torch.Tensor:
         label = self._tensor(columns, name)
-        return label.to(self.dtype) if label.is_floating_point() else label
+        return label.to(self.dtype if label.is_floating_point() else torch.int64)
 
     def _tensor(self, columns: Mapping[str, Any], name: str) -> torch.Tensor:
         values = self.data.dense(columns, name)
-        if isinstance(values, np.ndarray) and not values.flags.writeable:
+        if isinstance(values, np.ndarray) and values.dtype.kind == "u":
+            values = values.astype(np.int64)  # PyTorch knows few types without a sign
+        elif isinstance(values, np.ndarray) and not values.flags.writeable:
             values = values.copy()
         return torch.as_tensor(values).to(self.device)
 
@@ -130,48 +131,6 @@ def reshaped(
             raise UsageError(f"a row of {row} numbers does not fit the shape {list(shape)}")
         found.append(tensor.reshape(list(shape)))
     return found
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The loss of a batch: the weighted sum over the labels.
-
-    Attributes:
-        functions: one for each label, called with output and label.
-        weights: one for each label.
-    """
-
-    functions: Sequence[Callable[..., torch.Tensor]]
-    weights: Sequence[float]
-
-    def __call__(
-        self,
-        outputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        sample_weights: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """A scalar; with sample weights, the mean over the rows of loss times weight."""
-        total: Any = 0.0
-        for index, (function, weight) in enumerate(zip(self.functions, self.weights, strict=True)):
-            if sample_weights is None:
-                loss = function(outputs[index], labels[index])
-            else:
-                by_row = _by_row(function)(outputs[index], labels[index])
-                by_row = by_row.reshape(len(sample_weights), -1)
-                loss = (by_row * sample_weights.reshape(-1, 1)).mean()
-            total = total + weight * loss
-        return torch.as_tensor(total)
-
-
-def _by_row(function: Any) -> Any:
-    """The same loss without the mean over its rows."""
-    if isinstance(function, torch.nn.Module):
-        if not hasattr(function, "reduction"):
-            raise UsageError(f"{function} has no reduction, which sample_weight_col needs")
-        function = copy.copy(function)
-        function.reduction = "none"
-        return function
-    return lambda output, label: function(output, label, reduction="none")
 
 
 def called(model: Any, inputs: Sequence[Any], names: Sequence[str] | None = None) -> list[Any]:

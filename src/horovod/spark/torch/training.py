@@ -15,9 +15,10 @@ from horovod.errors import UsageError
 from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
 from horovod.spark.common.progress import COMMIT_EVERY, Progress
 from horovod.spark.torch.device import check_devices, device_of
+from horovod.spark.torch.losses import Loss
 from horovod.spark.torch.measuring import Measuring, in_words
 from horovod.spark.torch.model_bytes import model_of
-from horovod.spark.torch.shaping import Loss, Shaping, dtype_of, one_for_each
+from horovod.spark.torch.shaping import Shaping, dtype_of, one_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
