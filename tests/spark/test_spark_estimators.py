@@ -20,6 +20,7 @@ from tests.spark.spark_models import (
     KINDS,
     LEAST_ACCURACY,
     MODELS,
+    NUM_LINES,
     RATE,
     breaking,
     for_digits,
@@ -81,19 +82,29 @@ def test_a_run_that_broke_off_goes_on_as_one_process_would(
         pytest.importorskip("lightning")
     frame = with_features(line)
     with keras_in_float64():
-        for_lines(kind, None, num_proc=None).save(str(tmp_path / "estimator"))
+        broken = tmp_path / "breaks"
+        broken.touch()
+        estimator = for_lines(kind, None, num_proc=None, **breaking(kind, broken))
+        estimator.save(str(tmp_path / "estimator"))
         estimator = ESTIMATORS[kind].load(str(tmp_path / "estimator"))
         with pytest.raises(UsageError, match="give store"):
             estimator.fit(frame)
         given = {estimator.num_proc: 2, estimator.store: store, estimator.run_id: "r"}
         with pytest.raises(RankFailedError, match=BROKEN_OFF) as caught:
-            estimator.fit(frame, {**given, **breaking(kind, estimator)})
+            estimator.fit(frame, given)
         assert re.search(r"-task[01] \(executor [\w.:]+\)$", caught.value.host)
         assert last_epoch(kind, store.read(store.get_run_path("r") + "/checkpoint")) == 0
+        broken.unlink()
+        with pytest.raises(UsageError, match="trains something else: batch_size was 8, and is 4"):
+            estimator.fit(frame, {**given, estimator.batch_size: 4})
         model = estimator.fit(frame, given)
         rows = np.array([[row.a, row.b] for row in frame.collect()])
         path = store.get_train_data_path(0)
         wanted = predictions_of_one_process(kind, path, 2, rows)
+        with pytest.raises(
+            UsageError, match=r"trains something else: data\.rows was \[64\], and is"
+        ):
+            estimator.fit(frame.limit(NUM_LINES - 1), given)
     found = rows_of(model.transform(frame))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
     model.save(str(tmp_path / "model"))
