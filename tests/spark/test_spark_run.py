@@ -18,7 +18,7 @@ from tests.spark.spark_waits import Heard, is_running, wait_until
 
 import horovod.spark
 from horovod.errors import RankFailedError, StartError, UnsupportedError, UsageError
-from horovod.spark import HorovodRunner, conf, spark_job
+from horovod.spark import HorovodRunner, conf, session, spark_job
 from horovod.spark.common.backend import SparkBackend, default_num_proc
 from horovod.spark.common.place import host_hash
 from horovod.spark.session import Session
@@ -117,11 +117,17 @@ def test_output_comes_at_once_with_ranks_in_front(spark: Any, tmp_path: Path) ->
     assert all(re.match(r"\w+ \w+ +\d+ \d+:\d+:\d+ \d+", line) for line in heard.lines)
 
 
-def test_too_few_slots_are_said_within_seconds(spark: Any) -> None:
+def test_too_few_slots_are_said_and_waited_for_as_long_as_told(
+    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_SAY_S", 0.5)
     began_s = time.monotonic()
-    with pytest.raises(StartError, match=r"num_proc=3 .* room for 2 \(2 executors"):
-        horovod.spark.run(rank, num_proc=3)
-    assert time.monotonic() - began_s < 10
+    with pytest.raises(
+        StartError, match=r"num_proc=3 .* room for 2 \(2 executors.*, after 2 s \(start_timeout\)"
+    ):
+        horovod.spark.run(rank, num_proc=3, start_timeout=2)
+    assert 2 <= time.monotonic() - began_s < 10
+    assert "room for 2 (2 executors" in capsys.readouterr().err
 
 
 def test_slots_that_others_hold_are_waited_for_in_vain(spark: Any, tmp_path: Path) -> None:

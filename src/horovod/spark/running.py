@@ -92,7 +92,7 @@ def run(
     check_count("num_proc", size, caller)
     timeout_s = start_timeout_s(start_timeout, caller)
     payload = packed(fn, tuple(args), dict(kwargs), python_path(executable), caller)
-    session.await_slots(size, timeout_s, caller)
+    timeout_s = session.await_slots(size, timeout_s, caller)
     tasks = SparkJob(session, size, env, executable or "")
     job = JoinedJob(size, tasks.inviting, worker_of, index_of, timeout_s, GONE)
     call = Call(payload, [""] * size)
