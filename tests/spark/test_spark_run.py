@@ -85,9 +85,12 @@ def test_pytorch_trains(spark: Any) -> None:
 
 
 def test_a_failure_names_rank_executor_and_traceback(spark: Any) -> None:
-    heard = Heard()
+    heard, errors = Heard(), Heard()
     with pytest.raises(RankFailedError, match="rank 1 on") as caught:
-        horovod.spark.run(fail, (1,), num_proc=2, stdout=heard, stderr=Heard())
+        horovod.spark.run(fail, (1,), num_proc=2, stdout=heard, stderr=errors)
+    # It is shown by the exception alone.
+    assert not [line for line in errors.lines if "Traceback" in line or "horovodrun" in line]
+    assert [line for line in errors.lines if line.startswith("horovod.spark: rank 1 on")]
     late_s = time.time() - float(re.findall(r"it was ([\d.]+)", str(caught.value))[-1])
     assert caught.value.rank == 1
     assert re.search(r"-task1 \(executor [\w.:]+\)$", caught.value.host)
