@@ -18,6 +18,7 @@ from horovod.spark.common.data_folder import describe, look_into
 from horovod.spark.common.frames import check_validation, content_of, split, without_vectors
 from horovod.spark.common.place import is_databricks
 from horovod.spark.common.store import LocalStore
+from horovod.spark.data.files import data_files, missing_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,10 +154,9 @@ def get_simple_meta_from_parquet(
     if sample_weight_col is not None and sample_weight_col not in wanted:
         wanted.append(sample_weight_col)
     if missing := [name for name in wanted if name not in training.columns]:
-        raise UsageError(
-            f"{store.get_train_data_path(dataset_idx)} has no columns {missing}: it has "
-            f"{list(training.columns)}"
-        )
+        path = store.get_train_data_path(dataset_idx)
+        files = data_files(store.fs, store.get_localized_path(path))
+        raise UsageError(missing_columns(path, missing, list(training.columns), files))
     val_path = store.get_val_data_path(dataset_idx)
     val_rows = look_into(store, val_path).num_rows if store.is_parquet_dataset(val_path) else 0
     metadata = {name: training.columns[name] for name in wanted}
