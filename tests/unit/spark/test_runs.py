@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import functools
 import json
 import shutil
@@ -243,9 +245,14 @@ def add(number: int) -> Callable[[int], int]:
     return lambda other: other + number
 
 
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
 class Options:
     def __init__(self, rate: float) -> None:
-        self.rate = rate
+        self._rate = rate
         self._hidden = object()
 
 
@@ -265,6 +272,9 @@ class Options:
         (lambda x: x + 1, lambda x: x + 2),
         (functools.partial(add, 1), functools.partial(add, 2)),
         (Options(0.1), Options(0.2)),
+        (datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)),
+        (Kind.ONE, Kind.TWO),
+        ([{"a": 1}, 2], [{"a": 1}, 3]),
         (Options(0.1).__init__, Options(0.2).__init__),  # type: ignore[misc]
     ],
 )
@@ -301,4 +311,10 @@ def test_differences_name_both_values_and_how_many_more_there_are() -> None:
     assert differences(before, now) == (
         f"a was 1, and is 2; b was {'x' * 80}…, and is y; c was 3, and is not there; 2 more"
     )
+    one, other = (f"[{'0, ' * 100}{number}]" for number in (1, 2))
+    assert differences({"a": one}, {"a": other}) == (
+        "a was …, 0, 0, 0, 0, 0, 0, 1], and is …, 0, 0, 0, 0, 0, 0, 2]"
+    )
+    groups = [flat("groups", [{"rate": rate, "decay": 0}]) for rate in (0.1, 0.2)]
+    assert differences(*groups) == "groups[0].rate was 0.1, and is 0.2"
     assert described({"a": (1, 2.5)}) == {"a": [1, 2.5]}

@@ -22,8 +22,6 @@ from fsspec.implementations.local import LocalFileSystem
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
-
 
 class Hold(Protocol):
     """A folder that nobody else has."""
@@ -89,6 +87,7 @@ class Claims:
         """Leave all folders to the process of which this one is a fork."""
         for _, hold in self._held.values():
             hold.forget()
+        self._held.clear()
 
 
 def held(url: str, storage_options: Mapping[str, Any] | None) -> Hold | None:
@@ -108,7 +107,8 @@ def held(url: str, storage_options: Mapping[str, Any] | None) -> Hold | None:
         try:
             return _locked(f"{folder}/.{name}.lock")
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            # A mounted file system may have no locks, each in its own words.
+            if error.errno == errno.ELOOP:
                 raise
     return announced(fs, f"{folder}/.{name}.owners")
 

@@ -35,7 +35,7 @@ def said_of(fs: Any, inside: str) -> Any:
     fs.invalidate_cache()
     try:
         said = json.loads(fs.cat_file(posixpath.join(inside.rstrip("/"), METADATA_FILE)))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     if not isinstance(said, dict) or said.get("version") != VERSION:
         return None

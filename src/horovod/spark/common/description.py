@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import sysconfig
 from collections.abc import Mapping, Set
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
 # Beyond it, an object is described by its class alone.
 _DEEPEST = 3
 _MOST_CHARACTERS = 80
+_CONTEXT = 20
 _MOST_DIFFERENCES = 3
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_SCALARS = (bool, int, float, str)
+_STDLIB = sysconfig.get_path("stdlib")
 
 
 def flat(name: str, value: Any) -> dict[str, str]:
@@ -39,10 +43,10 @@ def flat(name: str, value: Any) -> dict[str, str]:
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Return what differs between two descriptions, both values named; empty if nothing does."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    found = [
-        f"{name} was {_short(before.get(name))}, and is {_short(now.get(name))}"
-        for name in names[:_MOST_DIFFERENCES]
-    ]
+    found = []
+    for name in names[:_MOST_DIFFERENCES]:
+        was, now_is = _short(before.get(name), now.get(name))
+        found.append(f"{name} was {was}, and is {now_is}")
     if len(names) > _MOST_DIFFERENCES:
         found.append(f"{len(names) - _MOST_DIFFERENCES} more")
     return "; ".join(found)
@@ -50,7 +54,9 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def described(value: Any, depth: int = 0) -> Any:
     """Return what JSON can hold of a value, without anything that differs between processes."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, enum.Enum):
+        return f"{_name(type(value))}.{value.name}"
+    if value is None or isinstance(value, _SCALARS):
         return value
     if isinstance(value, np.generic):
         return value.item()
@@ -76,10 +82,11 @@ def described_module(module: Any, *, with_values: bool) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, each in module.named_modules():
-        options = _public(each, _DEEPEST - 1, leave_out=("training",))
-        found[name or "module"] = [_name(type(each)), each.extra_repr(), options]
+        options = _attributes(each, _DEEPEST - 1, leave_out=("training",))
+        kind = f"{_name(type(each))}({each.extra_repr()})"
+        found[name or "module"] = {"class": kind, **options}
     for name, tensor in module.state_dict().items():
-        found[f"{name} "] = _array(tensor, with_values=with_values)
+        found[f"{name} (tensor)"] = _array(tensor, with_values=with_values)
     return {**found, "hparams": described(getattr(module, "hparams", None), _DEEPEST - 1)}
 
 
@@ -93,19 +100,25 @@ def _object(value: Any, depth: int) -> Any:
         return name
     # Keras: its objects know their options.
     if hasattr(value, "get_config"):
-        return {"class": name, **described(value.get_config(), depth + 1)}
-    return {"class": name, **_public(value, depth)}
+        try:
+            return {"class": name, "config": described(value.get_config(), depth + 1)}
+        except Exception:  # whatever it raises that cannot tell them
+            return {"class": name, **_attributes(value, depth)}
+    if hasattr(value, "__dict__"):
+        return {"class": name, **_attributes(value, depth)}
+    # Of dates and the like; others have only an address.
+    text = repr(value)
+    return name if " at 0x" in text else text
 
 
-def _public(value: Any, depth: int, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    try:
-        attributes = vars(value)
-    except TypeError:  # it has slots, or is an object of C
-        return {}
+def _attributes(value: Any, depth: int, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What an object was made with; of what it keeps for itself only numbers and texts."""
+    attributes = vars(value)
     return {
         name: described(attributes[name], depth + 1)
         for name in sorted(attributes)
-        if not name.startswith("_") and name not in leave_out
+        if name not in leave_out
+        and (not name.startswith("_") or isinstance(attributes[name], _SCALARS))
     }
 
 
@@ -123,7 +136,7 @@ def _callable(value: Any, depth: int) -> Any:
 def _function(function: FunctionType, depth: int) -> Any:
     """Of a library its name; otherwise also its code, and the values that it holds."""
     code = function.__code__
-    if code.co_filename.startswith(_LIBRARIES) and not function.__closure__:
+    if _is_of_library(code.co_filename) and not function.__closure__:
         return _name(function)
     name = f"{_name(function)} (code {_digest(repr(_code(code)).encode())})"
     if depth >= _DEEPEST:
@@ -134,6 +147,10 @@ def _function(function: FunctionType, depth: int) -> Any:
     if not held and not defaults:
         return name
     return [name, described(held, depth + 1), described(defaults, depth + 1)]
+
+
+def _is_of_library(filename: str) -> bool:
+    return filename.startswith(_STDLIB) or "site-packages" in filename
 
 
 def _content(cell: Any) -> Any:
@@ -179,15 +196,29 @@ def _digest(data: bytes) -> str:
 
 
 def _flattened(name: str, tree: Any) -> dict[str, str]:
-    if not isinstance(tree, dict) or not tree:
+    if isinstance(tree, dict) and tree:
+        parts = {f"{name}.{key}": each for key, each in tree.items()}
+    elif isinstance(tree, list) and any(isinstance(each, dict | list) for each in tree):
+        parts = {f"{name}[{index}]": each for index, each in enumerate(tree)}
+    else:
         return {name: json.dumps(tree, ensure_ascii=False)}
     found: dict[str, str] = {}
-    for key, each in tree.items():
-        found |= _flattened(f"{name}.{key}", each)
+    for key, each in parts.items():
+        found |= _flattened(key, each)
     return found
 
 
-def _short(text: str | None) -> str:
-    if text is None:
-        return "not there"
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+def _short(*texts: str | None) -> list[str]:
+    """Texts as they are shown together: of long ones the part where they differ."""
+    pairs = enumerate(itertools.zip_longest(*(text or "" for text in texts)))
+    start = max(0, next((at for at, each in pairs if len(set(each)) > 1), 0) - _CONTEXT)
+    found = []
+    for text in texts:
+        if text is None:
+            found.append("not there")
+        elif len(text) <= _MOST_CHARACTERS:
+            found.append(text)
+        else:
+            end = start + _MOST_CHARACTERS
+            found.append("…" * (start > 0) + text[start:end] + "…" * (end < len(text)))
+    return found
