@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import MaxAbsScaler
 from pyspark.ml.linalg import DenseVector, VectorUDT
+from pyspark.ml.tuning import TrainValidationSplit
 from pyspark.sql.functions import col
 from pyspark.sql.types import DoubleType, LongType
 from tests.spark.spark_models import (
@@ -129,6 +131,31 @@ def check_history_and_rate(kind: str, model: Any) -> None:
 
 def rows_of(predictions: Any) -> list[float]:
     return [row.y__output for row in predictions.select("y__output").collect()]
+
+
+def test_candidates_that_train_at_once_are_chosen_by_what_they_have_learned(
+    line: Any, store: Any
+) -> None:
+    frame = with_features(line)
+    estimator = for_lines("torch", store, num_proc=1)
+    grid = [{estimator.epochs: 1}, {estimator.epochs: 20}]
+    search = TrainValidationSplit(
+        estimator=estimator,
+        estimatorParamMaps=grid,
+        evaluator=RegressionEvaluator(predictionCol="y__output", labelCol="y"),
+        parallelism=2,
+        seed=0,
+    )
+    best = search.fit(frame)
+    worse, better = best.validationMetrics
+    assert better < worse / 2
+    assert len(best.bestModel.getHistory()) == 20
+    # The second one would go on with the first one's model, or train at the same time.
+    named = search.copy({estimator.run_id: "r"})
+    with pytest.raises(UsageError, match=r"run 'r'"):
+        named.setEstimatorParamMaps([{estimator.batch_size: 4}, {estimator.batch_size: 8}]).fit(
+            frame
+        )
 
 
 def test_an_estimator_with_a_store_is_saved_through_it(store: Any, tmp_path: Path) -> None:

@@ -237,6 +237,11 @@ def test_no_fit_ever_gets_the_model_of_another_one(
             assert fit.history == [rate] * max(epochs, len(fit.history))
         else:
             assert "run_id" in fit.refused
+    for run_id in ("r", "s"):
+        data, record = RunFolder(store, run_id).load(), runs._record(store, run_id)
+        if data is not None and record is not None:
+            # Of the fit that has the run, whoever else wanted to write.
+            assert json.loads(json.loads(data)["run"]) == record["description"]
     if local:
         shutil.rmtree(tmp_path / name, ignore_errors=True)
 
