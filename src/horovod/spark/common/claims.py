@@ -1,8 +1,8 @@
 """Which folders of a store this process has for itself, so that no other one writes into them.
 
-On a local disk, also one of NFS, a folder belongs to whoever holds the lock of a file beside it,
-which ends with the process. Elsewhere, whoever wants a folder leaves a file with a name of its own
-beside it, and then looks whether others have: of several at once, at most one sees nobody else.
+On a local disk, also one of NFS, a folder belongs to the process that holds the lock of a file next
+to it; the lock ends with the process. Elsewhere, a process writes a file with an unguessable name
+into a folder next to it, and then lists that folder: of several at once, at most one sees no other.
 """
 
 from __future__ import annotations

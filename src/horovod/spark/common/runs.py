@@ -1,7 +1,7 @@
 """The runs of a store: whose a run is, what it trains, and its checkpoint.
 
 A run belongs to the fit that began it last. That fit leaves a record in the folder of the run, with
-a token of its own, and whoever is to write a checkpoint looks whether the token is still there. The
+a token of its own, and its ranks check before each checkpoint that the token is still there. The
 checkpoint itself says what it was trained with, so no training goes on with that of another one.
 """
 
@@ -59,7 +59,7 @@ class RunFolder:
         return f"{folder}/{self.store.get_checkpoint_filename()}"
 
     def save(self, data: bytes) -> None:
-        """Replace the checkpoint: whoever reads it sees the old one or the new one.
+        """Replace the checkpoint: readers see the old one or the new one.
 
         Raises:
             UsageError: another fit has begun the run since.
