@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -13,7 +14,6 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import MaxAbsScaler
 from pyspark.ml.linalg import DenseVector, VectorUDT
-from pyspark.ml.tuning import TrainValidationSplit
 from pyspark.sql.functions import col
 from pyspark.sql.types import DoubleType, LongType
 from tests.spark.spark_models import (
@@ -138,24 +138,23 @@ def test_candidates_that_train_at_once_are_chosen_by_what_they_have_learned(
 ) -> None:
     frame = with_features(line)
     estimator = for_lines("torch", store, num_proc=1)
-    grid = [{estimator.epochs: 1}, {estimator.epochs: 20}]
-    search = TrainValidationSplit(
-        estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=RegressionEvaluator(predictionCol="y__output", labelCol="y"),
-        parallelism=2,
-        seed=0,
-    )
-    best = search.fit(frame)
-    worse, better = best.validationMetrics
+    found = fitted_at_once(estimator, frame, [{estimator.epochs: 1}, {estimator.epochs: 20}])
+    assert [len(model.getHistory()) for model in found] == [1, 20]
+    evaluator = RegressionEvaluator(predictionCol="y__output", labelCol="y")
+    worse, better = (evaluator.evaluate(model.transform(frame)) for model in found)
     assert better < worse / 2
-    assert len(best.bestModel.getHistory()) == 20
     # The second one would go on with the first one's model, or train at the same time.
-    named = search.copy({estimator.run_id: "r"})
+    estimator.setRunId("r")
     with pytest.raises(UsageError, match=r"run 'r'"):
-        named.setEstimatorParamMaps([{estimator.batch_size: 4}, {estimator.batch_size: 8}]).fit(
-            frame
-        )
+        fitted_at_once(estimator, frame, [{estimator.batch_size: 4}, {estimator.batch_size: 8}])
+
+
+def fitted_at_once(estimator: Any, frame: Any, grid: list[dict[Any, Any]]) -> list[Any]:
+    """A model for each map of Params, as CrossValidator trains them with parallelism=2."""
+    models = estimator.fitMultiple(frame, grid)
+    with ThreadPoolExecutor(len(grid)) as pool:
+        found = dict(pool.map(lambda _: next(models), grid))
+    return [found[number] for number in range(len(grid))]
 
 
 def test_an_estimator_with_a_store_is_saved_through_it(store: Any, tmp_path: Path) -> None:
