@@ -18,18 +18,15 @@ TRUSTED = {
     "spark/common/serialization.py": "a stage of Spark that its user loads, who is warned",
     "spark/keras/estimator.py": "copies of what the estimator has pickled itself",
     "spark/keras/model.py": "a stage of Spark that its user loads",
-    "spark/lightning/estimator.py": "the result of a rank of the job, as tensors only",
-    "spark/lightning/training.py": "the checkpoint of the user's own run, in the user's store",
     "spark/torch/model.py": "a stage of Spark that its user loads",
     "spark/torch/model_bytes.py": "the model that the driver sends, or a stage that its user loads",
-    "spark/torch/training.py": "the checkpoint of the user's own run, in the user's store",
     "testing/processes.py": "outcomes of ranks, from a folder that only this user can write to",
     "testing/rank_process.py": "the call, from a folder that only this user can write to",
     "train/objects.py": "from the engine: connections of authenticated ranks of the same job",
 }
 PICKLERS = ("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pickle")
 LOADERS = ("load", "loads", "Unpickler")
-# Loads a pickle if it is not told otherwise.
+# Loads a pickle if it is not told otherwise: torch.load(…, weights_only=True) refuses objects.
 FRAMEWORK_LOADERS = ("torch.load", "numpy.load", "np.load")
 # Of MXNet's updaters and trainers: they load pickles in any case.
 METHODS_THAT_LOAD = ("set_states", "load_states")
@@ -37,6 +34,15 @@ METHODS_THAT_LOAD = ("set_states", "load_states")
 
 def names_of(call: ast.Call) -> str:
     return ast.unparse(call.func)
+
+
+def refuses_objects(call: ast.Call) -> bool:
+    return any(
+        each.arg == "weights_only"
+        and isinstance(each.value, ast.Constant)
+        and each.value.value is True
+        for each in call.keywords
+    )
 
 
 def uses_of(path: Path) -> list[str]:
@@ -47,7 +53,7 @@ def uses_of(path: Path) -> list[str]:
             module, _, function = names_of(node).rpartition(".")
             if (
                 (module in PICKLERS and function in LOADERS)
-                or names_of(node) in FRAMEWORK_LOADERS
+                or (names_of(node) in FRAMEWORK_LOADERS and not refuses_objects(node))
                 or (module and function in METHODS_THAT_LOAD)
             ):
                 found.append(names_of(node))
@@ -89,11 +95,13 @@ def test_the_search_sees_what_it_should(tmp_path: Path) -> None:
     program.write_text(
         "import pickle\nimport cloudpickle as c\nfrom marshal import loads\npickle.loads(b'')\n"
         "pickle.dumps(1)\ntorch.load('x')\njson.loads('1')\ntrainer.load_states('x')\n"
+        "torch.load('y', weights_only=True)\ntorch.load('z', weights_only=False)\n"
     )
     assert sorted(uses_of(program)) == [
         "from marshal import loads",
         "import cloudpickle as c",
         "pickle.loads",
+        "torch.load",
         "torch.load",
         "trainer.load_states",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +17,8 @@ from horovod.spark.data.reader import ParquetReader
 from horovod.spark.keras import KerasEstimator, KerasModel
 from horovod.spark.keras.model_bytes import state_in
 from horovod.spark.torch import TorchEstimator, TorchModel
+from horovod.spark.torch.plain import loaded
+from horovod.spark.torch.training import _step, checkpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,34 +145,44 @@ def _of_torch(kind: str, model: Any, optimizer: Any, rates: dict[str, Any], loss
     return {"model": Module()}
 
 
-def breaking(kind: str, estimator: Any) -> dict[Any, Any]:
-    """Params with which a training on lines ends by an exception in its second epoch."""
+class Breaking:
+    """Ends a training on lines by an exception in its second epoch, while there is a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._calls = 0
+
+    def step(self, *args: Any) -> Any:
+        """In place of a step of PyTorch."""
+        self._calls += 1
+        if self._calls > STEPS:
+            self.begin_epoch(1)
+        return _step(*args)
+
+    def begin_epoch(self, epoch: int) -> None:
+        if epoch == 1 and Path(self.path).exists():
+            raise RuntimeError(BROKEN_OFF)
+
+
+def breaking(kind: str, path: Path) -> dict[str, Any]:
+    """Params with which a training on lines breaks off, while there is a file."""
+    breaks = Breaking(path)
     if kind == "torch":
-        calls: list[int] = []
-
-        def loss(output: Any, label: Any) -> Any:
-            calls.append(len(calls))
-            if len(calls) > STEPS:
-                raise RuntimeError(BROKEN_OFF)
-            return torch.nn.functional.mse_loss(output, label)
-
-        return {estimator.loss: loss}
+        return {"train_minibatch_fn": breaks.step}
     if kind == "keras":
 
         class OfKeras(keras.callbacks.Callback):  # type: ignore[misc]
             def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-                if epoch == 1:
-                    raise RuntimeError(BROKEN_OFF)
+                breaks.begin_epoch(epoch)
 
-        return {estimator.callbacks: [OfKeras()]}
+        return {"callbacks": [OfKeras()]}
     import lightning.pytorch as pl
 
     class OfLightning(pl.Callback):  # type: ignore[misc]
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            if trainer.current_epoch == 1:
-                raise RuntimeError(BROKEN_OFF)
+            breaks.begin_epoch(trainer.current_epoch)
 
-    return {estimator.callbacks: [OfLightning()]}
+    return {"callbacks": [OfLightning()]}
 
 
 def last_epoch(kind: str, checkpoint: bytes) -> int:
@@ -181,8 +192,9 @@ def last_epoch(kind: str, checkpoint: bytes) -> int:
             path = Path(folder) / "checkpoint.keras"
             path.write_bytes(checkpoint)
             return int(state_in(path)["epoch"])
-    state = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=False)
-    return int(state["history"][-1]["epoch"] if kind == "torch" else state["epoch"])
+    if kind == "torch":
+        return int(checkpoint_of(checkpoint)["history"][-1]["epoch"])
+    return int(loaded(checkpoint, kind)["epoch"])
 
 
 def predictions_of_one_process(kind: str, path: str, epochs: int, rows: np.ndarray) -> np.ndarray:

@@ -50,9 +50,10 @@ def test_the_job_begins_with_what_there_is_and_grows(spark: Any) -> None:
 
 
 def test_an_error_names_rank_task_and_traceback(spark: Any) -> None:
-    heard = Heard()
+    heard, errors = Heard(), Heard()
     with pytest.raises(RankFailedError, match="it was me") as caught:
-        run_elastic(raise_error, (0,), num_proc=2, stdout=heard, stderr=Heard())
+        run_elastic(raise_error, (0,), num_proc=2, stdout=heard, stderr=errors)
+    assert not [line for line in errors.lines if "horovodrun" in line]
     late_s = time.time() - float(re.findall(r"it was me, at ([\d.]+)", str(caught.value))[-1])
     assert late_s < 3
     assert caught.value.rank == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import MaxAbsScaler
 from pyspark.ml.linalg import DenseVector, VectorUDT
 from pyspark.sql.functions import col
@@ -20,6 +22,7 @@ from tests.spark.spark_models import (
     KINDS,
     LEAST_ACCURACY,
     MODELS,
+    NUM_LINES,
     RATE,
     breaking,
     for_digits,
@@ -81,19 +84,29 @@ def test_a_run_that_broke_off_goes_on_as_one_process_would(
         pytest.importorskip("lightning")
     frame = with_features(line)
     with keras_in_float64():
-        for_lines(kind, None, num_proc=None).save(str(tmp_path / "estimator"))
+        broken = tmp_path / "breaks"
+        broken.touch()
+        estimator = for_lines(kind, None, num_proc=None, **breaking(kind, broken))
+        estimator.save(str(tmp_path / "estimator"))
         estimator = ESTIMATORS[kind].load(str(tmp_path / "estimator"))
         with pytest.raises(UsageError, match="give store"):
             estimator.fit(frame)
         given = {estimator.num_proc: 2, estimator.store: store, estimator.run_id: "r"}
         with pytest.raises(RankFailedError, match=BROKEN_OFF) as caught:
-            estimator.fit(frame, {**given, **breaking(kind, estimator)})
+            estimator.fit(frame, given)
         assert re.search(r"-task[01] \(executor [\w.:]+\)$", caught.value.host)
         assert last_epoch(kind, store.read(store.get_run_path("r") + "/checkpoint")) == 0
+        broken.unlink()
+        with pytest.raises(UsageError, match="trains something else: batch_size was 8, and is 4"):
+            estimator.fit(frame, {**given, estimator.batch_size: 4})
         model = estimator.fit(frame, given)
         rows = np.array([[row.a, row.b] for row in frame.collect()])
         path = store.get_train_data_path(0)
         wanted = predictions_of_one_process(kind, path, 2, rows)
+        with pytest.raises(
+            UsageError, match=r"trains something else: data\.rows was \[64\], and is"
+        ):
+            estimator.fit(frame.limit(NUM_LINES - 1), given)
     found = rows_of(model.transform(frame))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
     model.save(str(tmp_path / "model"))
@@ -118,6 +131,30 @@ def check_history_and_rate(kind: str, model: Any) -> None:
 
 def rows_of(predictions: Any) -> list[float]:
     return [row.y__output for row in predictions.select("y__output").collect()]
+
+
+def test_candidates_that_train_at_once_are_chosen_by_what_they_have_learned(
+    line: Any, store: Any
+) -> None:
+    frame = with_features(line)
+    estimator = for_lines("torch", store, num_proc=1)
+    found = fitted_at_once(estimator, frame, [{estimator.epochs: 1}, {estimator.epochs: 20}])
+    assert [len(model.getHistory()) for model in found] == [1, 20]
+    evaluator = RegressionEvaluator(predictionCol="y__output", labelCol="y")
+    worse, better = (evaluator.evaluate(model.transform(frame)) for model in found)
+    assert better < worse / 2
+    # The second one would go on with the first one's model, or train at the same time.
+    estimator.setRunId("r")
+    with pytest.raises(UsageError, match=r"run 'r'"):
+        fitted_at_once(estimator, frame, [{estimator.batch_size: 4}, {estimator.batch_size: 8}])
+
+
+def fitted_at_once(estimator: Any, frame: Any, grid: list[dict[Any, Any]]) -> list[Any]:
+    """A model for each map of Params, as CrossValidator trains them with parallelism=2."""
+    models = estimator.fitMultiple(frame, grid)
+    with ThreadPoolExecutor(len(grid)) as pool:
+        found = dict(pool.map(lambda _: next(models), grid))
+    return [found[number] for number in range(len(grid))]
 
 
 def test_an_estimator_with_a_store_is_saved_through_it(store: Any, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.spark.spark_waits import Heard, is_running, wait_until
 
 import horovod.spark
 from horovod.errors import RankFailedError, StartError, UnsupportedError, UsageError
-from horovod.spark import HorovodRunner, conf, spark_job
+from horovod.spark import HorovodRunner, conf, session, spark_job
 from horovod.spark.common.backend import SparkBackend, default_num_proc
 from horovod.spark.common.place import host_hash
 from horovod.spark.session import Session
@@ -85,9 +85,12 @@ def test_pytorch_trains(spark: Any) -> None:
 
 
 def test_a_failure_names_rank_executor_and_traceback(spark: Any) -> None:
-    heard = Heard()
+    heard, errors = Heard(), Heard()
     with pytest.raises(RankFailedError, match="rank 1 on") as caught:
-        horovod.spark.run(fail, (1,), num_proc=2, stdout=heard, stderr=Heard())
+        horovod.spark.run(fail, (1,), num_proc=2, stdout=heard, stderr=errors)
+    # It is shown by the exception alone.
+    assert not [line for line in errors.lines if "Traceback" in line or "horovodrun" in line]
+    assert [line for line in errors.lines if line.startswith("horovod.spark: rank 1 on")]
     late_s = time.time() - float(re.findall(r"it was ([\d.]+)", str(caught.value))[-1])
     assert caught.value.rank == 1
     assert re.search(r"-task1 \(executor [\w.:]+\)$", caught.value.host)
@@ -117,11 +120,17 @@ def test_output_comes_at_once_with_ranks_in_front(spark: Any, tmp_path: Path) ->
     assert all(re.match(r"\w+ \w+ +\d+ \d+:\d+:\d+ \d+", line) for line in heard.lines)
 
 
-def test_too_few_slots_are_said_within_seconds(spark: Any) -> None:
+def test_too_few_slots_are_said_and_waited_for_as_long_as_told(
+    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_SAY_S", 0.5)
     began_s = time.monotonic()
-    with pytest.raises(StartError, match=r"num_proc=3 .* room for 2 \(2 executors"):
-        horovod.spark.run(rank, num_proc=3)
-    assert time.monotonic() - began_s < 10
+    with pytest.raises(
+        StartError, match=r"num_proc=3 .* room for 2 \(2 executors.*, after 2 s \(start_timeout\)"
+    ):
+        horovod.spark.run(rank, num_proc=3, start_timeout=2)
+    assert 2 <= time.monotonic() - began_s < 10
+    assert "room for 2 (2 executors" in capsys.readouterr().err
 
 
 def test_slots_that_others_hold_are_waited_for_in_vain(spark: Any, tmp_path: Path) -> None:

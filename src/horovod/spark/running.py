@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from horovod.config import inherited_environment
 from horovod.errors import StartError, UnsupportedError, UsageError
 from horovod.job.function import check_call
 from horovod.runner.function.call import Call, packed
+from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.protocol.joining import HOST_PYTHON
@@ -31,6 +33,8 @@ GONE = "its task has ended: was its executor lost, or the job cancelled?"
 """Why a task is lost that says nothing."""
 COMMAND = (HOST_PYTHON, "-m", "horovod.runner.function.task")
 """What each rank executes."""
+QUIET_COMMAND = (*COMMAND, QUIET)
+"""The same if the caller raises what a rank raises, so that the rank need not print it."""
 
 
 def run(
@@ -93,11 +97,11 @@ def run(
     check_count("num_proc", size, caller)
     timeout_s = start_timeout_s(start_timeout, caller)
     payload = packed(fn, tuple(args), dict(kwargs), python_path(executable), caller)
-    session.await_slots(size, timeout_s, caller)
+    timeout_s = session.await_slots(size, timeout_s, caller)
     tasks = SparkJob(session, size, env, executable or "")
     job = JoinedJob(size, tasks.inviting, worker_of, index_of, timeout_s, GONE)
-    call = Call(payload, [""] * size)
-    settings = settings_of(env, timeout_s, nics)
+    call = Call(payload, [""] * size, tells_others=True)
+    settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
     timestamps = prefix_output_with_timestamp
     with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
         try:
@@ -116,7 +120,10 @@ def launch_options(
     stdout: TextIO | None, stderr: TextIO | None, verbose: int, timestamps: bool, timeout_s: float
 ) -> Iterator[LaunchOptions]:
     """How the launcher behaves, inside of the block; see :func:`run`."""
-    with wakeups() as descriptor, Console(stdout or sys.stdout, stderr or sys.stderr) as console:
+    with (
+        wakeups() as descriptor,
+        Console(stdout or sys.stdout, stderr or sys.stderr, "horovod.spark") as console,
+    ):
         yield LaunchOptions(
             console,
             prefix_timestamp=timestamps,

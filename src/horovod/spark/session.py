@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,13 @@ from horovod.errors import StartError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Executors register one after another, and Spark says neither when nor how many are to come.
-_SLOTS_S = 5.0
+# Executors register one after another, and Spark says neither when nor how many are to come: how
+# long nothing is said of that, and how often it is afterwards.
+_SAY_S = 5.0
+_SAY_AGAIN_S = 60.0
 _LOOK_S = 0.2
+# What is left for the tasks to start, once there is room for them.
+_LEAST_S = 1.0
 # More partitions than any cluster has cores.
 _MANY = 1_000_000
 
@@ -68,29 +73,59 @@ class Session:
         profile = java.resourceProfileManager().defaultResourceProfile()
         return int(java.maxNumConcurrentTasks(profile))
 
-    def await_slots(self, number: int, timeout_s: float, caller: str) -> None:
-        """Waits a few seconds for room for all tasks, which a barrier stage would do for minutes.
+    def await_slots(self, number: int, timeout_s: float, caller: str) -> float:
+        """Wait for room for all tasks, and say so if that takes more than a moment.
+
+        An executor that was lost comes back, and others may still register. A local application
+        never gets more room.
+
+        Args:
+            number: of tasks.
+            timeout_s: how long to wait.
+            caller: who waits, for messages.
+
+        Returns:
+            The seconds that are left.
 
         Raises:
-            StartError: there is none; says what there is.
+            StartError: there is no room; says what there is.
         """
         if self.context is None or self.is_dynamic:
-            return  # nobody knows
-        deadline_s = time.monotonic() + min(timeout_s, _SLOTS_S)
-        pause = threading.Event()
+            return timeout_s  # nobody knows
+        deadline_s = self._clock() + timeout_s
+        say_at_s = self._clock() + _SAY_S
         while (slots := self.num_slots()) < number:
-            if time.monotonic() >= deadline_s:
+            now_s = self._clock()
+            what = (
+                f"{caller}: num_proc={number} tasks must run at the same time, but this "
+                f"application has room for {slots} ({self._executors()})"
+            )
+            if self._is_local() or now_s >= deadline_s:
+                waited = "" if self._is_local() else f", after {timeout_s:g} s (start_timeout)"
                 raise StartError(
-                    f"{caller}: num_proc={number} tasks must run at the same time, but this "
-                    f"application has room for {slots} ({self._executors()}): ask for fewer, or "
-                    "give it more executors or cores (spark.executor.instances, "
-                    "spark.executor.cores, spark.cores.max)"
+                    f"{what}{waited}: ask for fewer, or give it more executors or cores "
+                    "(spark.executor.instances, spark.executor.cores, spark.cores.max)"
                 )
-            pause.wait(_LOOK_S)
+            if now_s >= say_at_s:
+                say_at_s = now_s + _SAY_AGAIN_S
+                left_s = deadline_s - now_s
+                print(f"{what}: waiting for it, up to {left_s:.0f} s more", file=sys.stderr)
+            self._pause(min(_LOOK_S, deadline_s - now_s))
+        return max(_LEAST_S, deadline_s - self._clock())
+
+    def _clock(self) -> float:
+        return time.monotonic()
+
+    def _pause(self, seconds: float) -> None:
+        # Spark tells nobody who waits for executors.
+        threading.Event().wait(seconds)
+
+    def _is_local(self) -> bool:
+        return bool(self.context._jsc.sc().isLocal())
 
     def _executors(self) -> str:
         java = self.context._jsc.sc()
-        if java.isLocal():
+        if self._is_local():
             return f"it is local, master {self.context.master}"
         number = int(java.getExecutorMemoryStatus().size()) - 1  # without the driver
         return f"{number} executors, spark.task.cpus={self.conf('spark.task.cpus', '1')}"

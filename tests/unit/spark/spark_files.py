@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from horovod.spark.common.runs import RunFolder
 from horovod.spark.common.store import FilesystemStore
-from horovod.spark.common.training import Part, RunFolder, TrainingData
+from horovod.spark.common.training import Part, TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

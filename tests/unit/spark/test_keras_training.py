@@ -17,9 +17,11 @@ from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # 
 
 import horovod.tensorflow.keras as hvd  # noqa: E402
 from horovod.errors import UsageError  # noqa: E402
+from horovod.spark.common.description import flat  # noqa: E402
 from horovod.spark.keras.datamodule import ParquetDataModule  # noqa: E402
 from horovod.spark.keras.model_bytes import (  # noqa: E402
     OptimizerRecord,
+    described_model,
     model_bytes,
     model_of,
     state_in,
@@ -124,10 +126,12 @@ def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:
     assert_same(train_on(2, task, tmp_path)[0], one_process(task, 2, passes=2))
 
 
-def test_the_rate_is_scaled_once_on_resume(tmp_path: Path) -> None:
+def test_the_rate_is_scaled_once_on_resume(tmp_path: Path, capsys: Any) -> None:
     task = task_in(tmp_path, epochs=1)
     first, _ = train_on(2, task, tmp_path)
+    assert "nothing is trained" not in capsys.readouterr().err
     again, state = train_on(2, task, tmp_path)  # has all its epochs
+    assert capsys.readouterr().err.count("run 'r' has all of its 1 epochs: nothing is trained") == 1
     assert_same(first, again)
     assert state["learning_rate"] == RATE
     resumed, state = train_on(2, replace(task, epochs=2), tmp_path)
@@ -185,6 +189,26 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     run.save((tmp_path / "other.keras").read_bytes())
     with pytest.raises(UsageError, match="use another run_id"):
         run_ranks(1, train, task_in(tmp_path))
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, weights_only: bool) -> None:
+    name = "x.weights.h5" if weights_only else "x.keras"
+    checkpoint = keras.callbacks.ModelCheckpoint(name, save_weights_only=weights_only)
+    task = task_in(tmp_path, epochs=1, checkpoint_callback=checkpoint)
+    # More than an attribute of HDF5 holds.
+    begun = {"batch_size": "8", "model": "x" * 100_000}
+    train_on(1, replace(task, run=replace(task.run, description=begun)), tmp_path)
+    other = replace(task.run, description={**begun, "batch_size": "9"})
+    with pytest.raises(UsageError, match="trains something else: batch_size was 8, and is 9"):
+        run_ranks(1, train, replace(task, run=other))
+
+
+def test_a_model_is_described_without_the_names_that_keras_counts() -> None:
+    first, second = (described_model(make_model()) for _ in range(2))
+    assert flat("model", first) == flat("model", second)
+    wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, "tanh")])
+    assert flat("model", described_model(wider)) != flat("model", first)
 
 
 def test_the_given_model_stays_as_it_is() -> None:

@@ -6,8 +6,10 @@ Lightning takes seconds to load, so the same two processes do all trainings.
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +24,8 @@ from horovod.spark.lightning import TorchEstimator, TorchModel  # noqa: E402
 from horovod.spark.lightning.library import library_of  # noqa: E402
 from horovod.spark.lightning.training import LightningTask, train  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
+from horovod.spark.torch.plain import loaded  # noqa: E402
 from horovod.testing import run_ranks  # noqa: E402
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RATE = 0.02
 
@@ -37,12 +37,13 @@ def make_layers() -> Any:
     ).double()
 
 
-def make_module() -> Any:
+def make_module(**options: Any) -> Any:
     import lightning.pytorch as pl
 
     class Module(pl.LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
+        def __init__(self, rate: float = RATE, kind: Any = None) -> None:
             super().__init__()
+            self.save_hyperparameters()
             self.layers = make_layers()
 
         def forward(self, x: Any) -> Any:
@@ -60,7 +61,7 @@ def make_module() -> Any:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=RATE, momentum=0.9)
 
-    return Module()
+    return Module(**options)
 
 
 def task_in(folder: Path, model: Any, **changes: Any) -> LightningTask:
@@ -82,15 +83,39 @@ def task_in(folder: Path, model: Any, **changes: Any) -> LightningTask:
     return replace(task, **changes)
 
 
-def train_each(tasks: list[LightningTask]) -> list[bytes | None]:
-    return [train(task) for task in tasks]
+def train_each(tasks: list[LightningTask]) -> list[Any]:
+    """Train one after the other; the text of a refusal takes the place of a model."""
+    found: list[Any] = []
+    for task in tasks:
+        try:
+            found.append(train(task))
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
+class Harmful:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
+def write_harmful(task: LightningTask, folder: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({"epoch": 0, "state_dict": Harmful(folder / "made")}, buffer)
+    task.run.save(buffer.getvalue())
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LightningTask, Any]]:
     """What two ranks were to do, and what came of it."""
     folder = tmp_path_factory.mktemp("module")
-    begun = task_in(folder, make_module(), epochs=1, passes=2)
+    # An object among the hyperparameters is left out of checkpoints.
+    begun = task_in(folder, make_module(kind=torch.nn.MSELoss), epochs=1, passes=2)
     begun = replace(begun, data=with_validation(begun.data, folder))
     model = make_layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
@@ -100,11 +125,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Lightni
         optimizer=OptimizerRecord.of(optimizer, model),
         loss=torch.nn.functional.mse_loss,
     )
-    tasks = {"begun": begun, "resumed": replace(begun, epochs=2), "plain": plain}
+    harmful = replace(begun, run=run_in(folder, "harmful"))
+    write_harmful(harmful, folder)
+    resumed = replace(begun, epochs=2)
+    other = replace(resumed, run=replace(begun.run, description={"rate": "2"}))
+    tasks = {"begun": begun, "resumed": resumed, "other": other, "plain": plain, "bad": harmful}
     first, second = run_ranks(2, train_each, list(tasks.values()), processes=True, timeout=240)
-    assert second == [None] * len(tasks)
+    assert second == [each if isinstance(each, str) else None for each in first]
     return {
-        name: (task, torch.load(io.BytesIO(state)))
+        name: (task, state if isinstance(state, str) else torch.load(io.BytesIO(state)))
         for (name, task), state in zip(tasks.items(), first, strict=True)
     }
 
@@ -135,6 +164,16 @@ def test_two_ranks_train_and_resume_as_one_process_would(trained: Any) -> None:
     assert set(state["metrics"]) == {"loss", "val_loss"}
     task, state = trained["resumed"]
     assert_same(state, one_process(task, 2), "layers.")
+
+
+def test_a_checkpoint_runs_no_code_and_is_that_of_its_training(trained: Any) -> None:
+    assert "trains something else: rate was not there, and is 2" in trained["other"][1]
+    task, refusal = trained["bad"]
+    assert "objects that are not loaded" in refusal
+    folder = Path(task.data.train.path).parent
+    assert not (folder / "made").exists()
+    saved = loaded((folder / "runs/r/checkpoint").read_bytes(), "test")
+    assert "hyper_parameters" not in saved
 
 
 def test_a_plain_model_is_trained_too(trained: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ torch = pytest.importorskip("torch")
 from spark_files import NUM_ROWS, write_rows  # noqa: E402
 
 from horovod.errors import UsageError  # noqa: E402
-from horovod.spark.common import training  # noqa: E402
+from horovod.spark.common import runs, training  # noqa: E402
 from horovod.spark.common.backend import Backend  # noqa: E402
 from horovod.spark.common.store import FilesystemStore  # noqa: E402
 from horovod.spark.keras import KerasEstimator  # noqa: E402
@@ -90,6 +92,100 @@ def test_keras_trains_a_compiled_model_with_classes_of_ones_own(store: Filesyste
     assert backend.env == {"GIVEN": "x"}
     assert isinstance(trained.getModel().layers[0], Doubled)
     assert trained.getModel().predict(np.ones((NUM_ROWS, 4)), verbose=0).dtype == np.float32
+
+
+def torch_estimator(store: Any, **more: Any) -> TorchEstimator:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    chosen = {
+        "backend": OneProcess(),
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
+        "loss": torch.nn.functional.mse_loss,
+        "input_shapes": [[-1, 4]],
+    }
+    return TorchEstimator(**{**options(store), **chosen, **more})
+
+
+def test_columns_that_are_names_of_folders_are_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path / "train" / "year=2020")
+    store = FilesystemStore(str(tmp_path / "s"), train_path=str(tmp_path / "train"))
+    assert torch_estimator(store).fit_on_parquet() is not None
+    with pytest.raises(
+        UsageError, match=r"column 'year' is in the names of folders only, such as year=2020"
+    ):
+        torch_estimator(store, feature_cols=["year"]).fit_on_parquet()
+
+
+def test_fits_of_the_same_second_are_runs_of_their_own(
+    store: FilesystemStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs.time, "time", lambda: 1000.0)
+    models = [torch_estimator(store, batch_size=size).fit_on_parquet() for size in (32, 8)]
+    assert len({model.getRunId() for model in models}) == 2
+    assert not torch.equal(*(model.getModel().weight for model in models))
+
+
+class Meeting(OneProcess):
+    """Goes on when as many fits as there are have come to their ranks."""
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        self._barrier = barrier
+
+    def run(self, *args: Any, **kwargs: Any) -> list[Any]:
+        self._barrier.wait(60)
+        return super().run(*args, **kwargs)
+
+
+def test_fits_at_once_need_runs_of_their_own(store: FilesystemStore) -> None:
+    barrier = threading.Barrier(2)
+    found: list[Any] = []
+
+    def fit(size: int, name: str | None) -> None:
+        estimator = torch_estimator(store, backend=Meeting(barrier), batch_size=size, run_id=name)
+        try:
+            found.append(estimator.fit_on_parquet().getHistory())
+        except (UsageError, threading.BrokenBarrierError) as error:
+            found.append(error)
+            barrier.abort()
+
+    for name in (None, "r"):
+        threads = [threading.Thread(target=fit, args=(size, name)) for size in (8, 32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert [len(each) for each in found[:2]] == [2, 2]
+    assert found[0] != found[1]
+    assert any("another fit of this process trains it now" in str(each) for each in found[2:])
+
+
+def test_a_run_of_ones_own_name_goes_on_or_is_refused(
+    store: FilesystemStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = torch_estimator(store, run_id="r").fit_on_parquet()
+    again = torch_estimator(store, run_id="r").fit_on_parquet()
+    assert "run 'r' has all of its 2 epochs: nothing is trained" in capsys.readouterr().err
+    assert again.getHistory() == first.getHistory()
+    more = torch_estimator(store, run_id="r", epochs=3).fit_on_parquet()
+    assert more.getHistory()[:2] == first.getHistory()
+    other = torch.nn.Sequential(torch.nn.Linear(4, 1))
+    rate = torch.optim.SGD(other.parameters(), lr=0.05)
+    for changes, problem in (
+        ({"batch_size": 8}, "batch_size was 32, and is 8"),
+        ({"loss": torch.nn.functional.l1_loss}, r"loss was .*mse_loss.*, and is .*l1_loss"),
+        (
+            {"optimizer": torch.optim.SGD(other.parameters(), lr=0.1)},
+            r"optimizer\.groups\[0\]\.lr was 0\.05",
+        ),
+        ({"model": other, "optimizer": rate}, r"model\.module\.class was "),
+    ):
+        with pytest.raises(UsageError, match=f"trains something else: {problem}"):
+            torch_estimator(store, run_id="r", **changes).fit_on_parquet()
+    path = store.get_localized_path(store.get_train_data_path())
+    shutil.copy(f"{path}/0.parquet", f"{path}/2.parquet")
+    with pytest.raises(UsageError, match=r"data\.rows was \[64\], and is \[96\]"):
+        torch_estimator(store, run_id="r").fit_on_parquet()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
+import pickle
 import re
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +17,14 @@ import pytest
 pytest.importorskip("pyspark")
 torch = pytest.importorskip("torch")
 import elastic_story  # noqa: E402
+from fsspec.core import url_to_fs  # noqa: E402
 from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
-from horovod.errors import UsageError  # noqa: E402
+from horovod.errors import StartError, UsageError  # noqa: E402
+from horovod.spark.common.data_mark import files_in, mark_of  # noqa: E402
 from horovod.spark.torch.datamodule import ParquetDataModule  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
+from horovod.spark.torch.plain import loaded, saved  # noqa: E402
 from horovod.spark.torch.training import TorchTask, _step, checkpoint_of, train  # noqa: E402
 from horovod.testing import run_ranks  # noqa: E402
 
@@ -139,9 +146,74 @@ def test_the_rate_is_scaled_in_training_only_and_once_on_resume(tmp_path: Path) 
     assert resumed["history"] == whole["history"]
 
 
-def test_a_run_that_has_all_its_epochs_is_returned_as_it_is(tmp_path: Path) -> None:
+def test_a_run_that_has_all_its_epochs_is_returned_as_it_is_and_says_so(
+    tmp_path: Path, capsys: Any
+) -> None:
     task = task_in(tmp_path)
-    assert train_on(2, task)["history"] == train_on(2, task)["history"]
+    history = train_on(2, task)["history"]
+    assert "nothing is trained" not in capsys.readouterr().err
+    assert train_on(2, task)["history"] == history
+    said = "run 'r' has all of its 2 epochs: nothing is trained"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_a_checkpoint_of_another_training_is_refused_by_the_ranks(tmp_path: Path) -> None:
+    task = task_in(tmp_path, epochs=1)
+    train_on(2, replace(task, run=replace(task.run, description={"batch_size": "8"})))
+    other = replace(task, run=replace(task.run, description={"batch_size": "9"}))
+    with pytest.raises(UsageError, match="trains something else: batch_size was 8, and is 9"):
+        run_ranks(2, train, other)
+
+
+class Harmful:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    state = {"model": {}, "optimizer": {}, "history": Harmful(tmp_path / "made"), "run": "{}"}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    for data in (buffer.getvalue(), pickle.dumps(state), b"", b"PK"):
+        task.run.save(data)
+        with pytest.raises(UsageError, match=r"no TorchEstimator wrote, .* use another run_id"):
+            run_ranks(1, train, task)
+    assert not (tmp_path / "made").exists()
+
+
+def test_checkpoints_hold_numbers_of_numpy_and_refuse_objects() -> None:
+    module = torch.nn.BatchNorm1d(2)
+    state = {
+        "model": module.state_dict(),
+        "rate": np.float64(0.5),
+        "deep": [(1, np.bool_(True)), {"a": None, 3: "b"}],
+        "kind": torch.float64,
+    }
+    found = loaded(saved(state), "test")
+    assert found["model"]._metadata == state["model"]._metadata
+    torch.nn.BatchNorm1d(2).load_state_dict(found["model"])
+    assert (found["rate"], type(found["rate"])) == (0.5, float)
+    assert found["deep"] == [(1, True), {"a": None, 3: "b"}]
+    assert found["kind"] is torch.float64
+    with pytest.raises(UsageError, match=r"^a\.b\[1\] is a builtins\.object, which a checkpoint"):
+        saved({"a": {"b": [1, object()]}})
+
+
+def test_ranks_train_on_no_data_but_those_they_were_started_for(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    fs, inside = url_to_fs(task.data.train.path)
+    mark = mark_of(files_in(fs, inside))
+    marked = replace(task, data=replace(task.data, train=replace(task.data.train, mark=mark)))
+    train_on(2, marked)
+    shutil.copy(tmp_path / "train/0.parquet", tmp_path / "train/2.parquet")
+    with pytest.raises(StartError, match=r"rank \d: the data in .*train are not those"):
+        run_ranks(2, train, replace(marked, epochs=3))
 
 
 def test_nothing_is_written_where_runs_are_not_saved(tmp_path: Path) -> None:

@@ -51,9 +51,18 @@ class Call:
         payload: the packed function.
         hostnames: of each rank.
         fewest: how many results there must be, where ranks come and go; None for all.
+        tells_others: whether an error names what else ranks raised, since they do not print it.
     """
 
-    def __init__(self, payload: bytes, hostnames: Sequence[str], fewest: int | None = None) -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        hostnames: Sequence[str],
+        fewest: int | None = None,
+        *,
+        tells_others: bool = False,
+    ) -> None:
+        self._tells_others = tells_others
         self._fewest = len(hostnames) if fewest is None else fewest
         self._payload = payload
         self._hostnames = hostnames
@@ -107,6 +116,7 @@ class Call:
         message = outcome.report
         if text:
             message = f"rank {failure.rank} on {failure.hostname} raised an exception:\n{text}"
+            message += self._others(failure.rank) if self._tells_others else ""
         return RankFailedError(
             message,
             rank=failure.rank,
@@ -116,6 +126,18 @@ class Call:
             traceback=text,
         )
 
+    def _others(self, rank: int) -> str:
+        """Errors that are neither that of a rank nor follow from it, a line for each."""
+        told = {_last_line(self._errors[rank])}
+        lines = []
+        for other, text in sorted(self._errors.items()):
+            line = _last_line(text)
+            exit_of = RankExit(other, "", 1, 0.0, tuple(text.splitlines()))
+            if line not in told and not exit_of.is_follow_up:
+                told.add(line)
+                lines.append(f"rank {other} raised, too: {line}\n")
+        return "".join(lines)
+
     def _first_failure(self, exit_code: int) -> RankExit | None:
         """By what the ranks left in the store, where the launcher knows nothing of single ranks."""
         return first_failure(
@@ -124,3 +146,7 @@ class Call:
                 for rank, text in self._errors.items()
             ]
         )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]

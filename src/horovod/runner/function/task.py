@@ -23,10 +23,13 @@ from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 T = TypeVar("T")
 
 FUNCTION_KEY = "function"
+QUIET = "--quiet"
+"""The argument of a rank whose caller shows its error."""
 
 
 def result_key(rank: int) -> str:
@@ -65,6 +68,7 @@ def main() -> None:
     tells it to the other ranks. ``sys.exit(0)`` counts as a return of None. A worker that is no
     longer needed returns nothing.
     """
+    quiet = _Quiet() if QUIET in sys.argv[1:] else None
     config = Config.from_env()
     payload = _exchange(config, lambda store: store.get(FUNCTION_KEY, config.start_timeout_s))
     try:
@@ -82,10 +86,31 @@ def main() -> None:
         with contextlib.suppress(StartError):  # the first error is the one that matters
             rank = Config.from_env().rank  # the job may have given it another one
             _exchange(config, lambda store: store.set(error_key(rank), text))
+            if quiet is not None:
+                quiet.knows = True
         raise
     # The job may have given this process another rank meanwhile.
     key = result_key(Config.from_env().rank)
     _exchange(config, lambda store: store.set(key, value))
+
+
+class _Quiet:
+    """Prints what this process dies of only if the caller does not know it.
+
+    Attributes:
+        knows: whether it does.
+    """
+
+    def __init__(self) -> None:
+        self.knows = False
+        self._print = sys.excepthook
+        sys.excepthook = self._hook
+
+    def _hook(
+        self, kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if not self.knows:
+            self._print(kind, value, traceback)
 
 
 def _exchange(config: Config, exchange: Callable[[StoreClient], T]) -> T:

@@ -30,12 +30,16 @@ class Console:
 
     Args:
         stdout, stderr: of the launcher; None if it has none.
+        name: of the launcher, in front of its own messages.
 
     Attributes:
         is_one: whether both of them are the same terminal, pipe or file.
     """
 
-    def __init__(self, stdout: TextIO | None, stderr: TextIO | None) -> None:
+    def __init__(
+        self, stdout: TextIO | None, stderr: TextIO | None, name: str = "horovodrun"
+    ) -> None:
+        self._name = name
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writers: list[Writer] = []
         self._streams = {"stdout": stdout, "stderr": stderr}
@@ -70,7 +74,7 @@ class Console:
 
     def say(self, line: str) -> None:
         """Queues a message of the launcher itself for stderr."""
-        self.put("stderr", f"horovodrun: {line}\n".encode(errors="replace"))
+        self.put("stderr", f"{self._name}: {line}\n".encode(errors="replace"))
 
     def error(self) -> OSError | None:
         """Why stdout or stderr takes nothing more; None if both do."""

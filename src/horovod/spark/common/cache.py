@@ -39,7 +39,8 @@ class DataCache:
     """Numbers data sets, and finds those that need not be written again.
 
     A data set belongs to a frame and to what else decides on its contents. When it is no longer in
-    use, its number goes to the next one, unless that is the same.
+    use, its number goes to the next one, unless that is the same. Each number is the lowest whose
+    folders this process can have for itself.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class DataCache:
         key: Hashable,
         prepare: Callable[[int], Prepared],
         is_there: Callable[[int, str], bool],
+        take: Callable[[int], bool] = lambda index: True,
     ) -> Iterator[int]:
         """The number of a data set, which nobody else gets before the block ends.
 
@@ -61,8 +63,9 @@ class DataCache:
             key: all else on which the data depend.
             prepare: writes the data set with a number. Whoever wants the same meanwhile, waits.
             is_there: whether the data set with a number and a token is still what was written.
+            take: whether nobody else has the folders of a number, from now on.
         """
-        index, entry = self._take(frame, key)
+        index, entry = self._take(frame, key, take)
         try:
             with entry.preparing:
                 if entry.prepared is None or not is_there(index, entry.prepared.token):
@@ -92,14 +95,17 @@ class DataCache:
             for entry in self._entries.values():
                 entry.frame = None
 
-    def _take(self, frame: Any, key: Hashable) -> tuple[int, _Entry]:
+    def _take(self, frame: Any, key: Hashable, take: Callable[[int], bool]) -> tuple[int, _Entry]:
         with self._lock:
             for index, entry in self._entries.items():
                 if entry.frame is not None and entry.frame() is frame and entry.key == key:
                     entry.users += 1
                     return index, entry
             index = 0
-            while index in self._entries and self._entries[index].users:
+            while self._is_used(index) or not take(index):
                 index += 1
             entry = self._entries[index] = _Entry(weakref.ref(frame), key, users=1)
             return index, entry
+
+    def _is_used(self, index: int) -> bool:
+        return index in self._entries and self._entries[index].users > 0

@@ -6,8 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fsspec.core import url_to_fs
+
 from horovod.spark.common import metadata
-from horovod.spark.data.files import ParquetFiles, data_files
+from horovod.spark.common.data_mark import VERSION, files_in, mark_of, said_of
+from horovod.spark.data.files import ParquetFiles
 from horovod.spark.data.inspection import inspect
 
 if TYPE_CHECKING:
@@ -15,8 +18,6 @@ if TYPE_CHECKING:
 
     from horovod.spark.common.metadata import Column
     from horovod.spark.common.store import AbstractFilesystemStore
-
-_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,25 @@ class DataFolder:
         num_rows, num_bytes: of all files; bytes before compression.
         columns: metadata by name.
         token: which preparation wrote it; empty if none did.
+        content: the same for the same rows, whatever their order; of folders that no preparation
+            wrote, the same for the same files.
+        mark: tells what is in the folder now from all that was or will be there.
     """
 
     num_rows: int
     num_bytes: int
     columns: dict[str, Column]
-    token: str = ""
+    token: str
+    content: str
+    mark: str
 
 
 def describe(
-    store: AbstractFilesystemStore, path: str, token: str, known: Mapping[str, Column]
+    store: AbstractFilesystemStore,
+    path: str,
+    token: str,
+    known: Mapping[str, Column],
+    content: str = "",
 ) -> DataFolder:
     """Reads the footers of the files in a folder, and leaves what they say in the folder.
 
@@ -45,16 +55,18 @@ def describe(
         path: of the folder.
         token: names the preparation.
         known: metadata of columns that someone has looked at.
+        content: see :class:`DataFolder`.
 
     Raises:
         UsageError: there are no files or no rows.
     """
-    found = _from_footers(store, path, token, known)
+    found = _from_footers(store, path, token, known, content)
     text = json.dumps(
         {
-            "version": _VERSION,
+            "version": VERSION,
             "token": token,
-            "files": _files(store, path),
+            "content": content,
+            "files": files_in(*_place(store, path)),
             "rows": found.num_rows,
             "bytes": found.num_bytes,
             "columns": metadata.to_json(found.columns),
@@ -77,11 +89,13 @@ def look_into(
     Raises:
         UsageError: there are no files or no rows.
     """
-    said = _said(store, path)
-    if said is None or said["files"] != _files(store, path):
-        return _from_footers(store, path, "", {}, inspected)
+    fs, inside = _place(store, path)
+    said = said_of(fs, inside)
+    if said is None:
+        return _from_footers(store, path, "", {}, inspected=inspected)
     columns = metadata.from_json(said["columns"])
-    return DataFolder(said["rows"], said["bytes"], columns, said["token"])
+    token = said["token"]
+    return DataFolder(said["rows"], said["bytes"], columns, token, said["content"], token)
 
 
 def _from_footers(
@@ -89,8 +103,10 @@ def _from_footers(
     path: str,
     token: str,
     known: Mapping[str, Column],
+    content: str = "",
     inspected: Sequence[str] | None = None,
 ) -> DataFolder:
+    listed = files_in(*_place(store, path))
     files = ParquetFiles(store.get_full_path(path), None, store.storage_options)
     columns = metadata.columns_of_files(files.schema, files.columns) | dict(known)
     wanted = [name for name in files.columns if inspected is None or name in inspected]
@@ -99,22 +115,16 @@ def _from_footers(
             columns[name] = {**columns[name], "nulls": found.nulls}
         if found.lengths and found.lengths[0] != found.lengths[1]:
             columns[name] = {**columns[name], "lengths": list(found.lengths)}
-    return DataFolder(files.num_rows, files.num_bytes, columns, token)
+    return DataFolder(
+        files.num_rows,
+        files.num_bytes,
+        columns,
+        token,
+        content or files.digest(),
+        token or mark_of(listed),
+    )
 
 
-def _said(store: AbstractFilesystemStore, path: str) -> Any:
-    place = store.get_data_metadata_path(path)
-    if not store.exists(place):
-        return None
-    try:
-        said = json.loads(store.read(place))
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) and said.get("version") == _VERSION else None
-
-
-def _files(store: AbstractFilesystemStore, path: str) -> dict[str, int]:
-    """The sizes of all files, by their names in the folder."""
-    inside = store.get_localized_path(path).rstrip("/")
-    found = data_files(store.fs, inside)
-    return {name[len(inside) :].lstrip("/"): size for name, size in found.items()}
+def _place(store: AbstractFilesystemStore, path: str) -> tuple[Any, str]:
+    fs, inside = url_to_fs(store.get_full_path(path), **store.storage_options)
+    return fs, str(inside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
@@ -12,7 +12,10 @@ from horovod.errors import UsageError
 from horovod.spark.common import transform
 from horovod.spark.common.backend import SparkBackend
 from horovod.spark.common.checks import check_data, check_frame
+from horovod.spark.common.data_folder import look_into
+from horovod.spark.common.description import flat
 from horovod.spark.common.params import EstimatorParams, ModelParams
+from horovod.spark.common.runs import DATA, begin_run, check_run, reserved
 from horovod.spark.common.serialization import Saved
 from horovod.spark.common.training import TrainingData
 from horovod.spark.common.util import (
@@ -23,16 +26,35 @@ from horovod.spark.common.util import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from pyspark.sql import DataFrame
 
+    from horovod.spark.common.data_folder import DataFolder
     from horovod.spark.common.prediction import Predictor
+    from horovod.spark.common.runs import RunFolder
 
 __all__ = ["HorovodEstimator", "HorovodModel"]
 
 _logger = logging.getLogger(__name__)
+
+_NOT_COMPARED = frozenset(
+    (
+        # Described apart, or they say where and how, not what.
+        *("model", "optimizer", "store", "run_id", "backend", "backend_env", "verbose"),
+        *("num_proc", "min_num_proc", "max_num_proc", "num_gpus", "use_gpu", "mp_start_method"),
+        # A run may go on with more.
+        "epochs",
+        # Of the files and the readers.
+        *("partitions_per_process", "inmemory_cache_all", "reader_pool_type", "loader_num_epochs"),
+        *("train_reader_num_workers", "val_reader_num_workers", "shuffle_buffer_size"),
+        *("train_async_data_loader_queue_size", "val_async_data_loader_queue_size"),
+        *("tensorflow_dataset_prefetch_buffer_size", "debug_data_loader"),
+        # What is told of the training.
+        *("logger", "log_every_n_steps", "profiler"),
+    )
+)
 
 
 class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
@@ -69,6 +91,11 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
                     f"fit_on_parquet: there is no {path}; write the data there, or give the "
                     "dataset_idx of prepare_data"
                 )
+        with self._reserved_run():
+            return self._fit_on_files(dataset_idx)
+
+    def _fit_on_files(self, dataset_idx: int | None) -> Any:
+        store = self.value("store")
         found = get_simple_meta_from_parquet(
             store,
             label_columns=self.value("label_cols"),
@@ -83,6 +110,10 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         self._check_columns(dataset.columns)
         backend = self._backend()
         check_frame(self, dataset)
+        with self._reserved_run():
+            return self._fit_on_frame(backend, dataset)
+
+    def _fit_on_frame(self, backend: Any, dataset: DataFrame) -> Any:
         with prepare_data(
             backend.num_processes(),
             self.value("store"),
@@ -103,11 +134,43 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         check_data(self, metadata)
         self._check_shapes(metadata)
         store = self.value("store")
-        data = TrainingData.of(self, train_rows, val_rows, metadata, dataset_idx)
-        run_id = self.value("run_id") or _new_run_id(store, self._run_prefix)
-        return self._train(backend, data, run_id)
+        folders = [look_into(store, path, ()) for path in self._data_paths(dataset_idx)]
+        marks = [folder.mark for folder in folders]
+        data = TrainingData.of(self, train_rows, val_rows, metadata, dataset_idx, marks)
+        description = {**self._description(), **_of_data(folders, metadata)}
+        run = begin_run(store, self.value("run_id"), self._run_prefix, description)
+        return self._train(backend, data, run)
 
-    def _train(self, backend: Any, data: TrainingData, run_id: str) -> Any:
+    def _train(self, backend: Any, data: TrainingData, run: RunFolder) -> Any:
+        raise NotImplementedError
+
+    @contextmanager
+    def _reserved_run(self) -> Iterator[None]:
+        """Keep the run for this fit inside the block.
+
+        Raises:
+            UsageError: another fit has it, or it trains something else.
+        """
+        store, run_id = self.value("store"), self.value("run_id")
+        with reserved(store, run_id):
+            check_run(store, run_id, self._description())
+            yield
+
+    def _description(self) -> dict[str, str]:
+        """What is trained, without the data, see :mod:`horovod.spark.common.description`."""
+        found = {"estimator": f"{type(self).__module__}.{type(self).__qualname__}"}
+        found |= flat("model", self._described_model())
+        found |= flat("optimizer", self._described_optimizer())
+        for name in sorted(set(self.param_rows) - _NOT_COMPARED):
+            found |= flat(name, self.value(name))
+        return found
+
+    def _described_model(self) -> Any:
+        """What the model consists of, but not the values of its parameters."""
+        raise NotImplementedError
+
+    def _described_optimizer(self) -> Any:
+        """What the optimizer was made with."""
         raise NotImplementedError
 
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
@@ -218,9 +281,11 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
         return None
 
 
-def _new_run_id(store: Any, prefix: str) -> str:
-    """A name that no run has, so that nothing is resumed by chance."""
-    number = int(time.time())
-    while store.saving_runs() and store.exists(store.get_run_path(f"{prefix}_{number}")):
-        number += 1
-    return f"{prefix}_{number}"
+def _of_data(folders: Sequence[DataFolder], metadata: Mapping[str, Any]) -> dict[str, str]:
+    columns = {
+        name: {key: getattr(each, "__name__", each) for key, each in column.items()}
+        for name, column in metadata.items()
+    }
+    rows = [folder.num_rows for folder in folders]
+    content = " and ".join(folder.content for folder in folders)
+    return {f"{DATA}rows": str(rows), f"{DATA}content": content, **flat(f"{DATA}columns", columns)}

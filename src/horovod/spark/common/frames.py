@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+_SPLIT_SEED = 0
 _LOOK = "struct<is_sparse: boolean, size: int, stored: int>"
 
 
@@ -130,7 +131,8 @@ def split(df: DataFrame, validation: float | str | None, keep: bool = False) -> 
     if not validation:
         return Split(df, None, 0.0)
     if isinstance(validation, float):
-        training, taken = df.randomSplit([1 - validation, validation])
+        # The same rows again in a training that goes on, if Spark divides the frame as before.
+        training, taken = df.randomSplit([1 - validation, validation], _SPLIT_SEED)
         return Split(training, taken, validation)
     column = F.col(_quoted(validation))
     if not isinstance(df.schema[validation].dataType, types.BooleanType):
@@ -142,6 +144,18 @@ def split(df: DataFrame, validation: float | str | None, keep: bool = False) -> 
     if not keep:
         training, taken = training.drop(validation), taken.drop(validation)
     return Split(training, taken, float(share))
+
+
+def content_of(df: DataFrame) -> str:
+    """A text that is the same for the same rows, whatever their order, and for no others.
+
+    Args:
+        df: has no vectors.
+    """
+    hashed = F.xxhash64(*[F.col(_quoted(name)) for name in sorted(df.columns)])
+    row = df.agg(F.count(F.lit(1)), F.sum(hashed.cast("decimal(20,0)"))).first()
+    assert row is not None
+    return f"{row[0]} rows {row[1]}"
 
 
 def without_vectors(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import time
 import uuid
@@ -11,11 +13,19 @@ from typing import TYPE_CHECKING, Any
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.spark.common.cache import DataCache, Prepared
+from horovod.spark.common.claims import Claims
 from horovod.spark.common.data_folder import describe, look_into
-from horovod.spark.common.frames import check_validation, chosen, split, without_vectors
+from horovod.spark.common.frames import (
+    check_validation,
+    chosen,
+    content_of,
+    split,
+    without_vectors,
+)
 from horovod.spark.common.metadata import columns_of_frame, with_nulls_of
 from horovod.spark.common.place import is_databricks
 from horovod.spark.common.store import LocalStore
+from horovod.spark.data.files import data_files, missing_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +41,18 @@ _WAIT_S = "DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS"
 _INTERVAL_S = "DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS"
 
 _cache = DataCache()
+_claims = Claims()
+atexit.register(_claims.close)
+
+
+def _begin_child() -> None:
+    """A process that was forked has no data sets: they are those of its parent."""
+    global _cache, _claims
+    _claims.forget()
+    _cache, _claims = DataCache(), Claims()
+
+
+os.register_at_fork(after_in_child=_begin_child)
 
 
 @contextmanager
@@ -49,8 +71,9 @@ def prepare_data(
     """Writes a frame into a store, for ranks to read; the data stay after the block.
 
     The same frame with the same arguments is written once, as long as this process lives and nobody
-    else writes into the folders. Rows are dealt out over all files, so that each rank gets rows of
-    every part of the frame.
+    else writes into the folders, which no other program takes for its data meanwhile: the number of
+    the data set is the lowest one whose folders nobody has. Rows are dealt out over all files, so
+    that each rank gets rows of every part of the frame.
 
     Args:
         num_processes: how many ranks there will be.
@@ -86,7 +109,7 @@ def prepare_data(
         store, df, columns, validation, compress_sparse, num_processes, partitions_per_process
     )
     writing.say = _say if verbose > 0 else _say_nothing
-    with _cache.using(df, writing.key(), writing.write, writing.is_there) as index:
+    with _cache.using(df, writing.key(), writing.write, writing.is_there, writing.take) as index:
         yield index
 
 
@@ -139,10 +162,9 @@ def get_simple_meta_from_parquet(
     if sample_weight_col is not None and sample_weight_col not in wanted:
         wanted.append(sample_weight_col)
     if missing := [name for name in wanted if name not in training.columns]:
-        raise UsageError(
-            f"{store.get_train_data_path(dataset_idx)} has no columns {missing}: it has "
-            f"{list(training.columns)}"
-        )
+        path = store.get_train_data_path(dataset_idx)
+        files = data_files(store.fs, store.get_localized_path(path))
+        raise UsageError(missing_columns(path, missing, list(training.columns), files))
     val_path = store.get_val_data_path(dataset_idx)
     val_rows, metadata = 0, {name: training.columns[name] for name in wanted}
     if store.is_parquet_dataset(val_path):
@@ -179,15 +201,32 @@ class _Writing:
         how = self._validation, self._compress_sparse, self._num_processes, self._num_files
         return (*paths, tuple(self._columns), *how)
 
+    def take(self, index: int) -> bool:
+        """Whether the folders of a number are those of this process, from now on.
+
+        Raises:
+            UsageError: the store has one folder for all numbers, and it is in use.
+        """
+        paths = self._paths(index)
+        if _claims.take(paths, index, self._store.storage_options):
+            return True
+        if set(paths) & set(self._paths(index + 1)):
+            raise UsageError(
+                f"{paths[0]}: another data set is in this folder, and the store has no other one "
+                "for a data set of another number: give each program a store of its own"
+            )
+        return False
+
     def is_there(self, index: int, token: str) -> bool:
-        paths = [self._store.get_train_data_path(index)]
-        if self._validation:
-            paths.append(self._store.get_val_data_path(index))
+        paths = self._paths(index)[: 2 if self._validation else 1]
         try:
             found = {look_into(self._store, path, ()).token for path in paths}
         except (OSError, UsageError):
             return False
         return found == {token}
+
+    def _paths(self, index: int) -> list[str]:
+        return [self._store.get_train_data_path(index), self._store.get_val_data_path(index)]
 
     def write(self, index: int) -> Prepared:
         """Writes both folders of a data set."""
@@ -222,7 +261,8 @@ class _Writing:
         if is_databricks() and not isinstance(self._store, LocalStore):
             written = df.sparkSession.read.parquet(spark_path).inputFiles()
             wait_for_files(self._store, list(written))
-        found = describe(self._store, path, token, known)
+        content = content_of(df.sparkSession.read.parquet(spark_path))
+        found = describe(self._store, path, token, known, content)
         self.say(f"wrote {found.num_rows} rows, {found.num_bytes} bytes, into {path}")
         return found
 

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from fsspec.core import strip_protocol, url_to_fs
 
 from horovod.errors import UsageError
+from horovod.spark.common.data_mark import METADATA_FILE
 from horovod.spark.common.place import databricks_path, is_databricks
 from horovod.spark.common.remote_store import RemoteStore
 from horovod.spark.common.upload import Upload
-from horovod.spark.common.writing import write_atomically
+from horovod.spark.common.writing import write_atomically, write_new
 from horovod.spark.data.files import arrow_file_system, data_files
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ __all__ = [
     "LocalStore",
     "Store",
 ]
-
-METADATA_FILE = "_horovod_metadata.json"
-"""What a data folder says of itself; Spark and readers of Parquet skip names with an underscore."""
 
 
 class Store(ABC):
@@ -111,6 +109,18 @@ class Store(ABC):
     @abstractmethod
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
         """A function that copies the contents of a local folder into that of a run."""
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        """Write a file that does not exist, and make its folder.
+
+        Returns:
+            Whether it did not exist; of several writers at once, more than one may be told so
+            where the storage knows no better.
+        """
+        if self.exists(path):
+            return False
+        self.write_atomically(path, data)
+        return True
 
     def get_checkpoint_filename(self) -> str:
         """The name of the checkpoint in the folder of its run."""
@@ -266,6 +276,10 @@ class AbstractFilesystemStore(Store):
     def write_atomically(self, path: str, data: bytes) -> None:
         fs, inside = self._at(path)
         write_atomically(fs, inside, data)
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        fs, inside = self._at(path)
+        return write_new(fs, inside, data)
 
     def is_parquet_dataset(self, path: str) -> bool:
         """Whether a folder holds files of Parquet, the first of which can be read; never raises."""

@@ -12,10 +12,11 @@ import numpy as np
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.spark.common.constants import CUSTOM_SPARSE
+from horovod.spark.common.data_mark import check_mark
 from horovod.spark.task import get_available_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _BY_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
@@ -30,6 +31,7 @@ class Part:
         batch_size: rows for each rank and step.
         steps: for each epoch; None for what all rows need.
         num_threads: that read ahead.
+        mark: tells the data in the folder from all others; empty if nobody looks.
     """
 
     path: str
@@ -37,6 +39,7 @@ class Part:
     batch_size: int
     steps: int | None
     num_threads: int
+    mark: str = ""
 
     def steps_of(self, size: int, whole_batches: bool) -> int:
         """Steps of an epoch, the same on all ranks.
@@ -93,6 +96,7 @@ class TrainingData:
         val_rows: int,
         metadata: Mapping[str, Any],
         dataset_idx: int | None,
+        marks: Sequence[str],
     ) -> TrainingData:
         """What an estimator trains with.
 
@@ -100,6 +104,7 @@ class TrainingData:
             estimator: its Params count.
             train_rows, val_rows, metadata: what was found in the data.
             dataset_idx: number of the data in the store.
+            marks: of the folders for training and, if there is one, for validation.
         """
         get = estimator.value
         store = get("store")
@@ -109,6 +114,7 @@ class TrainingData:
             get("batch_size"),
             get("train_steps_per_epoch"),
             get("train_reader_num_workers"),
+            marks[0],
         )
         val = None
         if get("validation"):
@@ -119,6 +125,7 @@ class TrainingData:
                 batch_size=get("val_batch_size") or train.batch_size,
                 steps=get("validation_steps_per_epoch"),
                 num_threads=get("val_reader_num_workers"),
+                mark=marks[1],
             )
         return cls(
             module=get("data_module"),
@@ -204,6 +211,19 @@ class TrainingData:
         if self.start_method is not None:
             multiprocessing.set_start_method(self.start_method, force=True)
 
+    def check_marks(self, rank: int) -> None:
+        """Make sure that the folders hold what the estimator found there, once they are open.
+
+        Args:
+            rank: who looks, for messages.
+
+        Raises:
+            StartError: somebody has written other data into a folder.
+        """
+        for part in (self.train, self.val):
+            if part is not None and part.mark:
+                check_mark(part.path, self.storage_options, part.mark, rank)
+
     def dense(self, batch: Mapping[str, Any], column: str) -> Any:
         """A column of a batch as numbers: (rows,) or (rows, n).
 
@@ -248,38 +268,6 @@ class TrainingData:
         if self.transform is None or not packed:
             return self.transform
         return _Expanding(self.transform, packed)
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Where the checkpoint of a run is.
-
-    Attributes:
-        store: which can be sent to ranks.
-        run_id: names the run.
-    """
-
-    store: Any
-    run_id: str
-
-    @property
-    def path(self) -> str | None:
-        """The file of the checkpoint; None if the store keeps no runs."""
-        if not self.store.saving_runs():
-            return None
-        folder = self.store.get_checkpoint_path(self.run_id)
-        return f"{folder}/{self.store.get_checkpoint_filename()}"
-
-    def save(self, data: bytes) -> None:
-        """Replaces the checkpoint: whoever reads it sees the old one or the new one."""
-        if self.path is not None:
-            self.store.write_atomically(self.path, data)
-
-    def load(self) -> bytes | None:
-        """The checkpoint; None if there is none."""
-        if self.path is None or not self.store.exists(self.path):
-            return None
-        return bytes(self.store.read(self.path))
 
 
 def expanded(packed: np.ndarray, width: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from contextlib import contextmanager, suppress
@@ -29,6 +30,48 @@ def write_atomically(fs: Any, path: str, data: bytes) -> None:
     """
     with _replacing(fs, path) as part:
         fs.pipe_file(part, data)
+
+
+def write_new(fs: Any, path: str, data: bytes) -> bool:
+    """Write a file that does not exist, and make its folder if there is none.
+
+    On a local disk, only one of several writers succeeds. Elsewhere all of those may that look in
+    the same moment; the file then is that of the last one.
+
+    Args:
+        fs, path, data: as of :func:`write_atomically`.
+
+    Returns:
+        Whether there was no such file.
+    """
+    if not isinstance(fs, LocalFileSystem):
+        if fs.exists(path):
+            return False
+        write_atomically(fs, path, data)
+        return True
+    folder, _, name = path.rpartition("/")
+    fs.makedirs(folder, exist_ok=True)
+    part = f"{folder}/.{name}.{uuid.uuid4().hex}.part"
+    try:
+        fs.pipe_file(part, data)
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    except OSError:  # the file system has no links
+        return _create_by_open(path, data)
+    finally:
+        Path(part).unlink(missing_ok=True)
+    return True
+
+
+def _create_by_open(path: str, data: bytes) -> bool:
+    try:
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
+    except FileExistsError:
+        return False
+    with open(file, "wb") as opened:
+        opened.write(data)
+    return True
 
 
 def upload_atomically(fs: Any, source: str, path: str) -> None:

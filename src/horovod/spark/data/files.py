@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 # How many footers are read at a time: a file of a remote store takes a round trip or more.
 _FOOTERS_AT_A_TIME = 16
@@ -87,6 +88,16 @@ class ParquetFiles:
             for index in range(footer.num_row_groups)
         )
 
+    def digest(self) -> str:
+        """What the footers say of the contents: sizes, and the least and greatest values."""
+        said = hashlib.sha256()
+        for footer in self._footers:
+            for index in range(footer.num_row_groups):
+                group = footer.row_group(index)
+                chunks = [group.column(number) for number in range(group.num_columns)]
+                said.update(repr([group.num_rows, *map(_said_of_chunk, chunks)]).encode())
+        return f"files {said.hexdigest()[:16]}"
+
     def row_bytes(self) -> int:
         """About how many bytes a row takes in memory, at least 1."""
         footer = next(footer for footer in self._footers if footer.num_rows)
@@ -139,12 +150,10 @@ class ParquetFiles:
 
     def _check(self) -> None:
         missing = [name for name in self.columns if name not in self.schema.names]
-        if missing or not self.columns:
-            raise UsageError(
-                f"{self.path} has no columns {missing}: it has {self.schema.names}"
-                if missing
-                else f"{self.path}: no columns are to be read"
-            )
+        if missing:
+            raise UsageError(missing_columns(self.path, missing, self.schema.names, self.paths))
+        if not self.columns:
+            raise UsageError(f"{self.path}: no columns are to be read")
         if not self.num_rows:
             raise UsageError(f"{self.path}: there are no rows in {len(self.paths)} files")
 
@@ -167,6 +176,28 @@ def data_files(fs: Any, path: str) -> dict[str, int]:
         for name, found in sorted(fs.find(path, detail=True).items())
         if not any(part.startswith(("_", ".")) for part in name[len(prefix) :].split("/"))
     }
+
+
+def missing_columns(
+    path: str, missing: Sequence[str], names: Sequence[str], files: Iterable[str]
+) -> str:
+    """The message for columns that files lack, also if they are in the names of folders.
+
+    Args:
+        path: of the folder of all.
+        missing: names of the columns.
+        names: of the columns that there are.
+        files: their paths.
+    """
+    folders = [part for file in files for part in file.split("/")[:-1] if "=" in part]
+    by_name = {part.partition("=")[0]: part for part in folders}
+    if found := [name for name in missing if name in by_name]:
+        return (
+            f"{path}: column {found[0]!r} is in the names of folders only, such as "
+            f"{by_name[found[0]]} (a Hive partition), not in the files, which is what ranks read: "
+            "write the data without partitionBy, or with a copy of the column under another name"
+        )
+    return f"{path} has no columns {list(missing)}: it has {list(names)}"
 
 
 def arrow_file_system(fs: Any) -> pa.fs.FileSystem:
@@ -197,6 +228,12 @@ def _num_leaves(kind: pa.DataType) -> int:
     if not pa.types.is_nested(kind):
         return 1
     return sum(_num_leaves(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _said_of_chunk(chunk: pq.ColumnChunkMetaData) -> tuple[Any, ...]:
+    found = chunk.statistics
+    bounds = (found.min, found.max) if found is not None and found.has_min_max else ()
+    return chunk.path_in_schema, chunk.num_values, chunk.total_compressed_size, *bounds
 
 
 def _bytes_in_memory(chunk: pq.ColumnChunkMetaData) -> int:

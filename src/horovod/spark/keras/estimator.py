@@ -12,12 +12,12 @@ import keras
 from horovod.errors import UsageError
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.param_table import ParamRow, whole_number, with_params
-from horovod.spark.common.training import RunFolder
 from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.keras.datamodule import ParquetDataModule
 from horovod.spark.keras.model import CUSTOM_OBJECTS, KerasModel, KerasStage
 from horovod.spark.keras.model_bytes import (
     OptimizerRecord,
+    described_model,
     model_bytes,
     model_of,
     state_in,
@@ -28,6 +28,7 @@ from horovod.spark.keras.training import KerasTask, train
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horovod.spark.common.runs import RunFolder
     from horovod.spark.common.training import TrainingData
 
 __all__ = ["KerasEstimator"]
@@ -98,11 +99,17 @@ class KerasEstimator(KerasStage, HorovodEstimator):
             label_shapes=self.value("label_shapes"),
         )
 
-    def _train(self, backend: Any, data: TrainingData, run_id: str) -> KerasModel:
+    def _described_model(self) -> Any:
+        return described_model(self.value("model"))
+
+    def _described_optimizer(self) -> Any:
+        return OptimizerRecord.of(self._optimizer()).described()
+
+    def _train(self, backend: Any, data: TrainingData, run: RunFolder) -> KerasModel:
         compiling = {name: self.value(name) for name in ("loss", "loss_weights", "metrics")}
         task = KerasTask(
             data=data,
-            run=RunFolder(self.value("store"), run_id),
+            run=run,
             model=model_bytes(self.value("model")),
             optimizer=OptimizerRecord.of(self._optimizer()),
             compiling=compiling,
@@ -117,9 +124,9 @@ class KerasEstimator(KerasStage, HorovodEstimator):
             floatx=keras.config.floatx(),
         )
         results = backend.run(train, args=(task,), env=dict(self.value("backend_env")))
-        return self._model_of(task, results[0], run_id)
+        return self._model_of(task, results[0])
 
-    def _model_of(self, task: KerasTask, checkpoint: bytes, run_id: str) -> KerasModel:
+    def _model_of(self, task: KerasTask, checkpoint: bytes) -> KerasModel:
         model = model_of(task.model, task.custom_objects, compiled=False)
         # Copies: losses and metrics of Keras belong to the model that is compiled with them.
         compiling = cloudpickle.loads(cloudpickle.dumps(task.compiling))
@@ -138,7 +145,7 @@ class KerasEstimator(KerasStage, HorovodEstimator):
             feature_columns=self.value("feature_cols"),
             label_columns=self.value("label_cols"),
             custom_objects=self.value("custom_objects"),
-            run_id=run_id,
+            run_id=task.run.run_id,
             _metadata=dict(task.data.metadata),
             transformation_fn=self.value("transformation_fn"),
             _floatx=task.floatx,

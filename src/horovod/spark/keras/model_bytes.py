@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-_STATE = "horovod.json"  # a further file in a .keras archive, an attribute of an HDF5 file
+_STATE = "horovod.json"  # a further file in a .keras archive, a data set of an HDF5 file
 
 
 def model_bytes(model: Any) -> bytes:
@@ -72,6 +72,10 @@ class OptimizerRecord:
         values = [variable.numpy() for variable in optimizer.variables] if optimizer.built else []
         return cls(keras.optimizers.serialize(optimizer), values)
 
+    def described(self) -> dict[str, Any]:
+        """Return its class and options, see :mod:`horovod.spark.common.description`."""
+        return self.config
+
     def made(self, custom_objects: Mapping[str, Any] | None) -> Any:
         """A new optimizer like it, not built."""
         return keras.optimizers.deserialize(self.config, custom_objects=dict(custom_objects or {}))
@@ -92,6 +96,33 @@ class OptimizerRecord:
             variable.assign(value)
 
 
+def described_model(model: Any) -> list[Any]:
+    """Return what a model consists of: classes, options and shapes, but no names.
+
+    Keras counts the names of layers in each process.
+    """
+    weights = [f"{each.dtype} {tuple(each.shape)}" for each in model.weights]
+    return [type(model), [_described_layer(layer) for layer in model.layers], weights]
+
+
+def _described_layer(layer: Any) -> Any:
+    if getattr(layer, "layers", None):
+        return [type(layer), [_described_layer(each) for each in layer.layers]]
+    try:
+        config = layer.get_config()
+    except NotImplementedError:  # a layer that cannot be saved
+        config = {}
+    return [type(layer), _without_names(config)]
+
+
+def _without_names(config: Any) -> Any:
+    if isinstance(config, dict):
+        return {key: _without_names(each) for key, each in config.items() if key != "name"}
+    if isinstance(config, list | tuple):
+        return [_without_names(each) for each in config]
+    return config
+
+
 def suffix_of(data: bytes) -> str:
     """How the name of a file with a checkpoint ends, by which Keras knows its format."""
     return ".keras" if data.startswith(b"PK") else ".weights.h5"
@@ -110,7 +141,7 @@ def add_state(path: Path, state: Mapping[str, Any]) -> None:
             archive.writestr(_STATE, text)
     else:
         with h5py.File(path, "a") as file:
-            file.attrs[_STATE] = text
+            file.create_dataset(_STATE, data=text)
 
 
 def state_in(path: Path) -> dict[str, Any]:
@@ -126,7 +157,7 @@ def state_in(path: Path) -> dict[str, Any]:
                 text = archive.read(_STATE)
     elif h5py.is_hdf5(path):
         with h5py.File(path, "r") as file:
-            text = file.attrs.get(_STATE)
+            text = file[_STATE][()] if _STATE in file else None
     if text is None:
         raise UsageError(
             "the run has a checkpoint that no KerasEstimator wrote; use another run_id"

@@ -25,7 +25,8 @@ from horovod.tensorflow.functions import broadcast_object
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horovod.spark.common.training import RunFolder, TrainingData
+    from horovod.spark.common.runs import RunFolder
+    from horovod.spark.common.training import TrainingData
     from horovod.spark.keras.model_bytes import OptimizerRecord
 
 _SYNCED = "run"  # the folder whose content goes to that of the run after each epoch
@@ -166,6 +167,7 @@ class _Training:
             make_dataset=shaping.dataset,
         )
         with data as module:
+            task.data.check_marks(hvd.rank())
             self._model.fit(
                 module.train_data(),
                 steps_per_epoch=module.steps_per_epoch_train,
@@ -231,6 +233,9 @@ class _Training:
             path = self._folder / f"resumed{suffix_of(data)}"
             path.write_bytes(data)
             state = state_in(path)
+            self._task.run.check(state.get("run"))
+            if state["epoch"] + 1 >= self._task.epochs and hvd.rank() == 0:
+                self._task.run.say_nothing_is_left(self._task.epochs)
             self._model.load_weights(path)
             self._rate.resume(self._model.optimizer, state["learning_rate"])
             self._progress.history = state["history"]
@@ -241,7 +246,9 @@ class _Training:
         """Adds to a checkpoint what belongs to it beside model and optimizer."""
         rate = self._rate.for_one_rank(self._model.optimizer)
         history = self._progress.history
-        add_state(path, {"epoch": epoch, "history": history, "learning_rate": rate})
+        run = self._task.run.described()
+        state = {"epoch": epoch, "history": history, "learning_rate": rate, "run": run}
+        add_state(path, state)
 
     def _callbacks(self, state: hvd.elastic.KerasState | None) -> list[Any]:
         found = [

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
-import torch
 from pyspark.ml.param import TypeConverters
 
 from horovod.errors import UsageError
 from horovod.spark.common.datamodule import ParquetDataModule
+from horovod.spark.common.description import described_module
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.param_table import ParamRow, whole_number, with_params
-from horovod.spark.common.training import RunFolder
 from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.lightning.library import is_module
 from horovod.spark.lightning.model import TorchModel
@@ -20,11 +18,13 @@ from horovod.spark.lightning.training import LightningTask, train
 from horovod.spark.torch.losses import check_loss_by_row
 from horovod.spark.torch.model import TorchStage
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes, model_of
+from horovod.spark.torch.plain import loaded
 from horovod.spark.torch.shaping import one_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horovod.spark.common.runs import RunFolder
     from horovod.spark.common.training import TrainingData
 
 __all__ = ["TorchEstimator"]
@@ -107,11 +107,20 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             label_shapes=self.value("label_shapes"),
         )
 
-    def _train(self, backend: Any, data: TrainingData, run_id: str) -> TorchModel:
+    def _described_model(self) -> Any:
+        return described_module(self.value("model"), with_values=False)
+
+    def _described_optimizer(self) -> Any:
+        optimizer = self.value("optimizer")
+        if optimizer is None:  # the module makes it
+            return None
+        return OptimizerRecord.of(optimizer, self.value("model")).described()
+
+    def _train(self, backend: Any, data: TrainingData, run: RunFolder) -> TorchModel:
         model, optimizer = self.value("model"), self.value("optimizer")
         task = LightningTask(
             data=data,
-            run=RunFolder(self.value("store"), run_id),
+            run=run,
             model=model_bytes(model),
             optimizer=None if optimizer is None else OptimizerRecord.of(optimizer, model),
             loss=self.value("loss"),
@@ -125,7 +134,7 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             options=self._trainer_options(),
         )
         results = backend.run(train, args=(task,))
-        state = torch.load(io.BytesIO(results[0]), weights_only=True)
+        state = loaded(results[0], "TorchEstimator of Lightning")
         trained = model_of(task.model)
         trained.load_state_dict(state["model"])
         return TorchModel(
@@ -134,7 +143,7 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             feature_columns=self.value("feature_cols"),
             input_shapes=self.value("input_shapes"),
             label_columns=self.value("label_cols"),
-            run_id=run_id,
+            run_id=task.run.run_id,
             _metadata=dict(task.data.metadata),
             transformation_fn=self.value("transformation_fn"),
         )

@@ -9,6 +9,8 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 import horovod.torch as hvd
+from horovod.errors import UsageError
+from horovod.spark.torch.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +98,17 @@ class HorovodMethods:
         for optimizer in self.optimizers:
             multiply_rates(optimizer.param_groups, hvd.size())
 
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Save a checkpoint of tensors, numbers and texts.
+
+        Raises:
+            UsageError: a part of the training has a state with something else in it.
+        """
+        found = _without_objects(checkpoint)
+        super().save_checkpoint(found, filepath, storage_options)  # type: ignore[misc]
+
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """A value over all ranks: their mean, or their sum."""
         name = str(getattr(reduce_op, "name", reduce_op)).lower()
@@ -148,6 +161,20 @@ def make_strategy(library: Any, device: torch.device, compression: Any, passes: 
     strategy.compression = compression
     strategy.passes = passes
     return strategy
+
+
+def _without_objects(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Without hyperparameters that are objects: a training that goes on does not need them."""
+    found = {}
+    for name, value in checkpoint.items():
+        if name == "hparams_type":  # their class
+            continue
+        try:
+            found[name] = plain(value, name)
+        except UsageError:
+            if not name.endswith("hyper_parameters"):
+                raise
+    return found
 
 
 def _environments(library: Any) -> Any:

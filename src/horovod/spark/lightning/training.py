@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import tempfile
 from dataclasses import dataclass
@@ -18,13 +17,19 @@ from horovod.spark.lightning.strategy import make_strategy
 from horovod.spark.torch.device import check_devices, device_of
 from horovod.spark.torch.losses import Loss
 from horovod.spark.torch.model_bytes import model_of
+from horovod.spark.torch.plain import loaded, plain, saved
 from horovod.spark.torch.shaping import Shaping, dtype_of, one_for_each, reshaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from horovod.spark.common.training import RunFolder, TrainingData
+    from horovod.spark.common.runs import RunFolder
+    from horovod.spark.common.training import TrainingData
     from horovod.spark.torch.model_bytes import OptimizerRecord
+
+RUN = "horovod_run"
+"""What in a checkpoint says what was trained."""
+_WRITER = "TorchEstimator of Lightning"
 
 
 @dataclass(frozen=True)
@@ -100,15 +105,24 @@ class _Training:
         data = hvd.broadcast_object(found, root_rank=0, name="checkpoint")
         path, first = None, 0
         if data is not None:
+            state = loaded(data, _WRITER)
+            self._task.run.check(state.get(RUN))
             path = self._folder / "resumed.ckpt"
             path.write_bytes(data)
-            first = torch.load(path, map_location="cpu", weights_only=False)["epoch"] + 1
+            first = state["epoch"] + 1
+            if first >= self._task.epochs and hvd.rank() == 0:
+                self._task.run.say_nothing_is_left(self._task.epochs)
+        # What they hold is to be known before an epoch is trained.
+        for each in self._task.callbacks:
+            plain(each.state_dict(), f"the state of {type(each).__name__}")
         epochs = range(first, max(first, self._task.epochs))
         whole = self._task.data.module_for(hvd.rank(), hvd.size(), epochs, whole_batches=True)
         if isinstance(whole, self._library.LightningDataModule):
+            self._task.data.check_marks(hvd.rank())
             self._trainer.fit(self._module, datamodule=whole, ckpt_path=path)
         else:
             with whole as module:
+                self._task.data.check_marks(hvd.rank())
                 val = self._loader(module.val_data, module.steps_per_epoch_val)
                 self._trainer.fit(
                     self._module,
@@ -121,12 +135,10 @@ class _Training:
     def result(self) -> bytes:
         """The weights of the last epoch, or the best ones of a ModelCheckpoint of the user."""
         if self._best is not None and self._best.best_model_path:
-            best = torch.load(self._best.best_model_path, map_location="cpu", weights_only=False)
+            best = loaded(Path(self._best.best_model_path).read_bytes(), _WRITER)
             self._module.load_state_dict(best["state_dict"])
         state = {key: value.cpu() for key, value in self._model.state_dict().items()}
-        buffer = io.BytesIO()
-        torch.save({"model": state, "metrics": self._metrics}, buffer)
-        return buffer.getvalue()
+        return saved({"model": state, "metrics": self._metrics})
 
     def save(self) -> None:
         """Stores a checkpoint; collective."""
@@ -134,6 +146,10 @@ class _Training:
         self._trainer.save_checkpoint(path)
         if hvd.rank() == 0:
             self._task.run.save(path.read_bytes())
+
+    def described_run(self) -> str:
+        """What the run trains, for its checkpoint."""
+        return self._task.run.described()
 
     def _options(self) -> dict[str, Any]:
         task = self._task
@@ -213,9 +229,11 @@ def _saving(library: Any, training: _Training) -> Any:
     def on_train_epoch_end(self: Any, trainer: Any, module: Any) -> None:
         training.save()
 
-    return type(
-        "StoringCheckpoint", (library.Callback,), {"on_train_epoch_end": on_train_epoch_end}
-    )()
+    def on_save_checkpoint(self: Any, trainer: Any, module: Any, checkpoint: Any) -> None:
+        checkpoint[RUN] = training.described_run()
+
+    methods = {"on_train_epoch_end": on_train_epoch_end, "on_save_checkpoint": on_save_checkpoint}
+    return type("StoringCheckpoint", (library.Callback,), methods)()
 
 
 def _is_checkpoint(library: Any, callback: Any) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horovod.errors import UsageError
+from horovod.spark.common.description import described_module
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.param_table import ParamRow, with_params
-from horovod.spark.common.training import RunFolder
 from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.torch.datamodule import ParquetDataModule
 from horovod.spark.torch.losses import check_loss_by_row
@@ -19,6 +19,7 @@ from horovod.spark.torch.training import TorchTask, checkpoint_of, train
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horovod.spark.common.runs import RunFolder
     from horovod.spark.common.training import TrainingData
 
 __all__ = ["TorchEstimator"]
@@ -86,12 +87,18 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             label_shapes=self.value("label_shapes"),
         )
 
-    def _train(self, backend: Any, data: TrainingData, run_id: str) -> TorchModel:
+    def _described_model(self) -> Any:
+        return described_module(self.value("model"), with_values=False)
+
+    def _described_optimizer(self) -> Any:
+        return OptimizerRecord.of(self.value("optimizer"), self.value("model")).described()
+
+    def _train(self, backend: Any, data: TrainingData, run: RunFolder) -> TorchModel:
         model, optimizer = self.value("model"), self.value("optimizer")
         record = OptimizerRecord.of(optimizer, model)
         task = TorchTask(
             data=data,
-            run=RunFolder(self.value("store"), run_id),
+            run=run,
             model=model_bytes(model),
             optimizer=record,
             loss=self.value("loss"),
@@ -106,9 +113,9 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             minibatch=self.value("train_minibatch_fn"),
         )
         results = backend.run(train, args=(task,))
-        return self._model_of(task, results[0], run_id)
+        return self._model_of(task, results[0])
 
-    def _model_of(self, task: TorchTask, checkpoint: bytes, run_id: str) -> TorchModel:
+    def _model_of(self, task: TorchTask, checkpoint: bytes) -> TorchModel:
         state = checkpoint_of(checkpoint)
         # Not the user's own, which stays as it is.
         model = model_of(task.model)
@@ -122,7 +129,7 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             input_shapes=self.value("input_shapes"),
             label_columns=self.value("label_cols"),
             optimizer=optimizer,
-            run_id=run_id,
+            run_id=task.run.run_id,
             _metadata=dict(task.data.metadata),
             transformation_fn=self.value("transformation_fn"),
             loss=self.value("loss"),

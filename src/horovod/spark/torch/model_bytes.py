@@ -84,6 +84,10 @@ class OptimizerRecord:
         plain = getattr(optimizer, "_wrapped", optimizer)
         return cls(type(plain), optimizer.defaults, groups, state)
 
+    def described(self) -> dict[str, Any]:
+        """Return its class and options, see :mod:`horovod.spark.common.description`."""
+        return {"class": self.kind, "groups": self.groups}
+
     def bound_to(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """A new optimizer of this kind over the parameters of a model.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import itertools
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,14 @@ from horovod.spark.torch.device import check_devices, device_of
 from horovod.spark.torch.losses import Loss
 from horovod.spark.torch.measuring import Measuring, in_words
 from horovod.spark.torch.model_bytes import model_of
+from horovod.spark.torch.plain import loaded, saved
 from horovod.spark.torch.shaping import Shaping, dtype_of, one_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horovod.spark.common.training import RunFolder, TrainingData
+    from horovod.spark.common.runs import RunFolder
+    from horovod.spark.common.training import TrainingData
     from horovod.spark.torch.model_bytes import OptimizerRecord
 
 
@@ -118,6 +120,7 @@ class _Training:
             hvd.rank(), hvd.size(), epochs, whole_batches=True, steps_done=progress.step
         )
         with data as module:
+            task.data.check_marks(hvd.rank())
             batches = iter(module.train_data())
             validation = iter(module.val_data()) if module.has_val else None
             for epoch in epochs:
@@ -134,14 +137,14 @@ class _Training:
         optimizer = self._optimizer.state_dict()
         optimizer["param_groups"] = [dict(group) for group in optimizer["param_groups"]]
         _multiply_rates(optimizer["param_groups"], 1 / self._progress.size)
-        state = {
-            "model": self._model.state_dict(),
-            "optimizer": optimizer,
-            "history": self._progress.history,
-        }
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        return buffer.getvalue()
+        return saved(
+            {
+                "model": self._model.state_dict(),
+                "optimizer": optimizer,
+                "history": json.dumps(self._progress.history),
+                "run": self._task.run.described(),
+            }
+        )
 
     def _begin(self) -> None:
         """Lets all ranks train the same, from a checkpoint if there is one; collective."""
@@ -158,6 +161,9 @@ class _Training:
         data = hvd.broadcast_object(found, root_rank=0, name="checkpoint")
         if data is not None:
             state = checkpoint_of(data)
+            self._task.run.check(state["run"])
+            if len(state["history"]) >= self._task.epochs and hvd.rank() == 0:
+                self._task.run.say_nothing_is_left(self._task.epochs)
             self._model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
             self._progress.history = state["history"]
@@ -284,12 +290,12 @@ def checkpoint_of(data: bytes) -> dict[str, Any]:
     Raises:
         UsageError: it is no checkpoint of a TorchEstimator.
     """
-    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
-    if not isinstance(state, dict) or not {"model", "optimizer", "history"} <= set(state):
+    state = loaded(data, "TorchEstimator")
+    if not {"model", "optimizer", "history"} <= set(state):
         raise UsageError(
             "the run has a checkpoint that no TorchEstimator wrote; use another run_id"
         )
-    return state
+    return {"run": None, **state, "history": json.loads(state["history"])}
 
 
 def _multiply_rates(groups: Sequence[dict[str, Any]], factor: float) -> None:
