@@ -278,7 +278,9 @@ def DistributedOptimizer(
 ) -> OptimizerT:
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
-    Gradients are reduced while the backward pass still runs. The result is an instance of the same
+    Gradients are reduced while the backward pass still runs. A parameter that no rank has used in a
+    step keeps ``p.grad`` None; one that some ranks have used gets the average on all, where the
+    others count as zeros. The result is an instance of the same
     class (by name and ``isinstance``) that shares parameter groups and state with ``optimizer``;
     use it instead of ``optimizer``.
 
@@ -304,8 +306,9 @@ def DistributedOptimizer(
         weight: of this rank's gradients in the average, such as the number of samples in its
             batches: a number of at least 0, or what returns it, called once per step. A rank of
             weight 0 may have any gradients. None on all ranks: all alike. See also set_weight.
-        gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see; the
-            same on all ranks. None as HOROVOD_GRADIENT_BUCKETS says.
+        gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see,
+            unless it is a view of a larger array or somebody else refers to it; the same on all
+            ranks. None as HOROVOD_GRADIENT_BUCKETS says.
 
     Raises:
         UsageError: the arguments are wrong.

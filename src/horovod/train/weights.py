@@ -94,14 +94,12 @@ class GradientWeight:
         return None if source is None else check_weight(source() if callable(source) else source)
 
 
-def shares(
-    before: float, now: float, weight: float = 0.0, passes: int = 1
-) -> tuple[float, float]:
+def shares(before: float, now: float, weight: float = 0.0, passes: int = 1) -> tuple[float, float]:
     """What a weighted sum over backward passes keeps of its value and takes of a new gradient.
 
-    The sum is ``passes * sum(weight * gradient) / sum(weight)``: equal weights make it the plain sum
-    over the passes. With ``passes=1`` it is the mean. Among ranks the value weighs as much as all
-    its passes, so that the average is ``passes`` times the mean over the samples of all ranks.
+    The sum is ``passes * sum(weight * gradient) / sum(weight)``: equal weights make it the plain
+    sum over the passes. With ``passes=1`` it is the mean. Among ranks the value weighs as much as
+    all its passes, so that the average is ``passes`` times the mean over the samples of all ranks.
 
     What has the share 0 is to be left out, not multiplied: it may be infinite or NaN.
 
