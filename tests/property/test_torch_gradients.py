@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +21,7 @@ from thread_ranks import ThreadRanks
 import horovod.torch as hvd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-import pytest
+    from collections.abc import Callable
 
 Zeroing = Literal["none", "zeros", "not at all"]
 
@@ -235,14 +234,6 @@ def programs(draw: st.DrawFn) -> Program:
     )
     steps = tuple(draw(st.lists(step, min_size=3, max_size=7)))
     return Program(size, passes, layouts, steps)
-
-
-@pytest.fixture(name="jobs", scope="module")
-def _jobs() -> Iterator[dict[int, ThreadRanks]]:
-    jobs: dict[int, ThreadRanks] = {}
-    yield jobs
-    for job in jobs.values():
-        job.close("the tests are over")
 
 
 @pytest.mark.filterwarnings("ignore:grad and param do not obey:UserWarning")

@@ -97,23 +97,25 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         shares = self.weigh_pass(param, current_run(), is_nested)
         if shares is None:
             return None
-        if param.grad is not None:
-            there = param.grad.detach()
-            if shares.is_first:
-                self._from_before[param] = there.clone()
-                there.zero_()
-            else:
-                _scale(there, shares.kept)
+        there = param.grad
+        if there is not None:
+            with torch.no_grad():
+                if shares.is_first:
+                    self._from_before[param] = there.detach().clone()
+                    there.zero_()
+                elif shares.kept != 1.0:
+                    there.mul_(shares.kept)
         return gradient * shares.taken if shares.taken else torch.zeros_like(gradient)
 
     def _complete_pass(self, param: torch.Tensor, kept: float) -> None:
         before = self._from_before.pop(param, None)
         if param.grad is None:
             return
-        there = param.grad.detach()
-        _scale(there, kept)
-        if before is not None:
-            there += before
+        with torch.no_grad():
+            if kept != 1.0:
+                param.grad.mul_(kept)
+            if before is not None:
+                param.grad += before
 
     def _begin_step(self) -> None:
         self._from_before.clear()
@@ -228,12 +230,6 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         )
         in_flight = exchange.start(source, self.names[param] + self._suffix.within(group))
         return SparseGradientInFlight(param, gradient, in_flight)
-
-
-def _scale(gradient: torch.Tensor, factor: float) -> None:
-    """Multiplies what the passes of a step have left; without weight, those are zeros."""
-    if factor != 1.0:
-        gradient.mul_(factor)
 
 
 def _values_of(gradient: torch.Tensor) -> torch.Tensor:
