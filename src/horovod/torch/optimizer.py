@@ -16,6 +16,7 @@ from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.sync_check import SampledSyncCheck
+from horovod.torch.tensors import check_sums
 from horovod.train.call_site import call_site
 from horovod.train.gradient_reducer import ReducerSettings
 from horovod.train.gradients import check_passes
@@ -350,6 +351,7 @@ def _reducing(
     passes: int,
     settings: ReducerSettings,
 ) -> ReducingOptimizer:
+    check_sums(settings.op, list(names))
     if settings.op is Adasum:
         deltas = DeltaReducer(settings, names, passes)
         return _wrap(optimizer, DeltaOptimizer, deltas, settings)
