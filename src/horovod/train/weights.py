@@ -64,12 +64,13 @@ class GradientWeight:
         """Counts a backward pass of several, and returns its weight; None for equal weights.
 
         Raises:
-            UsageError: the source returned no finite number of at least 0.
+            UsageError: the source returned no finite number of at least 0, or those of the step
+                have no finite sum.
         """
         self._num_passes += 1
         weight = self._ask()
         if weight is not None:
-            self._total += weight
+            self._total = check_weight(self._total + weight)
         return weight
 
     @property

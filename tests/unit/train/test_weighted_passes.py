@@ -79,3 +79,10 @@ def test_either_all_passes_of_a_step_have_a_weight_or_none() -> None:
     weight.change(3.0)
     weight.begin_pass()
     assert weight.of_step() == 5.0
+
+
+def test_weights_whose_sum_overflows_are_refused() -> None:
+    weight = GradientWeight(1e308)
+    weight.begin_pass()
+    with pytest.raises(UsageError, match="finite"):
+        weight.begin_pass()
