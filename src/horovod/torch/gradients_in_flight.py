@@ -77,7 +77,7 @@ class BucketInFlight:
     def write_back(self, unused: Container[torch.Tensor]) -> None:
         """Puts the results into ``p.grad`` where they are not there already."""
         for param, gradient, place in self.sent:
-            if gradient is not place or param in unused:
+            if gradient is not place or (unused and param in unused):
                 put(param, gradient, place, 0, unused)
 
 

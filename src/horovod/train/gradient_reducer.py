@@ -136,7 +136,7 @@ class GradientReducer(ABC, Generic[P, B]):
         self._schedule: GradientSchedule[P] = GradientSchedule(passes)
         self._watched: dict[P, str] = {}
         self._in_flight: list[GradientsInFlight[P]] = []
-        self._used: set[P] = set()
+        self._used: list[P] = []
         self._has_unused = False
         self._usage: GradientUsage[P]
         self._left_dense: set[P] = set()
@@ -416,7 +416,7 @@ class GradientReducer(ABC, Generic[P, B]):
         """Remembers which gradients this rank contributes, and whether it lacks some."""
         kind = self._gradients.kind
         used = [] if weight == 0.0 else [p for p in members if kind(p) is not Kind.NONE]
-        self._used.update(used)
+        self._used += used
         self._has_unused = self._has_unused or len(used) < len(members)
 
     def _complete_passes(self, params: Iterable[P]) -> None:

@@ -14,7 +14,7 @@ from horovod._native import Buffer
 from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Mapping, Sequence
 
     from horovod._native import Handle
     from horovod.group import Group
@@ -48,20 +48,25 @@ class GradientUsage(Generic[P]):
         """Whether this rank has told what it has used in this step."""
         return self._handle is not None
 
-    def tell(self, name: str, names: Mapping[P, str], used: Container[P]) -> None:
+    def tell(self, name: str, names: Mapping[P, str], used: Sequence[P]) -> None:
         """Says what this rank has used in a step; all ranks must call, none waits.
 
         Args:
             name: what the ranks agree on.
             names: of all parameters, the same on all ranks.
-            used: those that this rank has a gradient of.
+            used: those that this rank has a gradient of, each once.
 
         Raises:
             HorovodInternalError: the job failed.
         """
         if len(self._order) != len(names):
             self._order = sorted(names, key=names.__getitem__)
-        self._flags = flags = array("B", [param in used for param in self._order])
+        if len(used) == len(names):
+            flags = array("B", bytes((1,)) * len(names))
+        else:
+            chosen = set(used)
+            flags = array("B", [param in chosen for param in self._order])
+        self._flags = flags
         buffer = (Buffer(flags.buffer_info()[0], "uint8", (len(flags),)),)
         self._handle = self._group.allreduce(
             buffer, buffer, op=ReduceOp.MAX, name=name, call_site=self._call_site, keep=flags
