@@ -9,6 +9,7 @@ one host; the members of a bucket are a group from then on.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -139,6 +140,7 @@ class GradientReducer(ABC, Generic[P, B]):
         self._used: list[P] = []
         self._has_unused = False
         self._usage: GradientUsage[P]
+        self._telling = threading.Lock()
         self._left_dense: set[P] = set()
         self._held: list[Sequence[P]] = []
         self._buckets: Buckets[P, B] | None = None
@@ -245,8 +247,8 @@ class GradientReducer(ABC, Generic[P, B]):
                 self._launch(members)
             elif members:
                 self._held.append(members)
-            if self._schedule.is_complete and not self._held:
-                self._tell_early(group)
+            if len(self._used) == len(self.names):
+                self._tell_use(group)
 
     def weigh_pass(self, param: P, run: int, is_nested: Callable[[], bool]) -> Shares | None:
         """Says how a new gradient is added to the one that there is.
@@ -345,14 +347,13 @@ class GradientReducer(ABC, Generic[P, B]):
             self._launch(members)
         self._tell_use(group)
 
-    def _tell_early(self, group: Group) -> None:
-        """Tells what this rank has used once it has used everything, during the backward pass."""
-        if len(self._watched) == len(self.names):
-            self._tell_use(group)
-
     def _tell_use(self, group: Group) -> None:
-        if self._usage.is_told:
-            return
+        """Tells what this rank has used; already in the backward pass if that is everything."""
+        with self._telling:  # a framework may have a thread for each device
+            if not self._usage.is_told:
+                self._tell_now(group)
+
+    def _tell_now(self, group: Group) -> None:
         try:
             self._usage.tell(self._name_of("used", group), self.names, self._used)
         except HorovodInternalError:

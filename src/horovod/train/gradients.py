@@ -121,11 +121,6 @@ class GradientSchedule(Generic[K]):
             self._launched.add(group_index)
             return self._groups[group_index]
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every group was launched in this step."""
-        return len(self._launched) == len(self._groups)
-
     def take_missing(self) -> list[tuple[K, ...]]:
         """Returns every group that was not launched in this step, and counts it as launched."""
         with self._lock:
