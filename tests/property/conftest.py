@@ -16,6 +16,8 @@ from worlds import Worlds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from thread_ranks import ThreadRanks
+
 profiles.register()
 
 
@@ -24,3 +26,12 @@ def _worlds() -> Iterator[Worlds]:
     worlds = Worlds()
     yield worlds
     worlds.close()
+
+
+@pytest.fixture(name="jobs", scope="module")
+def _jobs() -> Iterator[dict[int, ThreadRanks]]:
+    """Jobs by their numbers of ranks, which a test makes when it needs them."""
+    jobs: dict[int, ThreadRanks] = {}
+    yield jobs
+    for job in jobs.values():
+        job.close("the tests are over")

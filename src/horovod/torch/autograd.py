@@ -21,6 +21,7 @@ from horovod.torch.calls import (
     ReducescatterCall,
 )
 from horovod.torch.compiling import outside_of_graphs
+from horovod.torch.tensors import dense
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,7 @@ class _Collective(torch.autograd.Function):
     @staticmethod
     def wanted(ctx: Any, gradients: Gradients) -> list[torch.Tensor]:
         return [
-            gradient.contiguous()
+            dense(gradient)
             for gradient, needed in zip(gradients, ctx.needs_input_grad[1:], strict=True)
             if needed and gradient is not None
         ]
@@ -185,7 +186,7 @@ class _Broadcast(torch.autograd.Function):
     @outside_of_graphs
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
         call: BroadcastCall = ctx.call
-        (reduced,) = _average(call, (gradient.contiguous(),))
+        (reduced,) = _average(call, (dense(gradient),))
         return None, reduced if call.is_root else torch.zeros_like(reduced)
 
 
@@ -210,7 +211,7 @@ class _Alltoall(torch.autograd.Function):
         back = AlltoallCall(
             call.group, call.gradient_name(), call.prefix, call.call_site, ctx.received
         )
-        sent, _ = alltoall(back, gradient.contiguous())
+        sent, _ = alltoall(back, dense(gradient))
         missing = ctx.shape[0] - sent.shape[0]
         if missing:
             # Rows beyond the sum of the splits were not sent and have no influence.

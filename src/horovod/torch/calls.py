@@ -16,7 +16,16 @@ import torch
 from horovod.errors import UsageError
 from horovod.group import Group, ReduceOp
 from horovod.torch.devices import beside, wait
-from horovod.torch.tensors import mark_written, memory_of, results, view, views
+from horovod.torch.tensors import (
+    check_rows,
+    check_sums,
+    complex_of,
+    mark_written,
+    memory_of,
+    results,
+    view,
+    views,
+)
 
 if TYPE_CHECKING:
     from horovod._native import Handle
@@ -89,6 +98,7 @@ class AllreduceCall(ReducingCall):
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, which may be the same list."""
         inputs = views(tensors)
+        check_sums(self.op, tensors)
         handle = self.group.allreduce(
             inputs,
             inputs if outputs is tensors else views(outputs),
@@ -117,8 +127,11 @@ class ReducescatterCall(ReducingCall):
 
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, made by :meth:`outputs`."""
+        inputs = views(tensors)
+        check_sums(self.op, tensors)
+        check_rows(tensors, self.prefix)
         return self.group.reducescatter(
-            views(tensors),
+            inputs,
             views(outputs),
             op=self.op,
             prescale=self.prescale,
@@ -142,12 +155,21 @@ class ReducescatterCall(ReducingCall):
 
 @dataclass(slots=True)
 class AllgatherCall(Call):
-    """Joins the tensors of all ranks along dimension 0."""
+    """Joins the tensors of all ranks along dimension 0.
+
+    Attributes:
+        dtypes: of the tensors that were submitted.
+    """
+
+    dtypes: tuple[torch.dtype, ...] = ()
 
     def submit(self, tensors: Tensors, waits_next: bool = False) -> Handle:
         """Starts the gathering; :meth:`take` gives the result of the ended operation."""
+        inputs = views(tensors)
+        check_rows(tensors, self.prefix)
+        self.dtypes = tuple(tensor.dtype for tensor in tensors)
         return self.group.allgather(
-            views(tensors),
+            inputs,
             name=self.name,
             prefix=self.prefix,
             waits_next=waits_next,
@@ -155,10 +177,9 @@ class AllgatherCall(Call):
             keep=memory_of(tensors),
         )
 
-    @staticmethod
-    def take(handle: Handle) -> tuple[torch.Tensor, ...]:
+    def take(self, handle: Handle) -> tuple[torch.Tensor, ...]:
         """The gathered tensors."""
-        return results(handle)
+        return tuple(map(complex_of, results(handle), self.dtypes))
 
     def run(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """Returns the gathered tensors."""
@@ -210,15 +231,20 @@ class AlltoallCall(Call):
     Attributes:
         splits: how many rows go to each; None divides equally.
         like: the counts of received rows are on the device of this tensor; on the CPU without one.
+        dtype: of the tensor that was submitted.
     """
 
     splits: tuple[int, ...] | None = None
     like: torch.Tensor | None = None
+    dtype: torch.dtype = torch.float32
 
     def submit(self, tensor: torch.Tensor, waits_next: bool = False) -> Handle:
         """Starts the exchange; :meth:`take` gives the result of the ended operation."""
+        source = view(tensor)
+        check_rows((tensor,), self.prefix)
+        self.dtype = tensor.dtype
         return self.group.alltoall(
-            (view(tensor),),
+            (source,),
             self.splits,
             name=self.name,
             prefix=self.prefix,
@@ -232,7 +258,7 @@ class AlltoallCall(Call):
         (output,) = results(handle)
         received = handle.received_splits()
         dtype = torch.int32 if max(received) <= _MOST_INT32 else torch.int64
-        return output, beside(self.like, received, dtype)
+        return complex_of(output, self.dtype), beside(self.like, received, dtype)
 
     def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the rows received, and how many came from each rank, as :meth:`take`."""

@@ -2,7 +2,8 @@
 
 Common arguments:
     tensor: dense, contiguous, on the CPU or a GPU, of the same kind on all ranks; bool, an integer
-        type, float16, bfloat16, float32 or float64; the same dtype on all ranks.
+        type, float16, bfloat16, float32, float64, complex64 or complex128; the same dtype on all
+        ranks.
     name: what the ranks agree on; without one, all ranks must call in the same order.
     process_set: the ranks that take part.
 

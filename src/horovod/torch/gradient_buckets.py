@@ -4,16 +4,19 @@ Autograd puts a gradient into memory of its own. As soon as it is there, and sti
 is copied into its place in a bucket, which then is ``p.grad``; the first memory goes back to the
 allocator, which gives it to the next gradient. The ranks reduce a bucket where it lies, so nothing
 else is copied, and one operation takes the place of many.
+
+A gradient that is part of a larger array, or that anybody else refers to, stays ``p.grad``: its
+values are copied into the bucket and back. A place is not used again while anybody refers to it.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import torch
 
-from horovod._native import Buffer, NativeArray
+from horovod._native import Buffer, NativeArray, private_array
+from horovod.torch.tensor_holders import CAN_TELL, Holders, holders_of, is_own_gradient
 from horovod.torch.tensors import adopt, dtype_name
 from horovod.train.gradient_buckets import name_of
 
@@ -22,8 +25,7 @@ if TYPE_CHECKING:
 
     from horovod.train.bucket_plan import PlannedBucket
 
-# The table, the variable and the argument of getrefcount() hold a place that nobody else holds.
-_OWN_REFERENCES = 3
+_Places = dict[torch.Tensor, torch.Tensor]
 
 
 class GradientBucket:
@@ -47,24 +49,36 @@ class GradientBucket:
         self.params = plan.items
         self.name = name_of([names[param] for param in plan.items])
         self._plan = plan
-        self._offsets = {
-            param: plan.offset + offset
-            for param, offset in zip(plan.items, plan.offsets, strict=True)
-        }
-        self._places: dict[torch.Tensor, torch.Tensor] = {}
+        self._offsets = dict(zip(plan.items, plan.offsets, strict=True))
+        self._places: _Places = {}
         self._memory: NativeArray
+        self._begin: int
+        self._left: tuple[NativeArray, _Places] | None = None
 
     def move(self, memory: NativeArray) -> None:
         """Takes its place in the memory of all buckets; nothing may be in flight.
 
         Gradients that are in the earlier place stay there until they are reduced again.
         """
-        plan = self._plan
-        self._memory = memory
-        self._places = {param: self._place(param) for param in plan.items}
-        num_elements = plan.num_bytes // plan.items[0].element_size()
-        whole = memory.part(plan.offset, plan.dtype, (num_elements,))
-        self.buffer = Buffer(whole.address, whole.dtype, whole.shape)
+        self._left = None
+        self._settle(memory, self._plan.offset)
+
+    def come_back(self) -> None:
+        """Returns to the memory of all buckets once nobody else refers to what it holds.
+
+        To be called when nothing is in flight.
+        """
+        if self._left is None:
+            return
+        memory, places = self._left
+        if not any(holders_of(places, param) for param in self.params):
+            self._left = None
+            self._settle(memory, self._plan.offset, places)
+
+    def make_room(self) -> None:
+        """Makes sure that nobody else refers to a place that is not ``p.grad``; before a launch."""
+        for param in self.params:
+            self._free(param)
 
     @property
     def memory(self) -> NativeArray:
@@ -78,34 +92,65 @@ class GradientBucket:
     def take_in(self, param: torch.Tensor) -> None:
         """Moves a gradient that autograd made into the bucket; ``param.grad`` is the place then.
 
-        Sparse gradients, and what has a graph of its own, stay as they are.
+        Sparse gradients stay as they are, and so does what has a graph of its own, is part of a
+        larger array or belongs to somebody else, too.
         """
-        gradient = param.grad
+        if not self._is_movable(param):
+            return
+        self._free(param)
         place = self._places[param]
-        if gradient is None or gradient is place or gradient.layout is not torch.strided:
-            return
-        if gradient.requires_grad or gradient.dtype is not place.dtype:
-            return
-        if sys.getrefcount(place) > _OWN_REFERENCES:
-            place = self._leave_to_holder(param)
-        place.copy_(gradient)
+        place.copy_(param.grad)  # type: ignore[arg-type]
         param.grad = place
 
-    def _leave_to_holder(self, param: torch.Tensor) -> torch.Tensor:
-        """Somebody has kept the gradient of an earlier step, and shall find its values in it."""
+    def _is_movable(self, param: torch.Tensor) -> bool:
+        gradient, place = param.grad, self._places[param]
+        if gradient is None or gradient is place or gradient.layout is not torch.strided:
+            return False
+        if gradient.requires_grad or gradient.dtype is not place.dtype:
+            return False
+        del gradient
+        return is_own_gradient(param)
+
+    def _free(self, param: torch.Tensor) -> None:
+        """Makes sure that nobody else sees what is written into a place that is not ``p.grad``."""
+        if param.grad is self._places[param]:
+            return
+        holders = holders_of(self._places, param)
+        if holders is Holders.OF_MEMORY:
+            self._leave()
+        elif holders is Holders.OF_TENSOR:
+            self._leave_to_holder(param)
+
+    def _leave_to_holder(self, param: torch.Tensor) -> None:
+        """Gives the tensor of a place, and the values in it, to whoever has kept it."""
         kept = self._places[param]
         kept.data = kept.clone()
-        self._places[param] = place = self._place(param)
-        return place
+        self._places[param] = self._place(param)
+
+    def _leave(self) -> None:
+        """Leaves the memory to who has views of it, and reduces in memory of its own meanwhile."""
+        if self._left is None:
+            self._left = self._memory, self._places
+        self._settle(private_array(self._plan.num_bytes), 0)
+
+    def _settle(self, memory: NativeArray, begin: int, places: _Places | None = None) -> None:
+        plan = self._plan
+        self._memory, self._begin = memory, begin
+        self._places = places or {param: self._place(param) for param in plan.items}
+        num_elements = plan.num_bytes // plan.items[0].element_size()
+        whole = memory.part(begin, plan.dtype, (num_elements,))
+        self.buffer = Buffer(whole.address, whole.dtype, whole.shape)
 
     def _place(self, param: torch.Tensor) -> torch.Tensor:
-        return adopt(self._memory.part(self._offsets[param], self._plan.dtype, param.shape))
+        offset = self._begin + self._offsets[param]
+        return adopt(self._memory.part(offset, self._plan.dtype, param.shape))
 
 
 def may_live_in_bucket(param: torch.Tensor) -> bool:
     """Whether this rank could reduce the gradient of a parameter in a bucket."""
     return (
-        param.is_cpu
+        CAN_TELL
+        and param.is_cpu
         and param.layout is torch.strided
         and param.is_floating_point()
         and param.is_contiguous()

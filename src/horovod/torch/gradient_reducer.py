@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from horovod.torch.backward_runs import current_run, is_nested
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.devices import by_device
@@ -61,12 +63,63 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
             if reducer is not None:
                 reducer.on_gradient(param)
 
+        @outside_of_graphs
+        def before_gradient(
+            param_reference: weakref.ref[torch.Tensor], gradient: torch.Tensor
+        ) -> torch.Tensor | None:
+            reducer, param = reference(), param_reference()
+            if reducer is None or param is None:
+                return None
+            return reducer.before_gradient(param, gradient)
+
         self._on_gradient = on_gradient
+        self._before_gradient = before_gradient
+        self._passes_hooked: set[torch.Tensor] = set()
+        self._from_before: dict[torch.Tensor, torch.Tensor] = {}
         super().__init__(settings, ParameterGradients(), names, groups, passes)
 
     def _hook(self, param: torch.Tensor) -> None:
         handle = param.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
         self._hooks.append(handle)
+
+    def _hook_pass(self, param: torch.Tensor) -> None:
+        if param.requires_grad and param not in self._passes_hooked:
+            self._passes_hooked.add(param)
+            handle = param.register_hook(partial(self._before_gradient, weakref.ref(param)))  # type: ignore[no-untyped-call]
+            self._hooks.append(handle)
+
+    def before_gradient(self, param: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Weighs a gradient before autograd adds it to ``p.grad``, where passes have weights.
+
+        Returns:
+            What to add, or None for the gradient itself.
+        """
+        shares = self.weigh_pass(param, current_run(), is_nested)
+        if shares is None:
+            return None
+        there = param.grad
+        if there is not None:
+            with torch.no_grad():
+                if shares.is_first:
+                    self._from_before[param] = there.detach().clone()
+                    there.zero_()
+                elif shares.kept != 1.0:
+                    there.mul_(shares.kept)
+        return gradient * shares.taken if shares.taken else torch.zeros_like(gradient)
+
+    def _complete_pass(self, param: torch.Tensor, kept: float) -> None:
+        before = self._from_before.pop(param, None)
+        if param.grad is None:
+            return
+        with torch.no_grad():
+            if kept != 1.0:
+                param.grad.mul_(kept)
+            if before is not None:
+                param.grad += before
+
+    def _begin_step(self) -> None:
+        self._from_before.clear()
+        super()._begin_step()
 
     def _is_trainable(self, param: torch.Tensor) -> bool:
         return param.requires_grad
@@ -106,18 +159,15 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
     def _send_bucket(
         self, group: Group, bucket: GradientBucket, weight: float | None
     ) -> BucketInFlight:
-        elsewhere = []
-        for param in bucket.params:
-            gradient = self._gradient(param)
-            place = bucket.place_of(param)
+        bucket.make_room()
+        gradients = [(param, param.grad, bucket.place_of(param)) for param in bucket.params]
+        for _, gradient, place in gradients:
             if gradient is None or weight == 0.0:
                 place.zero_()
             elif gradient is not place:
-                place.copy_(gradient if gradient.layout is torch.strided else gradient.to_dense())
-            if gradient is not place:
-                elsewhere.append((param, gradient, place))
+                place.copy_(_values_of(gradient))
         handle = self._submit(group, (bucket.buffer,), weight, bucket.name, bucket.memory)
-        return BucketInFlight(handle, elsewhere)
+        return BucketInFlight(handle, gradients)
 
     def _send_dense(
         self, group: Group, params: Sequence[torch.Tensor], weight: float | None
@@ -153,12 +203,12 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         )
 
     def _prepare(self, param: torch.Tensor, weight: float | None) -> SentDense:
-        gradient = self._gradient(param)
+        gradient = param.grad
         if gradient is None or weight == 0.0:
             # What has no weight may be infinite, as the mean over an empty batch.
             source = torch.zeros_like(param, requires_grad=False)
         else:
-            source = gradient if gradient.layout is torch.strided else gradient.to_dense()
+            source = _values_of(gradient)
         compressed, context = self._settings.compression.compress(source)
         layout = self._layouts.layout_of(param)
         return SentDense(param, gradient, dense(compressed), context, layout)
@@ -167,12 +217,12 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         self, group: Group, param: torch.Tensor, weight: float | None
     ) -> SparseGradientInFlight:
         settings = self._settings
-        gradient = self._gradient(param)
+        gradient = param.grad
         sparse_dim = self._layouts.sparse_dim(param)
         if gradient is None or weight == 0.0:
             source = empty_like(param, sparse_dim)
         elif gradient.layout is torch.strided:
-            source = gradient.to_sparse(sparse_dim)
+            source = gradient.detach().to_sparse(sparse_dim)
         else:
             source = gradient
         exchange = SparseExchange(
@@ -181,15 +231,13 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         in_flight = exchange.start(source, self.names[param] + self._suffix.within(group))
         return SparseGradientInFlight(param, gradient, in_flight)
 
-    def _gradient(self, param: torch.Tensor) -> torch.Tensor | None:
-        gradient = param.grad
-        if gradient is not None and gradient.requires_grad:
-            raise AssertionError(
-                f"the gradient of {self.names[param]!r} has a graph of its own; use "
-                "torch.autograd.grad, as DistributedOptimizer does not support "
-                "backward(create_graph=True)"
-            )
-        return gradient
+
+def _values_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The whole gradient without its graph; a copy if it has one, which may need its values."""
+    values = gradient.detach()
+    if values.layout is not torch.strided:
+        return values.to_dense()
+    return values.clone() if gradient.requires_grad else gradient
 
 
 def _remove(hooks: list[RemovableHandle]) -> None:

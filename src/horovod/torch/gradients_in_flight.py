@@ -10,7 +10,7 @@ import torch
 from horovod.torch.devices import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from horovod._native import Handle
     from horovod.torch.compression import Compressor
@@ -49,13 +49,12 @@ class DenseInFlight:
         """Waits for the end of the operation."""
         wait(self.handle, self.sent[0].wire)
 
-    def write_back(self) -> None:
+    def write_back(self, unused: Container[torch.Tensor]) -> None:
         """Puts the results into ``p.grad``, in the layout that it has or that others have."""
         for item in self.sent:
             reduced = self.compression.decompress(item.wire, item.context)
-            # Reduced in place, unless it had to be converted.
-            if reduced is not item.gradient:
-                _write_back(item, reduced)
+            sparse_dim = item.layout.sparse_dim if item.layout else 0
+            put(item.param, item.gradient, reduced, sparse_dim, unused)
 
 
 @dataclass(frozen=True)
@@ -64,38 +63,22 @@ class BucketInFlight:
 
     Attributes:
         handle: of the operation.
-        elsewhere: parameters whose ``p.grad`` was not in the bucket when it was launched, with what
-            it was, and the place of the result.
+        sent: each parameter, with ``p.grad`` when it was launched, and the place of the result,
+            which may be the same.
     """
 
     handle: Handle
-    elsewhere: Sequence[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]
+    sent: Sequence[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]
 
     def wait(self) -> None:
         """Waits for the end of the operation."""
         self.handle.wait()
 
-    def write_back(self) -> None:
+    def write_back(self, unused: Container[torch.Tensor]) -> None:
         """Puts the results into ``p.grad`` where they are not there already."""
-        for param, gradient, place in self.elsewhere:
-            if gradient is None or gradient.layout is torch.strided:
-                put(param, gradient, place)
-            else:
-                put(param, gradient, place.to_sparse(gradient.sparse_dim()))
-
-
-def _write_back(item: SentDense, reduced: torch.Tensor) -> None:
-    gradient = item.gradient
-    if gradient is None:
-        sparse_dim = item.layout.sparse_dim if item.layout else 0
-        put(item.param, None, reduced.to_sparse(sparse_dim) if sparse_dim else reduced)
-    elif gradient.layout is torch.strided:
-        # Somebody may have dropped or replaced the gradient meanwhile.
-        if item.param.grad is gradient:
-            with torch.no_grad():
-                gradient.copy_(reduced)
-    else:
-        put(item.param, gradient, reduced.to_sparse(gradient.sparse_dim()))
+        for param, gradient, place in self.sent:
+            if gradient is not place or (unused and param in unused):
+                put(param, gradient, place, 0, unused)
 
 
 @dataclass(frozen=True)
@@ -110,18 +93,60 @@ class SparseGradientInFlight:
         """Waits for the end of the operation."""
         self.exchange.handle.wait()
 
-    def write_back(self) -> None:
+    def write_back(self, unused: Container[torch.Tensor]) -> None:
         """Puts the result into ``p.grad``, in the layout that it has."""
-        reduced = self.exchange.result()
-        if self.gradient is not None and self.gradient.layout is torch.strided:
-            reduced = reduced.to_dense()
-        put(self.param, self.gradient, reduced)
+        put(self.param, self.gradient, self.exchange.result(), 0, unused)
 
 
-def put(param: torch.Tensor, launched: torch.Tensor | None, reduced: torch.Tensor) -> None:
-    """Sets ``p.grad`` unless somebody dropped or replaced what was launched.
+def put(
+    param: torch.Tensor,
+    launched: torch.Tensor | None,
+    reduced: torch.Tensor,
+    sparse_dim: int,
+    unused: Container[torch.Tensor],
+) -> None:
+    """Puts a result into ``p.grad`` unless somebody dropped or replaced what was launched.
 
-    A parameter that was frozen on this rank stays without gradient.
+    A gradient stays the object that it is, in the memory where it is, as somebody else may refer to
+    it. One that has a graph gives way, as its graph is that of this rank's loss alone; so does one
+    whose elements share memory. A parameter that was frozen on this rank stays without gradient.
+
+    Args:
+        param: the parameter.
+        launched: ``p.grad`` when it was launched, None if there was none.
+        reduced: the result, dense or sparse; may be the gradient itself.
+        sparse_dim: the sparse dimensions of the gradient where others have a sparse one.
+        unused: parameters that no rank has used.
     """
-    if param.grad is launched and (launched is not None or param.requires_grad):
-        param.grad = reduced
+    if param.grad is not launched:
+        return
+    if param in unused:
+        param.grad = None
+    elif launched is None:
+        if param.requires_grad:
+            param.grad = reduced.to_sparse(sparse_dim) if sparse_dim else reduced
+    elif launched.requires_grad or not _is_writable(launched):
+        param.grad = _laid_out(reduced, launched)
+    elif reduced is not launched:
+        with torch.no_grad():
+            launched.copy_(_laid_out(reduced, launched))
+
+
+def _laid_out(reduced: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A result in the layout of a gradient."""
+    if like.layout is reduced.layout:
+        return reduced
+    if like.layout is torch.strided:
+        return reduced.to_dense()
+    if like.layout is torch.sparse_coo:
+        return reduced.to_sparse(like.sparse_dim())
+    return reduced.to_sparse(layout=like.layout)
+
+
+def _is_writable(gradient: torch.Tensor) -> bool:
+    """Whether each element has memory of its own, and the values of the result find room."""
+    if gradient.layout is not torch.strided:
+        return gradient.layout is torch.sparse_coo
+    return all(
+        stride or size < 2 for stride, size in zip(gradient.stride(), gradient.shape, strict=True)
+    )

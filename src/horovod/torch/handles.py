@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import wait
+from horovod.torch.sparse import SparseInFlight
 from horovod.train.handles import HandleTable
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def start(
 
 
 @outside_of_graphs
-def poll(handle: int) -> bool:
+def poll(handle: int | SparseInFlight) -> bool:
     """Whether an asynchronous operation ended, also with an error; never blocks.
 
     Args:
@@ -71,11 +72,11 @@ def poll(handle: int) -> bool:
     Raises:
         UsageError: the handle is unknown, or was synchronized already.
     """
-    return _table.poll(handle)
+    return handle.done() if isinstance(handle, SparseInFlight) else _table.poll(handle)
 
 
 @outside_of_graphs
-def synchronize(handle: int) -> Any:
+def synchronize(handle: int | SparseInFlight) -> Any:
     """Waits for an asynchronous operation and returns its result.
 
     Args:
@@ -88,4 +89,4 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: the operation failed; the handle is dropped.
     """
-    return _table.synchronize(handle)
+    return handle() if isinstance(handle, SparseInFlight) else _table.synchronize(handle)

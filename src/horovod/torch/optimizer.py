@@ -16,6 +16,7 @@ from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.sync_check import SampledSyncCheck
+from horovod.torch.tensors import check_sums
 from horovod.train.call_site import call_site
 from horovod.train.gradient_reducer import ReducerSettings
 from horovod.train.gradients import check_passes
@@ -180,14 +181,14 @@ class ReducingOptimizer(torch.optim.Optimizer):
     def set_weight(self, weight: WeightSource) -> None:
         """Changes the weight of this rank's gradients in the average; see DistributedOptimizer.
 
-        Call it before the last backward pass of a step.
+        Call it before the backward pass of the batch that it belongs to.
 
         Args:
             weight: at least 0, such as the number of samples in the batch; or what returns it.
 
         Raises:
-            UsageError: it is negative or not finite, the reduction is no average, or gradients of
-                this step have left already.
+            UsageError: it is negative or not finite, the reduction is no average, gradients of
+                this step have left already, or only some passes of this step would have a weight.
         """
         self._reducer.set_weight(weight)
 
@@ -283,9 +284,10 @@ def DistributedOptimizer(
 ) -> OptimizerT:
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
-    Gradients are reduced while the backward pass still runs. The result is an instance of the same
-    class (by name and ``isinstance``) that shares parameter groups and state with ``optimizer``;
-    use it instead of ``optimizer``.
+    Gradients are reduced while the backward pass still runs. A parameter that no rank has used in a
+    step has none; ranks that have not used one that others have count as zeros. The result is an
+    instance of the same class (by name and ``isinstance``) that shares parameter groups and state
+    with ``optimizer``; use it instead of ``optimizer``.
 
     Args:
         optimizer: any torch optimizer; its parameters are on the CPU or on GPUs.
@@ -293,7 +295,8 @@ def DistributedOptimizer(
             with the same names on all ranks. None names them by their place.
         compression: how gradients travel: Compression.none, fp16, bf16, or your own.
         backward_passes_per_step: after how many backward passes gradients are reduced. The passes
-            are summed, not averaged.
+            are summed, not averaged. With a weight, each counts by its own: the sum is as many
+            times the mean over the samples of all passes and ranks as a step has passes.
         op: Average or another reduction. With Adasum each rank steps by its own gradients, and
             the changes of the parameters are reduced; of the arguments below, only ``process_set``
             counts then.
@@ -307,10 +310,12 @@ def DistributedOptimizer(
             after the first backward pass. They are sparse again in ``p.grad``.
         process_set: the ranks that take part.
         weight: of this rank's gradients in the average, such as the number of samples in its
-            batches: a number of at least 0, or what returns it, called once per step. A rank of
-            weight 0 may have any gradients. None on all ranks: all alike. See also set_weight.
-        gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see; the
-            same on all ranks. None as HOROVOD_GRADIENT_BUCKETS says.
+            batches: a number of at least 0, or what returns it, called once per backward pass. A
+            rank of weight 0 may have any gradients. None on all ranks: all alike. See also
+            set_weight.
+        gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see,
+            unless it is a view of a larger array or somebody else refers to it; the same on all
+            ranks. None as HOROVOD_GRADIENT_BUCKETS says.
 
     Raises:
         UsageError: the arguments are wrong.
@@ -339,13 +344,28 @@ def DistributedOptimizer(
         weight,
         context.settings().gradient_buckets if gradient_buckets is None else gradient_buckets,
     )
-    if reduce_op is Adasum:
-        deltas = DeltaReducer(settings, names, backward_passes_per_step)
-        return cast("OptimizerT", _wrap(optimizer, DeltaOptimizer, deltas, settings))
+    return cast(
+        "OptimizerT", _reducing(optimizer, names, groups, backward_passes_per_step, settings)
+    )
+
+
+def _reducing(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    passes: int,
+    settings: ReducerSettings,
+) -> ReducingOptimizer:
+    check_sums(settings.op, list(names))
+    if settings.op is Adasum:
+        deltas = DeltaReducer(settings, names, passes)
+        return _wrap(optimizer, DeltaOptimizer, deltas, settings)
     trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
-    members = make_groups(trainable, names, groups, process_set, site, torch.Tensor)
-    reducer = GradientReducer(settings, names, members, backward_passes_per_step)
-    return cast("OptimizerT", _wrap(optimizer, ReducingOptimizer, reducer, settings))
+    members = make_groups(
+        trainable, names, groups, settings.process_set, settings.call_site, torch.Tensor
+    )
+    reducer = GradientReducer(settings, names, members, passes)
+    return _wrap(optimizer, ReducingOptimizer, reducer, settings)
 
 
 def _wrap(

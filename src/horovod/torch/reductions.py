@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from horovod.group import ReduceOp
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import follow, wait
-from horovod.torch.tensors import memory_of, view
+from horovod.torch.tensors import check_sums, memory_of, view
 from horovod.train.call_site import call_site
 from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import Average, resolve_reduce_op
@@ -87,11 +88,14 @@ def allreduce(
         call = _call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
         return _run(autograd.allreduce, call, (tensor,), compression)[0]
     # The way of most calls, with nothing that a small tensor would have to pay for.
+    reduction = resolve_reduce_op(op, average)
+    if reduction > ReduceOp.SUM:
+        check_sums(reduction, (tensor,))
     output = torch.empty_like(tensor)
     handle = group_of(process_set).allreduce(
         (source,),
         (view(output),),
-        op=resolve_reduce_op(op, average),
+        op=reduction,
         prescale=prescale_factor,
         postscale=postscale_factor,
         weight=None if weight is None else check_weight(weight),

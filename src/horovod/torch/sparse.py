@@ -19,8 +19,6 @@ from horovod.train.process_set import ProcessSet, global_process_set, group_of
 from horovod.train.reduce_op import resolve_reduce_op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horovod._native import Handle
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -34,7 +32,7 @@ def sparse_allreduce_async(
     name: str | None,
     op: int,
     process_set: ProcessSet = global_process_set,
-) -> Callable[[], torch.Tensor]:
+) -> SparseInFlight:
     """Starts the sum or the average of a sparse tensor over all ranks.
 
     Equal indices are merged before anything is sent. Indices and values then go to all ranks as one
@@ -49,8 +47,9 @@ def sparse_allreduce_async(
         process_set: the ranks that take part.
 
     Returns:
-        A function that waits and returns the reduced tensor, coalesced. It raises
-        HorovodInternalError if the operation failed, MismatchError if shapes differ.
+        A function that waits and returns the reduced tensor, coalesced; so does
+        ``hvd.synchronize`` of it. It raises HorovodInternalError if the operation failed,
+        MismatchError if shapes differ.
 
     Raises:
         UsageError: the tensor is not a COO tensor, or ``op`` is another reduction.
@@ -60,7 +59,7 @@ def sparse_allreduce_async(
         >>> table.weight.grad = finish()
     """
     exchange = SparseExchange(group_of(process_set), resolve_reduce_op(op), call_site())
-    return exchange.start(tensor, name).result
+    return exchange.start(tensor, name)
 
 
 @dataclass(frozen=True)
@@ -103,11 +102,13 @@ class SparseExchange:
                 "tensor.to_sparse(), or allreduce for a dense one"
             )
         rows = merged(tensor.detach())
+        if self.weight == 0.0:  # which may be infinite
+            rows = empty_like(rows, rows.sparse_dim())
         values, context = self.compression.compress(rows.values())
         header = beside(values, [self._header(rows)], torch.float64)
         sent = (rows.indices().t().contiguous(), values.contiguous(), header)
         call = AllgatherCall(self.group, name, "sparse_allreduce", self.call_site)
-        return SparseInFlight(self, call.submit(sent), rows.shape, rows.dtype, context)
+        return SparseInFlight(self, call, call.submit(sent), rows.shape, rows.dtype, context)
 
     def _header(self, rows: torch.Tensor) -> list[float]:
         weight = _NO_WEIGHT if self.weight is None else self.weight
@@ -117,20 +118,29 @@ class SparseExchange:
 
 @dataclass(frozen=True)
 class SparseInFlight:
-    """A sparse tensor on its way.
+    """A sparse tensor on its way; calling it waits and returns the :meth:`result`.
 
     Attributes:
         exchange: how it is reduced.
-        handle: the operation.
+        call, handle: the operation.
         shape, dtype: of the tensor.
         context: what the compression needs to restore the values.
     """
 
     exchange: SparseExchange
+    call: AllgatherCall
     handle: Handle
     shape: torch.Size
     dtype: torch.dtype
     context: Any
+
+    def __call__(self) -> torch.Tensor:
+        """As :meth:`result`."""
+        return self.result()
+
+    def done(self) -> bool:
+        """Whether the operation ended, also with an error; never blocks."""
+        return self.handle.done()
 
     def result(self) -> torch.Tensor:
         """Waits for the elements of all ranks and returns their sum or average, coalesced.
@@ -140,7 +150,7 @@ class SparseInFlight:
             HorovodInternalError: the operation failed.
         """
         self.handle.wait()
-        indices, values, headers = AllgatherCall.take(self.handle)
+        indices, values, headers = self.call.take(self.handle)
         self._check(headers)
         values = self.exchange.compression.decompress(values, self.context)
         values = self._weighted(_wide(values), headers)
@@ -178,7 +188,7 @@ class SparseInFlight:
     def _averaged(self, values: torch.Tensor) -> torch.Tensor:
         if self.exchange.op != ReduceOp.AVERAGE or self.exchange.weight is not None:
             return values
-        if values.is_floating_point():
+        if values.is_floating_point() or values.is_complex():
             return values / self.exchange.group.size
         return torch.div(values, self.exchange.group.size, rounding_mode="trunc")
 

@@ -9,11 +9,13 @@ import torch.utils.dlpack
 
 from horovod._native import Buffer, NativeArray
 from horovod.errors import UsageError
+from horovod.group import ReduceOp
 from horovod.torch import devices
 from horovod.train.same_parameters import Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeGuard
 
     from horovod._native import Handle
 
@@ -35,7 +37,8 @@ def view(tensor: torch.Tensor) -> Buffer:
 
     Args:
         tensor: dense, contiguous, on the CPU or a GPU; any shape; bool, an integer type, float16,
-            bfloat16, float32 or float64.
+            bfloat16, float32, float64 or complex. Of complex numbers, it is a view of pairs of
+            floats, with two more dimensions (1, 2): see :func:`complex_of`.
 
     Raises:
         UsageError: it is something else; the message says what.
@@ -49,8 +52,63 @@ def view(tensor: torch.Tensor) -> Buffer:
             if tensor.is_cuda:
                 return devices.view(tensor, dtype)
     except (KeyError, AttributeError):
-        pass
+        if _is_complex_memory(tensor):
+            return view(torch.view_as_real(tensor.detach()).unsqueeze(-2))
     raise UsageError(_refusal(tensor))
+
+
+def complex_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What the engine has made of views of complex tensors, as a tensor of their dtype.
+
+    Args:
+        tensor: a result of the engine.
+        dtype: of the tensor that was given; if it is not complex, nothing changes.
+    """
+    return torch.view_as_complex(tensor.squeeze(-2)) if dtype.is_complex else tensor
+
+
+def check_sums(op: ReduceOp, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuses reductions that complex numbers do not have.
+
+    Raises:
+        UsageError: a tensor is complex, and ``op`` is neither Sum nor Average.
+    """
+    if op in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        return
+    for tensor in tensors:
+        if tensor.is_complex():
+            raise UsageError(
+                f"op={op.name} of the tensor of shape {tuple(tensor.shape)} and {tensor.dtype}: "
+                "complex numbers have Sum and Average only; use one of them, or reduce real and "
+                "imaginary parts as numbers of their own: torch.view_as_real(tensor.resolve_conj())"
+            )
+
+
+def check_rows(tensors: Sequence[torch.Tensor], word: str) -> None:
+    """Refuses complex tensors without rows; the engine refuses the others.
+
+    Args:
+        tensors: that have to have at least one dimension.
+        word: the operation.
+
+    Raises:
+        UsageError: a complex tensor has no dimension.
+    """
+    for tensor in tensors:
+        if tensor.is_complex() and tensor.dim() == 0:
+            raise UsageError(f"{word} of a tensor without dimensions; use tensor.reshape(1)")
+
+
+def _is_complex_memory(tensor: object) -> TypeGuard[torch.Tensor]:
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.is_complex()
+        and (tensor.is_cpu or tensor.is_cuda)
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
@@ -132,8 +190,11 @@ def _refusal(tensor: object) -> str:
             f"{what} is on {tensor.device}; Horovod moves tensors on the CPU and on GPUs that "
             "PyTorch calls cuda: use tensor.cpu()"
         )
-    if tensor.is_complex():
-        return f"{what} is complex, which is not supported; use torch.view_as_real(tensor)"
-    if tensor.dtype not in _DTYPE_NAMES:
-        return f"{what}: this tensor type is not supported; supported types: {_NAMES}"
+    if tensor.is_conj():
+        return f"{what} is a conjugate whose memory holds other values; use tensor.resolve_conj()"
+    if tensor.is_neg():
+        return f"{what} is a negative whose memory holds other values; use tensor.resolve_neg()"
+    if not tensor.is_complex() and tensor.dtype not in _DTYPE_NAMES:
+        names = f"{_NAMES} complex64 complex128"
+        return f"{what}: this tensor type is not supported; supported types: {names}"
     return f"{what} is not contiguous in memory; use tensor.contiguous()"

@@ -34,6 +34,9 @@ class MovingBucket(Protocol[P_co]):
     def move(self, memory: NativeArray) -> None:
         """Takes its place in the memory of all buckets; nothing is in flight."""
 
+    def come_back(self) -> None:
+        """Returns to that memory, if it had to leave it for a while; nothing is in flight."""
+
 
 class GradientBuckets(Generic[P, B]):
     """The buckets of one optimizer in one job.
@@ -76,6 +79,8 @@ class GradientBuckets(Generic[P, B]):
 
     def follow_memory(self) -> None:
         """Moves into shared memory if that is there now; to be called when nothing is in flight."""
+        for bucket in self._buckets:
+            bucket.come_back()
         if self._pending is None or not self._pending.done():
             return
         handle, self._pending = self._pending, None

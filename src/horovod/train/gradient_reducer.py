@@ -9,6 +9,7 @@ one host; the members of a bucket are a group from then on.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -16,16 +17,18 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.group import ReduceOp
-from horovod.train.gradient_layouts import LayoutAgreement
+from horovod.train.gradient_layouts import Kind, LayoutAgreement
+from horovod.train.gradient_usage import GradientUsage
 from horovod.train.gradients import GradientSchedule
 from horovod.train.optimizer_options import reduces
 from horovod.train.parameter_names import NameSuffix
 from horovod.train.process_set import ProcessSet, check_usable, group_of
 from horovod.train.same_parameters import PendingParameterCheck
-from horovod.train.weights import GradientWeight, WeightSource, check_weighting
+from horovod.train.weighted_passes import Shares, WeightedPasses
+from horovod.train.weights import WeightSource, check_weighting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from horovod.group import Group
     from horovod.train.gradient_layouts import Gradients
@@ -40,14 +43,18 @@ SPARSE_OPS = (ReduceOp.AVERAGE, ReduceOp.SUM)
 """The reductions in which a row that a rank does not have counts as zero."""
 
 
-class GradientsInFlight(Protocol):
+class GradientsInFlight(Protocol[P_contra]):
     """One operation that reduces gradients."""
 
     def wait(self) -> None:
         """Waits for its end; raises what went wrong."""
 
-    def write_back(self) -> None:
-        """Puts the results of the ended operation where the optimizer reads gradients."""
+    def write_back(self, unused: Container[P_contra]) -> None:
+        """Puts the results of the ended operation where the optimizer reads gradients.
+
+        Args:
+            unused: parameters that no rank has used, which are left without gradient.
+        """
 
 
 class Bucket(Protocol[P_contra]):
@@ -129,7 +136,11 @@ class GradientReducer(ABC, Generic[P, B]):
         self._gradients = gradients
         self._schedule: GradientSchedule[P] = GradientSchedule(passes)
         self._watched: dict[P, str] = {}
-        self._in_flight: list[GradientsInFlight] = []
+        self._in_flight: list[GradientsInFlight[P]] = []
+        self._used: list[P] = []
+        self._has_unused = False
+        self._usage: GradientUsage[P]
+        self._telling = threading.Lock()
         self._left_dense: set[P] = set()
         self._held: list[Sequence[P]] = []
         self._buckets: Buckets[P, B] | None = None
@@ -138,7 +149,7 @@ class GradientReducer(ABC, Generic[P, B]):
         self._check: PendingParameterCheck | None = None
         self._arrivals: dict[P, int] = {}
         self._groups: list[Sequence[P]] = []
-        self._weight = GradientWeight(settings.weight)
+        self._weight: WeightedPasses[P] = WeightedPasses(settings.weight)
         self._group: Group | None = None
         self._layouts: LayoutAgreement[P]
         # Optimizers over parameters of equal names may be in flight at the same time.
@@ -157,7 +168,8 @@ class GradientReducer(ABC, Generic[P, B]):
     def reduce(self, params: Iterable[P]) -> None:
         """Launches what is missing, waits for everything and puts the results in place.
 
-        Parameters without a gradient take part with zeros if other ranks ever had one.
+        Parameters without a gradient take part with zeros if other ranks ever had one. Those of
+        which no rank has a gradient in this step stay without.
 
         Args:
             params: all parameters of the optimizer; newly trainable ones are watched from now on.
@@ -166,7 +178,7 @@ class GradientReducer(ABC, Generic[P, B]):
             HorovodInternalError: a reduction failed.
         """
         self._launch_missing(params)
-        self._finish(_write_back)
+        self._finish(self._write_back)
         self.reduced = True
 
     def discard(self, params: Iterable[P]) -> None:
@@ -189,15 +201,16 @@ class GradientReducer(ABC, Generic[P, B]):
         Raises:
             UsageError: it is below 1.
         """
-        self._finish(_write_back)
+        self._finish(self._write_back)
         self._schedule.reset(passes)
+        self._hook_passes()
 
     def set_weight(self, weight: WeightSource) -> None:
-        """Changes the weight of this rank's gradients from the next step on.
+        """Changes the weight of this rank's gradients from the next backward pass on.
 
         Raises:
-            UsageError: it is no finite number of at least 0, it needs another reduction, or
-                gradients of this step have left with the old one.
+            UsageError: it is no finite number of at least 0, it needs another reduction, gradients
+                of this step have left with the old one, or only some passes would have a weight.
         """
         check_weighting(weight, self._settings.op)
         if self._in_flight:
@@ -206,6 +219,7 @@ class GradientReducer(ABC, Generic[P, B]):
                 "call it before the last backward pass of the step"
             )
         self._weight.change(weight)
+        self._hook_passes()
 
     def on_gradient(self, param: P) -> None:
         """Counts a backward pass that has added to the gradient; launches what is complete.
@@ -217,6 +231,8 @@ class GradientReducer(ABC, Generic[P, B]):
         """
         self.reduced = False
         group = self._bind()
+        if self.passes > 1 and not self._weight.exists:
+            self._weight.arrive_without_weight()
         if reduces(group):
             if self._may_make_buckets:
                 self._make_buckets()
@@ -231,6 +247,36 @@ class GradientReducer(ABC, Generic[P, B]):
                 self._launch(members)
             elif members:
                 self._held.append(members)
+            if len(self._used) == len(self.names):
+                self._tell_use(group)
+
+    def weigh_pass(self, param: P, run: int, is_nested: Callable[[], bool]) -> Shares | None:
+        """Says how a new gradient is added to the one that there is.
+
+        Args:
+            param: whose gradient it is.
+            run, is_nested: of the backward function; see :meth:`BackwardPasses.begins`.
+
+        Returns:
+            None if it is just added.
+
+        Raises:
+            UsageError: the weight is no finite number of at least 0.
+        """
+        self._bind()
+        if not self._weighs_passes:
+            return None
+        return self._weight.arrive(param, self.passes, run, is_nested)
+
+    @property
+    def _weighs_passes(self) -> bool:
+        """Whether a step has several passes, of which each has a weight."""
+        return self.passes > 1 and self._weight.exists
+
+    def _hook_passes(self) -> None:
+        if self._weighs_passes:
+            for param in self._watched:
+                self._hook_pass(param)
 
     def _watch(self, params: Sequence[P]) -> None:
         self._schedule.add_group(params)
@@ -238,6 +284,7 @@ class GradientReducer(ABC, Generic[P, B]):
         self._watched.update((param, self.names[param]) for param in params)
         for param in params:
             self._hook(param)
+        self._hook_passes()
 
     def _bind(self) -> Group:
         """The group in use; a new one after ``hvd.shutdown()`` and ``hvd.init()``."""
@@ -254,16 +301,20 @@ class GradientReducer(ABC, Generic[P, B]):
             self._layouts = LayoutAgreement(
                 group, self._gradients, settings.may_travel_sparse, settings.call_site
             )
+            self._usage = GradientUsage(group, settings.call_site)
             self._begin_step()
         return group
 
     def _begin_step(self) -> None:
         self._in_flight = []
+        self._used.clear()
+        self._has_unused = False
         self._left_dense.clear()
         self._held.clear()
         self._weight.begin_step()
         if self._group is not None:
             self._layouts.begin_step()
+            self._usage.begin_step()
         self._schedule.reset()
         if self._buckets is not None:
             self._buckets.follow_memory()
@@ -274,6 +325,7 @@ class GradientReducer(ABC, Generic[P, B]):
             if self._is_trainable(param) and param not in self._schedule:
                 self._watch((param,))
         if not reduces(group):
+            self._complete_passes(self._watched)
             return
         if self._may_make_buckets:
             self._make_buckets()
@@ -293,6 +345,20 @@ class GradientReducer(ABC, Generic[P, B]):
             self._layouts.settle()
         for members in unknown:
             self._launch(members)
+        self._tell_use(group)
+
+    def _tell_use(self, group: Group) -> None:
+        """Tells what this rank has used; already in the backward pass if that is everything."""
+        with self._telling:  # a framework may have a thread for each device
+            if not self._usage.is_told:
+                self._tell_now(group)
+
+    def _tell_now(self, group: Group) -> None:
+        try:
+            self._usage.tell(self._name_of("used", group), self.names, self._used)
+        except HorovodInternalError:
+            if not self._in_flight:  # whose failure says more
+                raise
 
     def _begin_check(self, group: Group) -> None:
         """In the first step of all ranks: whether they reduce the same parameters.
@@ -332,19 +398,36 @@ class GradientReducer(ABC, Generic[P, B]):
 
     def _launch(self, members: Sequence[P]) -> None:
         group, weight = self._bind(), self._weight.of_step()
+        self._complete_passes(members)
         bucket = self._bucket_of(members[0])
         if bucket is not None:
+            self._note_use(members, weight)
             self._in_flight.append(self._send_bucket(group, bucket, weight))
             return
         sparse = [param for param in members if self._layouts.travels_sparse(param)]
         whole = [param for param in members if self._layouts.travels_dense(param)]
+        self._note_use([*whole, *sparse], weight)
         for part in self._by_device(whole):
             self._in_flight.append(self._send_dense(group, part, weight))
             self._left_dense.update(part)
         for param in sparse:
             self._in_flight.append(self._send_sparse(group, param, weight))
 
-    def _finish(self, take: Callable[[GradientsInFlight], None]) -> None:
+    def _note_use(self, members: Sequence[P], weight: float | None) -> None:
+        """Remembers which gradients this rank contributes, and whether it lacks some."""
+        kind = self._gradients.kind
+        used = [] if weight == 0.0 else [p for p in members if kind(p) is not Kind.NONE]
+        self._used += used
+        self._has_unused = self._has_unused or len(used) < len(members)
+
+    def _complete_passes(self, params: Iterable[P]) -> None:
+        if self._weighs_passes:
+            for param in params:
+                kept = self._weight.complete(param)
+                if kept is not None:
+                    self._complete_pass(param, kept)
+
+    def _finish(self, take: Callable[[GradientsInFlight[P]], None]) -> None:
         """Waits for everything in flight and begins a new step, also when something failed."""
         in_flight, self._in_flight = self._in_flight, []
         failure: HorovodInternalError | None = None
@@ -355,15 +438,30 @@ class GradientReducer(ABC, Generic[P, B]):
                     take(gradients)
                 except HorovodInternalError as error:
                     failure = failure or error
+            if self._group is not None:
+                self._usage.wait()
+        except HorovodInternalError as error:
+            failure = failure or error
         finally:
             self.reduced = False
             self._begin_step()
         if failure is not None:
             raise failure
 
+    def _write_back(self, gradients: GradientsInFlight[P]) -> None:
+        gradients.write_back(self._usage.unused() if self._has_unused else frozenset())
+
     @abstractmethod
     def _hook(self, param: P) -> None:
         """Calls :meth:`on_gradient` whenever a backward pass has added to a gradient."""
+
+    @abstractmethod
+    def _hook_pass(self, param: P) -> None:
+        """Calls :meth:`weigh_pass` before a backward pass adds to a gradient; once is enough."""
+
+    @abstractmethod
+    def _complete_pass(self, param: P, kept: float) -> None:
+        """Multiplies what the passes of this step have left, and adds what there was before."""
 
     @abstractmethod
     def _is_trainable(self, param: P) -> bool:
@@ -386,23 +484,19 @@ class GradientReducer(ABC, Generic[P, B]):
         """Divides parameters into those that one operation can hold."""
 
     @abstractmethod
-    def _send_bucket(self, group: Group, bucket: B, weight: float | None) -> GradientsInFlight:
+    def _send_bucket(self, group: Group, bucket: B, weight: float | None) -> GradientsInFlight[P]:
         """Reduces gradients where they lie."""
 
     @abstractmethod
     def _send_dense(
         self, group: Group, params: Sequence[P], weight: float | None
-    ) -> GradientsInFlight:
+    ) -> GradientsInFlight[P]:
         """Reduces gradients as wholes, in one operation."""
 
     @abstractmethod
-    def _send_sparse(self, group: Group, param: P, weight: float | None) -> GradientsInFlight:
+    def _send_sparse(self, group: Group, param: P, weight: float | None) -> GradientsInFlight[P]:
         """Reduces a gradient by its elements."""
 
 
-def _write_back(gradients: GradientsInFlight) -> None:
-    gradients.write_back()
-
-
-def _drop(_: GradientsInFlight) -> None:
+def _drop(_: GradientsInFlight[Any]) -> None:
     """Leaves the gradients as it is."""

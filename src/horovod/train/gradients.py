@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from horovod.errors import UsageError
@@ -140,3 +140,38 @@ class GradientSchedule(Generic[K]):
             self._passes_left = dict.fromkeys(self._passes_left, self._passes)
             self._members_left = [len(group) for group in self._groups]
             self._launched.clear()
+
+
+class BackwardPasses(Generic[K]):
+    """Tells the backward passes of a step apart, by the gradients that arrive.
+
+    Parameters may be left out of some passes, so that no parameter can count them alone.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: set[K] = set()
+        self._latest_run = -1
+        self._is_expected = True
+
+    def expect(self) -> None:
+        """Lets the next gradient begin a pass."""
+        self._is_expected = True
+
+    def begins(self, key: K, run: int, is_nested: Callable[[], bool]) -> bool:
+        """Whether the gradient of a parameter is the first of its backward pass.
+
+        Args:
+            key: the parameter.
+            run: the number of this run of the framework's backward function; later ones have
+                greater numbers.
+            is_nested: whether this run is part of another one, such as that of a checkpoint.
+        """
+        begins = self._is_expected or key in self._arrived
+        if run > self._latest_run:
+            begins = begins or not is_nested()
+            self._latest_run = run
+        if begins:
+            self._arrived.clear()
+            self._is_expected = False
+        self._arrived.add(key)
+        return begins

@@ -156,6 +156,43 @@ def new_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
+def test_a_short_batch_does_not_drop_the_passes_before_it() -> None:
+    """The gradient of a step of two passes is that of all their samples, times two."""
+    size, passes = 2, 2
+
+    def train() -> list[float]:
+        model, optimizer = new_model()
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, model.named_parameters(), backward_passes_per_step=passes
+        )
+        training = hvd.elastic.Training(model=model, optimizer=optimizer, commit_every_s=0)
+        for _ in training.epochs(EPOCHS):
+            for number, (x, y) in enumerate(training.batches((INPUTS, TARGETS), BATCH_SIZE)):
+                if number % passes == 0:
+                    optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                if number % passes == passes - 1:
+                    optimizer.step()
+        return [*model.weight.flatten().tolist(), *model.bias.tolist()]
+
+    with elastic_threads() as fleet:
+        workers = fleet.start(train, size)
+        fleet.begin(list(range(size)))
+        results = [worker.result(PATIENCE_S) for worker in workers]
+    assert results[0] == results[1]
+    model, optimizer = new_model()
+    for epoch in range(EPOCHS):
+        order = list(order_of(LENGTH, epoch))
+        for first in range(0, LENGTH, size * passes * BATCH_SIZE):
+            samples = order[first : first + size * passes * BATCH_SIZE]
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(INPUTS[samples]), TARGETS[samples])
+            (passes * loss).backward()
+            optimizer.step()
+    expected = [*model.weight.flatten().tolist(), *model.bias.tolist()]
+    assert results[0] == pytest.approx(expected, rel=1e-12)
+
+
 def test_the_weights_are_those_of_one_process() -> None:
     """The gradient of a step is the mean over its samples, however many a rank has of them."""
 

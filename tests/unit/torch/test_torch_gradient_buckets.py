@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from thread_ranks import ThreadRanks
-from torch_training import F64, assert_close, assert_ranks_agree, batch, loss_of, make_model, sgd
+from thread_ranks import ThreadRanks, run_ranks
+from torch_training import (
+    F64,
+    assert_close,
+    assert_ranks_agree,
+    batch,
+    gradients,
+    loss_of,
+    make_model,
+    mean_gradients,
+    sgd,
+)
 
 import horovod.torch as hvd
 from horovod._native import private_array
@@ -126,6 +136,142 @@ def test_whoever_keeps_a_gradient_finds_its_values_in_it() -> None:
                 del gradient
             for gradient, then in kept:
                 assert torch.equal(gradient, then)
+
+        ranks.run(body)
+
+
+def test_a_flat_array_of_all_gradients_holds_the_reduced_ones() -> None:
+    with ThreadRanks(2) as ranks:
+
+        def body(rank: int) -> None:
+            model = make_model(0, F64)
+            params = list(model.parameters())
+            flat = torch.zeros(sum(param.numel() for param in params), dtype=F64)
+            views = flat.split([param.numel() for param in params])
+            for param, view in zip(params, views, strict=True):
+                param.grad = view.view_as(param)
+            optimizer = wrapped(model)
+            for step in range(STEPS):
+                flat.zero_()
+                loss_of(model, *batch(rank, step, F64)).backward()
+                optimizer.synchronize()
+                expected = mean_gradients(2, step)
+                assert_close(list(views), [gradient.reshape(-1) for gradient in expected])
+                assert_close(gradients(model), expected)
+            assert ranks.engines[rank].statistics()["direct_batches"] == STEPS - 2
+
+        ranks.run(body)
+
+
+def test_whoever_keeps_the_first_gradient_sees_all_later_ones_in_it() -> None:
+    with ThreadRanks(2) as ranks:
+
+        def body(rank: int) -> None:
+            model = make_model(0, F64)
+            optimizer = wrapped(model)
+            kept: list[torch.Tensor] = []
+            for step in range(STEPS):
+                optimizer.zero_grad(set_to_none=False)
+                loss_of(model, *batch(rank, step, F64)).backward()
+                optimizer.synchronize()
+                if step == 1:
+                    kept = [gradients(model)[0], gradients(model)[1].view(-1)]
+                if step:
+                    first, second, *_ = mean_gradients(2, step)
+                    assert_close(kept, [first, second.view(-1)])
+            assert kept[0] is model[0].weight.grad
+
+        ranks.run(body)
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+@pytest.mark.parametrize("kept_in_step", [0, 3])
+def test_a_sparse_gradient_that_is_kept(set_to_none: bool, kept_in_step: int) -> None:
+    def body(rank: int) -> None:
+        layer = torch.nn.Embedding(40, 2, sparse=True, dtype=F64)
+        plain = torch.optim.SGD(layer.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, layer.named_parameters())
+        kept: list[torch.Tensor] = []
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none)
+            layer(torch.tensor([step, 10 + rank])).sum().backward()
+            optimizer.synchronize()
+            assert layer.weight.grad is not None
+            if step == kept_in_step:
+                kept = [layer.weight.grad]
+        seen = kept_in_step if set_to_none else STEPS - 1
+        rows = kept[0].to_dense()[:, 0]
+        assert (rows[seen], rows[10], rows[11]) == (1.0, 0.5, 0.5)
+        assert (kept[0] is layer.weight.grad) == (not set_to_none)
+
+    run_ranks(2, body)
+
+
+def test_views_of_a_gradient_keep_its_values_and_the_bucket_comes_back() -> None:
+    with ThreadRanks(2) as ranks:
+
+        def body(rank: int) -> None:
+            model = make_model(0, F64)
+            optimizer = wrapped(model)
+            kept: dict[int, tuple[object, torch.Tensor]] = {}
+            direct = []
+            for step in range(STEPS + 4):
+                if step == STEPS:
+                    kept.clear()
+                optimizer.zero_grad()
+                loss_of(model, *batch(rank, step, F64)).backward()
+                optimizer.step()
+                direct.append(ranks.engines[rank].statistics()["direct_batches"])
+                gradient = gradients(model)[0]
+                if rank == 0 and step < STEPS:
+                    kept[step] = (gradient.view(-1), gradient.numpy())[step % 2], gradient.clone()
+                del gradient
+                for view, then in kept.values():
+                    assert torch.equal(torch.as_tensor(view).view_as(then), then)
+            assert_ranks_agree(model)
+            assert direct[-1] >= direct[STEPS] + 2
+
+        ranks.run(body)
+
+
+@pytest.mark.parametrize("buckets", [False, True])
+def test_what_no_rank_has_used_is_left_alone(buckets: bool) -> None:
+    with ThreadRanks(3) as ranks:
+
+        def body(rank: int) -> None:
+            used, table = torch.nn.Linear(2, 1, dtype=F64), torch.nn.Embedding(40, 2, sparse=True)
+            torch.nn.init.ones_(table.weight)
+            sometimes = torch.nn.Parameter(torch.ones(3, dtype=F64))
+            params = [
+                *used.named_parameters("used"),
+                ("table", table.weight),
+                ("sometimes", sometimes),
+                ("never", torch.nn.Parameter(torch.ones(3, dtype=F64))),
+            ]
+            plain = torch.optim.SGD([p for _, p in params], 0.1, momentum=0.9)
+            optimizer = hvd.DistributedOptimizer(plain, params, gradient_buckets=buckets)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                loss = used(torch.ones(1, 2, dtype=F64)).sum()
+                # All ranks, none, rank 1, none, …
+                if step in (0, 2 + 2 * rank):
+                    loss = loss + (sometimes * (rank + 1)).sum() + table(torch.tensor([rank])).sum()
+                loss.backward()
+                before = sometimes.detach().clone(), table.weight.detach().clone()
+                optimizer.step()
+                after = sometimes.detach(), table.weight.detach()
+                if step in (0, 2, 4):
+                    assert sometimes.grad is not None
+                    assert table.weight.grad is not None
+                    share = 2.0 if step == 0 else step / 6
+                    assert_close([sometimes.grad], [torch.full((3,), share, dtype=F64)])
+                else:
+                    assert sometimes.grad is None
+                    assert table.weight.grad is None
+                moved = [not torch.equal(*pair) for pair in zip(before, after, strict=True)]
+                assert moved == [step in (0, 2, 4)] * 2
+                assert params[-1][1].grad is None
+            assert_ranks_agree(torch.nn.ParameterList([sometimes, table.weight]))
 
         ranks.run(body)
 

@@ -22,6 +22,7 @@ from torch_training import (
     batch,
     check_equal,
     gradients,
+    local_gradients,
     loss_of,
     make_model,
     mean_gradients,
@@ -148,11 +149,12 @@ def test_gradients_leave_during_the_backward_pass() -> None:
             model = make_model(0, F64)
             optimizer = wrap(model)
             backward(model, rank)
-            assert sorted(submitted) == sorted(name for name, _ in model.named_parameters())
+            names = [name for name, _ in model.named_parameters()]
+            assert sorted(submitted) == sorted([*names, "0.bias.used"])
             # The last layer is the first whose gradient is known.
             assert submitted[0].startswith("3.")
             optimizer.step()
-            assert len(submitted) == 6
+            assert len(submitted) == 7
 
         ranks.run(body)
 
@@ -407,17 +409,26 @@ def test_closures_are_reduced_before_the_step() -> None:
     run_ranks(2, body)
 
 
-def test_gradients_with_a_graph_are_refused() -> None:
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+@pytest.mark.parametrize("buckets", [False, True])
+def test_gradients_with_a_graph_are_reduced_to_first_order(buckets: bool) -> None:
     def body(rank: int) -> None:
         model = make_model(0, F64)
-        optimizer = wrap(model)
-        with pytest.raises(AssertionError, match="create_graph"):
+        optimizer = wrap(model, gradient_buckets=buckets)
+        for step in range(4):
+            optimizer.zero_grad()
             loss_of(model, *batch(rank, 0, F64)).backward(create_graph=True)
-        del optimizer
+            with_graph = gradients(model)
+            norm = sum(gradient.square().sum() for gradient in with_graph)
+            optimizer.synchronize()
+            assert_close(gradients(model), mean_gradients(2))
+            assert not any(gradient.requires_grad for gradient in gradients(model))
+            # The graph is that of this rank's loss, and its values have not changed.
+            assert_close([gradient.detach() for gradient in with_graph], local_gradients(rank))
+            second = torch.autograd.grad(norm, [model[0].weight])
+            assert bool(second[0].isfinite().all()), step
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run_ranks(2, body)
+    run_ranks(2, body)
 
 
 def test_disagreement_about_a_gradient_is_an_error_on_all_ranks() -> None:

@@ -87,7 +87,7 @@ class Training(training.Training):
         **kwargs: Any,
     ) -> None:
         self._optimizers: list[ReducingOptimizer] = []
-        self._weighs = False
+        self._weighed: set[ReducingOptimizer] = set()
         for name, value in {**kwargs, "optimizer": optimizer}.items():
             if isinstance(value, ReducingOptimizer):
                 self._optimizers.append(value)
@@ -105,8 +105,9 @@ class Training(training.Training):
             method = types.MethodType(self._forgiving(getattr(optimizer, name)), optimizer)
             vars(optimizer)[name] = method
         reducer = optimizer._reducer
-        if on_gradient := getattr(reducer, "on_gradient", None):
-            vars(reducer)["on_gradient"] = functools.partial(self._forgiving(on_gradient), reducer)
+        for name in ("on_gradient", "before_gradient"):
+            if hook := getattr(reducer, name, None):
+                vars(reducer)[name] = functools.partial(self._forgiving(hook), reducer)
 
     def _forgiving(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -184,12 +185,16 @@ class Training(training.Training):
         return zip(shares, loader, strict=True)
 
     def _before_step(self, share: Share) -> None:
-        if share.is_full and not self._weighs:
-            return
-        self._weighs = not share.is_full
         for optimizer in self._optimizers:
             if optimizer.op == Average:
-                optimizer.set_weight(share.samples if self._weighs else None)
+                # Either all passes of a step have a weight or none, and any later one may be short.
+                weighs = not share.is_full or optimizer.backward_passes_per_step > 1
+                if weighs:
+                    optimizer.set_weight(share.samples)
+                    self._weighed.add(optimizer)
+                elif optimizer in self._weighed:
+                    optimizer.set_weight(None)
+                    self._weighed.remove(optimizer)
 
 
 class _Columns:
