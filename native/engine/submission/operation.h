@@ -40,7 +40,7 @@ struct OwnedArray {
 using Keeper = std::unique_ptr<void, void (*)(void*)>;
 
 // What a caller asks for. Nothing of it changes after submission, but for what the engine takes out: `on_done`,
-// `keeper`.
+// `keeper`, and inputs of weight 0.
 struct SubmitRequest {
   OpKind kind = OpKind::kAllreduce;
   // The name on the wire is <prefix>.<name>, or the name alone without a prefix. Without a name the engine counts:
@@ -52,7 +52,7 @@ struct SubmitRequest {
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::optional<double> weight = {};                // of this rank's values in a weighted average
+  std::optional<double> weight = {};                // of this rank's values in a weighted average; 0: not read
   int32_t root = -1;                                // global rank
   std::optional<std::vector<int64_t>> splits = {};  // alltoall: rows for each member; none: equally many
   std::vector<int64_t> ranks = {};                  // add_process_set: its members; remove_process_set: its engine id;
@@ -143,6 +143,11 @@ class Operation {
 
   // Sleeps until the operation is done or the time is over; returns whether it is done.
   bool wait_done(Duration timeout) const;
+
+  // Whether the values of this rank do not count in a weighted average.
+  [[nodiscard]] bool has_no_weight() const {
+    return spec.weighted && !state.stands_in && request.weight.value_or(1.0) == 0.0;
+  }
 
   // The error it ended with, if it did. Only after done().
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }

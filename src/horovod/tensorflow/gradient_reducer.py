@@ -332,10 +332,11 @@ def _divided(gradient: Any, divisor: Any) -> Any:
 
 
 def _times(gradient: Any, factor: Any) -> Any:
+    """The product; zeros for a factor of 0, whose gradients may be infinite or no numbers."""
     if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values * tf.cast(factor, gradient.values.dtype)
+        values = _times(gradient.values, factor)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
+    return tf.math.multiply_no_nan(gradient, tf.cast(factor, gradient.dtype))
 
 
 def _num_bytes(
