@@ -90,7 +90,7 @@ void Machine::handle(int peer, const Message& message) {
       agreement_.leave(peer);
       return;
     case MessageKind::kInquire:
-      watch_.note_question(peer);
+      watch_.note_question(peer, message);
       return;
     case MessageKind::kPosition:
       watch_.note_position(peer, message);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <functional>
@@ -138,6 +139,8 @@ class Operation {
   std::atomic<bool> waited_long{false};
   // The thread that waits now, by pthread_self(); 0 if none. Of several, one.
   std::atomic<uint64_t> waiter{0};
+  // The same as the system calls it, once it has waited for a while.
+  std::atomic<pid_t> slow_waiter{0};
 
   [[nodiscard]] bool done() const { return ended_.load(std::memory_order_acquire) != kPending; }
 
@@ -180,7 +183,10 @@ class Waiting {
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
-  ~Waiting() { operation_.waiter.store(0, std::memory_order_relaxed); }
+  ~Waiting() {
+    operation_.waiter.store(0, std::memory_order_relaxed);
+    operation_.slow_waiter.store(0, std::memory_order_relaxed);
+  }
 
  private:
   Operation& operation_;
