@@ -90,6 +90,22 @@ def test_the_coordinator_may_be_the_one_that_dies() -> None:
     assert all("rank 0 (" in text and at - planted < 2.0 for at, text in errors.values())
 
 
+def test_a_rank_whose_descriptors_were_closed_holds_nobody() -> None:
+    script = Path(__file__).with_name("closing_rank.py")
+    with launched("-np", "3", sys.executable, str(script)) as launcher:
+        launcher.wait()
+    output = "\n".join(launcher.lines["stdout"])
+    closed = re.search(r"\[1\]<stdout>:closed ([\d.]+)", output)
+    assert closed, output + launcher.stderr
+    errors = re.findall(r"\[([02])\]<stdout>:error ([\d.]+) (.*)", output)
+    assert sorted(rank for rank, _, _ in errors) == ["0", "2"], output + launcher.stderr
+    for _, at, text in errors:
+        assert float(at) - float(closed[1]) < 5.0
+        assert re.search(r"rank 1 \(\S+:\d+\)", text), text
+    # Nothing of the engine's is in the files that have got the numbers.
+    assert "[1]<stdout>:written [0]" in output, output + launcher.stderr
+
+
 def test_nothing_is_left_in_shared_memory() -> None:
     before = set(os.listdir("/dev/shm"))
     run_faulty("kill", LARGE)
