@@ -13,6 +13,7 @@
 #include "bindings/interpreter_lock.h"
 #include "bindings/kept_objects.h"
 #include "bindings/submit_request.h"
+#include "bindings/waiting_threads.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -112,6 +113,7 @@ struct PyHandle {
     const TimePoint until =
         std::chrono::steady_clock::now() +
         (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
+    WaitsLong waits_long;
     while (!operation->done()) {
       Duration slice = kSignalCheckPeriod;
       if (!forever) slice = std::min<Duration>(slice, until - std::chrono::steady_clock::now());
@@ -119,6 +121,7 @@ struct PyHandle {
       {
         const InterpreterUnlocked unlocked;
         if (engine->wait(*operation, slice)) break;
+        if (forever) waits_long.begin();
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       drop_ended();
@@ -280,9 +283,13 @@ void bind_observation(nb::class_<PyEngine>& engine) {
           nb::arg("timeout_s"))
       .def(
           "answer_position",
-          [](const PyEngine& self, std::string stacks, const std::vector<std::pair<uint64_t, bool>>& threads) {
+          [](const PyEngine& self, std::string stacks,
+             const std::vector<std::tuple<uint64_t, bool, int, bool>>& threads) {
             std::vector<InterpreterThread> told;
-            for (const auto& [id, idle] : threads) told.push_back({.id = id, .idle = idle});
+            for (const auto& [id, idle, native, in_framework] : threads) {
+              told.push_back(
+                  {.id = id, .idle = idle || waits_long(id), .native = native, .in_framework = in_framework});
+            }
             self.engine()->position().answer(std::move(stacks), std::move(told));
           },
           nb::arg("stacks"), nb::arg("threads"))

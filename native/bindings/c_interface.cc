@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bindings/c_reference.h"
+#include "bindings/waiting_threads.h"
 #include "engine/submission/operation.h"
 
 struct HvdEngine {
@@ -85,7 +86,9 @@ const Error* error_of(const HvdOperation* submitted) {
 
 int32_t wait(HvdEngine* reference, HvdOperation* submitted) {
   const Waiting waiting(*submitted->operation);
+  WaitsLong waits_long;
   while (!reference->engine->wait(*submitted->operation, kSignalCheckPeriod)) {
+    waits_long.begin();
     if (is_interrupted != nullptr && is_interrupted()) return 0;
   }
   // A peer that ended on the same Ctrl-C must not hide it.

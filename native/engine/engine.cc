@@ -128,8 +128,12 @@ void Engine::order(const Operation& operation, int device, device::Stream stream
 
 bool Engine::wait(Operation& operation, Duration timeout) {
   const bool done = wait_once(operation, timeout);
-  if (!done) operation.waited_long.store(true, std::memory_order_relaxed);
-  return done;
+  if (done) return true;
+  operation.waited_long.store(true, std::memory_order_relaxed);
+  if (operation.waiter.load(std::memory_order_relaxed) == pthread_self()) {
+    operation.slow_waiter.store(gettid(), std::memory_order_relaxed);
+  }
+  return false;
 }
 
 void Engine::start_timeline(const std::string& path, bool mark_cycles) {

@@ -10,9 +10,11 @@
 namespace hvd::testing {
 namespace {
 
-// Zero and normal numbers only.
+// No subnormal numbers.
 uint16_t float16_of(double value) {
   if (value == 0.0) return 0;
+  if (std::isnan(value)) return 0x7e00;
+  if (std::isinf(value)) return value < 0 ? 0xfc00 : 0x7c00;
   int exponent = 0;
   const double mantissa = std::frexp(std::abs(value), &exponent);
   const auto bits = static_cast<uint16_t>((exponent + 14) << 10 | static_cast<int>((2 * mantissa - 1) * 1024));
@@ -21,6 +23,8 @@ uint16_t float16_of(double value) {
 
 double float16_value(uint16_t bits) {
   if ((bits & 0x7fff) == 0) return 0.0;
+  if ((bits & 0x7fff) > 0x7c00) return NAN;
+  if ((bits & 0x7fff) == 0x7c00) return (bits & 0x8000) != 0 ? -INFINITY : INFINITY;
   const double magnitude = std::ldexp(1.0 + (bits & 0x3ff) / 1024.0, (bits >> 10 & 0x1f) - 15);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
@@ -100,7 +104,6 @@ double element(DType dtype, const std::byte* data, int64_t index) {
 
 void Array::set(int64_t index, double value) {
   std::byte* at = bytes_.data() + static_cast<size_t>(index) * size_of(dtype_);
-  const auto whole = static_cast<int64_t>(value);
   switch (dtype_) {
     case DType::kFloat16:
       return store(at, float16_of(value));
@@ -111,8 +114,10 @@ void Array::set(int64_t index, double value) {
     case DType::kFloat64:
       return store(at, value);
     default:
-      std::memcpy(at, &whole, size_of(dtype_));  // little-endian two's complement
+      break;
   }
+  const auto whole = static_cast<int64_t>(value);
+  std::memcpy(at, &whole, size_of(dtype_));  // little-endian two's complement
 }
 
 double sample(DType dtype, ReduceOp op, int rank, int64_t index) {

@@ -1,5 +1,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <thread>
@@ -94,6 +97,49 @@ TEST("doorbell: a sleeper is woken once") {
   uint64_t count = 0;
   REQUIRE(read(sleeper.event_fd.get(), &count, sizeof(count)) == sizeof(count));
   CHECK_EQ(count, 1U);
+}
+
+// A file of the user's that has got the number of a descriptor.
+Fd file_at(int number) {
+  Fd file(memfd_create("users", MFD_CLOEXEC));
+  if (file.get() == number) return file;
+  REQUIRE(file.valid() && dup2(file.get(), number) == number);
+  return Fd(number);
+}
+
+off_t length_of(const Fd& file) {
+  struct stat status = {};
+  REQUIRE(fstat(file.get(), &status) == 0);
+  return status.st_size;
+}
+
+TEST("doorbell: who cannot wake a sleeper says so, and leaves that to others") {
+  Sleeper sleeper;
+  std::atomic<bool> broken{false};
+  const int copy = dup(sleeper.event_fd.get());
+  REQUIRE(copy >= 0);
+  const Doorbell theirs(&sleeper.words, copy, &broken);
+  CHECK(theirs.ring() && !broken);  // nobody sleeps
+  REQUIRE(sleeper.bell.arm(Sleep::kEventFd, sleeper.bell.events()));
+  close(copy);  // somebody closes what is not his own
+  CHECK(!theirs.ring());
+  CHECK(broken);
+
+  const Fd users = file_at(copy);
+  CHECK(!theirs.ring());
+  CHECK_EQ(length_of(users), 0);  // nothing was written
+
+  CHECK(sleeper.bell.ring());  // the sleeper can still be woken
+  pollfd query{sleeper.event_fd.get(), POLLIN, 0};
+  CHECK_EQ(poll(&query, 1, kPatienceMs), 1);
+}
+
+TEST("doorbell: a counter that is full wakes as well") {
+  Sleeper sleeper;
+  const uint64_t most = UINT64_MAX - 1;
+  REQUIRE(write(sleeper.event_fd.get(), &most, sizeof(most)) == sizeof(most));
+  REQUIRE(sleeper.bell.arm(Sleep::kEventFd, sleeper.bell.events()));
+  CHECK(sleeper.bell.ring());
 }
 
 }  // namespace

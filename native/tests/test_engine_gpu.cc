@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "tests/test_engine_gpu.h"
 
 namespace hvd::testing {
@@ -38,14 +40,16 @@ TEST("engine gpu: averages, factors and weights") {
     GpuWorld world(2, gpus);
     world.ranks().run([&](int rank) {
       const auto value = [&](const std::string& name, ReduceOp op, double prescale, double postscale,
-                             std::optional<double> weight, DType dtype) {
-        const GpuTensor tensor = world.tensor(rank, dtype, kCount, rank == 0 ? 8 : 4);
+                             std::optional<double> weight, DType dtype, int64_t count = kCount) {
+        const double without_weight = rank == 0 ? NAN : INFINITY;
+        const GpuTensor tensor =
+            world.tensor(rank, dtype, count, weight == 0.0 ? without_weight : (rank == 0 ? 8 : 4));
         auto operation = reduction(name, tensor, op);
         operation->request.prescale = prescale;
         operation->request.postscale = postscale;
         operation->request.weight = weight;
         world.run_operation(rank, operation);
-        return tensor.get(kCount - 1);
+        return tensor.get(count - 1);
       };
       const auto average = ReduceOp::kAverage;
       CHECK_EQ(value("average", average, 1, 1, {}, DType::kFloat32), 6.0);
@@ -53,7 +57,12 @@ TEST("engine gpu: averages, factors and weights") {
       CHECK_EQ(value("factors", average, 0.5, 4, {}, DType::kFloat64), 12.0);
       CHECK_EQ(value("integers", ReduceOp::kSum, 2, 1, {}, DType::kInt32), 24.0);
       CHECK_EQ(value("weights", average, 1, 1, rank == 0 ? 1.0 : 3.0, DType::kFloat32), 5.0);
-      CHECK_EQ(value("one weight", average, 1, 1, rank == 0 ? 1.0 : 0.0, DType::kFloat32), 8.0);
+      for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+        for (const int64_t count : {int64_t{2}, kCount}) {
+          CHECK_EQ(value("one weight", average, 1, 1, rank == 0 ? 1.0 : 0.0, dtype, count), 8.0);
+          CHECK_EQ(value("another", average, 1, 2, rank == 0 ? 0.0 : 0.5, dtype, count), 8.0);
+        }
+      }
       CHECK_EQ(value("adasum", ReduceOp::kAdasum, 1, 1, {}, DType::kFloat32), 6.0);
     });
     CHECK_EQ(world.end(), "");

@@ -140,23 +140,6 @@ TEST("join: works with names that have a number, and with several tensors at onc
   });
 }
 
-TEST("weights: the average counts each rank as often as its weight says") {
-  for (const size_t count : kCounts) {
-    World world(2);
-    world.run([&](int rank) {
-      std::vector<double> values(count, rank == 0 ? 8.0 : 4.0);
-      for (const double weight : {1.0, 0.0}) {
-        std::vector<double> result(count);
-        auto operation = make_operation(OpKind::kAllreduce, "x", {view(values)}, {view(result)});
-        operation->request.reduce_op = ReduceOp::kAverage;
-        operation->request.weight = rank == 0 ? weight : 3.0;
-        run_operation(world.engine(rank), operation);
-        CHECK_EQ(result.back(), weight == 1.0 ? 5.0 : 4.0);
-      }
-    });
-  }
-}
-
 TEST("join: the device is a hint, which hosts without a GPU pass over") {
   EngineOptions options;
   options.gpu = GpuOptions{};  // looks for a driver in no place, and finds none

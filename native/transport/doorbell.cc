@@ -1,20 +1,50 @@
 #include "transport/doorbell.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+
+#include "base/error.h"
 #include "base/futex.h"
 
 namespace hvd {
 
-void Doorbell::ring() const {
+EventFd::EventFd(int fd) : fd_(fd) {
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) return;
+  device_ = status.st_dev;
+  file_ = status.st_ino;
+  mode_ = status.st_mode;
+}
+
+// All eventfds share one file, so another one at this number is not told apart: it is woken in vain.
+bool EventFd::is_still_open() const {
+  struct stat status = {};
+  return fstat(fd_, &status) == 0 && status.st_dev == device_ && status.st_ino == file_ && status.st_mode == mode_;
+}
+
+bool EventFd::notify() const {
+  if (!is_still_open()) return false;
+  const uint64_t one = 1;
+  ssize_t written = 0;
+  do {
+    written = write(fd_, &one, sizeof(one));
+  } while (written < 0 && errno == EINTR);
+  return written == static_cast<ssize_t>(sizeof(one)) || errno == EAGAIN;  // full, so it wakes as well
+}
+
+bool Doorbell::ring() const {
   words_->events.fetch_add(1, std::memory_order_seq_cst);
-  if (words_->sleeping.load(std::memory_order_seq_cst) == 0) return;
+  if (words_->sleeping.load(std::memory_order_seq_cst) == 0) return true;
   const auto how = static_cast<Sleep>(words_->sleeping.exchange(0, std::memory_order_seq_cst));
   if (how == Sleep::kFutex) futex_wake_all(words_->events);
-  if (how == Sleep::kEventFd) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(event_fd_, &one, sizeof(one));  // only fails when the rank is gone
-  }
+  if (how != Sleep::kEventFd || event_.notify()) return true;
+  // Somebody else may wake it. If it has woken up meanwhile, that is in vain.
+  uint32_t awake = 0;
+  words_->sleeping.compare_exchange_strong(awake, static_cast<uint32_t>(how), std::memory_order_seq_cst);
+  if (broken_ != nullptr) broken_->store(true, std::memory_order_relaxed);
+  return false;
 }
 
 void Doorbell::wake_caller() const {

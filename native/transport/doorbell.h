@@ -5,6 +5,8 @@
 // still the same.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -21,12 +23,32 @@ struct DoorbellWords {
   alignas(64) std::atomic<uint32_t> sleeping{0};
 };
 
+// The number of an eventfd that a program may close though it is not its own, as code that makes a daemon does.
+class EventFd {
+ public:
+  explicit EventFd(int fd);
+
+  // Adds one; returns false if the number stands for nothing, or for something else, to which nothing is written.
+  [[nodiscard]] bool notify() const;
+
+ private:
+  [[nodiscard]] bool is_still_open() const;
+
+  int fd_;
+  dev_t device_ = 0;
+  ino_t file_ = 0;
+  mode_t mode_ = 0;
+};
+
 class Doorbell {
  public:
-  Doorbell(DoorbellWords* words, int event_fd) : words_(words), event_fd_(event_fd) {}
+  // `broken` is set when the rank could not be woken.
+  Doorbell(DoorbellWords* words, int event_fd, std::atomic<bool>* broken = nullptr)
+      : words_(words), event_(event_fd), broken_(broken) {}
 
-  // Says that something changed; wakes the rank if it sleeps.
-  void ring() const;
+  // Says that something changed; wakes the rank if it sleeps. Returns false if it sleeps on, because the descriptor was
+  // closed in this process; others may still wake it.
+  bool ring() const;  // NOLINT(modernize-use-nodiscard): `broken` says it, too
 
   // Says that something changed without waking: whoever drives the rank sees it before it sleeps.
   void note() const { words_->events.fetch_add(1, std::memory_order_seq_cst); }
@@ -45,7 +67,8 @@ class Doorbell {
 
  private:
   DoorbellWords* words_;
-  int event_fd_;
+  EventFd event_;
+  std::atomic<bool>* broken_;
 };
 
 }  // namespace hvd

@@ -36,7 +36,11 @@ int wait(const Fd& epoll, std::span<epoll_event> events, std::optional<Duration>
     return static_cast<int>(std::min<int64_t>(ceiled.count(), 3'600'000));
   }();
   const int num_events = epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), milliseconds);
-  if (num_events < 0 && errno != EINTR) throw_errno("cannot wait for events");
+  if (num_events < 0 && errno != EINTR) {
+    throw_errno(
+        "cannot wait for events, as if the program had closed descriptors of Horovod's engine, which "
+        "os.closerange() and code that makes a daemon do");
+  }
   return std::max(num_events, 0);
 }
 
@@ -93,7 +97,7 @@ Transport::Transport(TransportParts parts)
       num_local_(parts.num_local),
       segment_(parts.segment ? std::move(parts.segment) : Segment::create_private(1)),
       event_fd_(parts.doorbell.valid() ? std::move(parts.doorbell) : make_event_fd()),
-      doorbell_(segment_->doorbell(), event_fd_.get()),
+      doorbell_(segment_->doorbell(), event_fd_.get(), bells_are_broken_.get()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       all_local_(parts.remote_peers.empty()),
       hosts_(complete_hosts(parts)),
@@ -133,7 +137,7 @@ void Transport::add_local(LocalPeer given, int my_local_index) {
   peer.doorbell = std::move(given.doorbell);
   peer.liveness = std::move(given.liveness);
   peer.segment = std::move(given.segment);
-  const Doorbell bell(peer.segment->doorbell(), peer.doorbell.get());
+  const Doorbell bell(peer.segment->doorbell(), peer.doorbell.get(), bells_are_broken_.get());
   const auto make_link = [&](LinkKind kind) {
     return std::make_unique<RingLink>(peer.segment->ring(my_local_index, kind), segment_->ring(given.local_index, kind),
                                       bell);

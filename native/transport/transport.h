@@ -4,6 +4,7 @@
 // and a socket to each of them stays open only to notice the end of the process. Ranks elsewhere are reached by TCP.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,6 +72,8 @@ class Transport {
   // The host of each rank of the job, by number; the same on all ranks.
   [[nodiscard]] const std::vector<int>& hosts() const { return hosts_; }
   [[nodiscard]] const Doorbell& doorbell() const { return doorbell_; }
+  // Whether this rank could not wake itself or another one, because the program closed descriptors of the engine.
+  [[nodiscard]] bool cannot_wake() const { return *bells_are_broken_; }
   // Maps the same part of the room for arrays of every rank; all of them are on this host. Throws Error if the system
   // refuses.
   [[nodiscard]] std::shared_ptr<SharedRegion> map_region(size_t offset, size_t bytes) const;
@@ -140,6 +143,7 @@ class Transport {
   int num_local_;
   std::shared_ptr<Segment> segment_;
   Fd event_fd_;
+  std::unique_ptr<std::atomic<bool>> bells_are_broken_ = std::make_unique<std::atomic<bool>>(false);
   Doorbell doorbell_;
   Fd epoll_;
   // With remote peers the engine's thread sleeps here, and wakes for epoll_ (if it watches), the doorbell or the timer.

@@ -520,12 +520,13 @@ class Engine:
             True if somebody asks, False when the time is over or the engine has been closed.
         """
 
-    def answer_position(self, stacks: str, threads: Sequence[tuple[int, bool]]) -> None:
+    def answer_position(self, stacks: str, threads: Sequence[tuple[int, bool, int, bool]]) -> None:
         """Answers with the stacks of this process's threads.
 
         Args:
             stacks: as text.
-            threads: the ident of each, and whether it only waits for work within the process.
+            threads: the ident of each, whether it only waits for work within the process, its
+                native id, or 0 if that is not known, and whether it is in a call of a framework.
         """
 
     def closed(self) -> bool:

@@ -141,7 +141,8 @@ class Group:
             prescale, postscale: factors applied before and after the reduction, rounded to the
                 dtype; half types are multiplied in float32, integers in float64 and truncated.
             weight: of this rank in the average, for example its number of samples; may differ
-                between ranks. None if all ranks count alike.
+                between ranks. Values of weight 0 do not count, also if they are infinite or NaN;
+                0 on all ranks is an error. None if all ranks count alike.
             name, prefix, waits_next, call_site, keep, priority: as in :class:`SubmitOptions`.
         """
         # As _submit, without a dictionary: this one is called for every gradient.

@@ -41,6 +41,21 @@ _IDLE_FILES = (
     ),
 )
 
+# Whose threads call nothing of the user's: Horovod's own, and those of what runs ranks.
+_OWN = os.path.join(os.path.dirname(__file__), "")
+_STARTERS = tuple(
+    os.path.join("", "site-packages", name, "") for name in ("ray", "pyspark", "py4j")
+)
+# Where a thread is that waits for a program of a framework. While it waits, it may look for signals
+# from time to time.
+_FRAMEWORKS = (
+    *(
+        os.path.join("", "site-packages", name, "")
+        for name in ("tensorflow", "keras", "tf_keras", "jax", "jaxlib", "mxnet")
+    ),
+    *(os.path.join(_OWN, name, "") for name in ("tensorflow", "keras", "jax", "mxnet")),
+)
+
 
 class StackDump:
     """A signal that makes this process write its stacks into a memfd; for one engine.
@@ -110,19 +125,46 @@ def current_stacks() -> str:
     return "\n".join(lines)
 
 
-def current_threads() -> list[tuple[int, bool]]:
-    """The ident of each thread of this process but the caller's, and whether it is idle.
+def current_threads() -> list[tuple[int, bool, int, bool]]:
+    """What each thread of this process but the caller's does.
 
     An idle thread waits for another one of this process, or for a worker process, in one of the
-    modules of the standard library for that. One that sleeps, reads or computes is not idle.
+    modules of the standard library for that; or it is a thread of Horovod's own, or of the system
+    that started this process, and runs nothing of the user's. One that sleeps, reads or computes is
+    not idle. The native id is 0 where the interpreter does not know it.
+
+    Returns:
+        For each, its ident, whether it is idle, its native id, and whether it is in a call of a
+        framework that runs Horovod's kernels.
     """
+    native_ids = {thread.ident: thread.native_id or 0 for thread in threading.enumerate()}
+    main = threading.main_thread().ident
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
-    return [(ident, _is_idle(frame)) for ident, frame in frames.items()]
+    return [
+        (
+            ident,
+            _waits_for_work(frame) or (ident != main and _is_housekeeping(frame)),
+            native_ids.get(ident, 0),
+            any(part in frame.f_code.co_filename for part in _FRAMEWORKS),
+        )
+        for ident, frame in frames.items()
+    ]
 
 
-def _is_idle(frame: FrameType) -> bool:
+def _waits_for_work(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_IDLE_FILES)
+
+
+def _is_housekeeping(frame: FrameType | None) -> bool:
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_OWN) and not any(part in path for part in _STARTERS):
+            third_party = "site-packages" in path or "dist-packages" in path
+            if third_party or not path.startswith((_STDLIB, "<frozen ")):
+                return False
+        frame = frame.f_back
+    return True
 
 
 def _stack_of(frame: FrameType | None) -> list[str]:

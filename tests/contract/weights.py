@@ -40,8 +40,11 @@ def weights_count_as_often_as_they_say(api: Api, rank: int, size: int) -> None:
 def a_weight_may_be_zero_but_not_all(api: Api, rank: int, size: int) -> None:
     for count in _COUNTS:
         tensor = api.tensor(np.full(count, rank + 3.0), "float32")
+        # What has no weight is not read: it may be no number.
+        nothing = api.tensor(np.full(count, np.nan if rank % 2 else np.inf), "float32")
         for counts in range(size):
-            got = api.call("allreduce", tensor, name="w", weight=2.0 if rank == counts else 0.0)
+            given, weight = (tensor, 2.0) if rank == counts else (nothing, 0.0)
+            got = api.call("allreduce", given, name="w", weight=weight)
             expect(api, got, np.full(count, counts + 3.0), "float32")
         expect_error(HorovodInternalError, lambda t=tensor: api.call("allreduce", t, weight=0.0))
 

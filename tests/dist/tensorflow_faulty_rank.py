@@ -1,6 +1,6 @@
 """A rank that reduces until rank 1 dies: run by test_tensorflow_faults.py on every rank of a job.
 
-Arguments: the mode ("eager", "function", "session") and the fault ("kill", "raise", "exit_early").
+Arguments: the mode ("eager", "function", "session") and the fault ("kill", "exit_early").
 Every other rank prints the error that it got, and when.
 """
 
@@ -44,8 +44,6 @@ def main(mode: str, fault: str) -> None:
         print(f"fault {time.time()}", flush=True)
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if fault == "raise":
-            raise RuntimeError("planted")
         return
     try:
         while True:

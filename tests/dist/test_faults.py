@@ -76,18 +76,27 @@ def test_the_launcher_names_the_killed_rank() -> None:
     assert launcher.elapsed_s < 20
 
 
-def test_the_launcher_names_the_rank_that_raised() -> None:
-    launcher = run_faulty("raise", SMALL)
-    assert launcher.process.returncode == 1
-    assert re.search(r"rank 1\b", launcher.stderr.splitlines()[-1] + launcher.stderr)
-    assert "RuntimeError: planted" in launcher.stderr
-
-
 def test_the_coordinator_may_be_the_one_that_dies() -> None:
     launcher = run_faulty("kill", LARGE, culprit=0)
     planted, errors = times_and_errors(launcher)
     assert sorted(errors) == [1, 2]
     assert all("rank 0 (" in text and at - planted < 2.0 for at, text in errors.values())
+
+
+def test_a_rank_whose_descriptors_were_closed_holds_nobody() -> None:
+    script = Path(__file__).with_name("closing_rank.py")
+    with launched("-np", "3", sys.executable, str(script)) as launcher:
+        launcher.wait()
+    output = "\n".join(launcher.lines["stdout"])
+    closed = re.search(r"\[1\]<stdout>:closed ([\d.]+)", output)
+    assert closed, output + launcher.stderr
+    errors = re.findall(r"\[([02])\]<stdout>:error ([\d.]+) (.*)", output)
+    assert sorted(rank for rank, _, _ in errors) == ["0", "2"], output + launcher.stderr
+    for _, at, text in errors:
+        assert float(at) - float(closed[1]) < 5.0
+        assert re.search(r"rank 1 \(\S+:\d+\)", text), text
+    # Nothing of the engine's is in the files that have got the numbers.
+    assert "[1]<stdout>:written [0]" in output, output + launcher.stderr
 
 
 def test_nothing_is_left_in_shared_memory() -> None:

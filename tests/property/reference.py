@@ -107,8 +107,10 @@ def _reduce_floats(dtype: str, inputs: list[Array], how: Reduction) -> tuple[Arr
     factor = _factor(how)
     terms = [values * how.prescale for values in inputs]
     if how.weights is not None:
+        # What has no weight contributes nothing, also if it is no number.
         total = sum(how.weights)
-        terms = [term * (w / total) for term, w in zip(terms, how.weights, strict=True)]
+        weighed = zip(terms, how.weights, strict=True)
+        terms = [term * (w / total) for term, w in weighed if w > 0.0]
     expected = _COMBINE[how.op].reduce(terms) * factor
     adds = how.op in (ReduceOp.SUM, ReduceOp.AVERAGE)
     magnitude = np.add.reduce(np.abs(terms)) * abs(factor) if adds else np.abs(expected)

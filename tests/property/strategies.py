@@ -148,6 +148,23 @@ def operations(
     )
 
 
+@st.composite
+def weighted_averages(draw: DrawFn, size: int, most: int) -> tuple[Operation, ...]:
+    """Averages that leave out some ranks, but not all, and values of which many are no numbers."""
+    counts = draw(st.tuples(*[st.booleans()] * size).filter(lambda drawn: len({*drawn}) == 2))
+    weights = tuple(draw(_WEIGHTS.filter(bool)) if each else 0.0 for each in counts)
+    drawn = [
+        replace(
+            draw(operations(size, ("allreduce",), FLOATS, large=most == 1)),
+            op=ReduceOp.AVERAGE,
+            weights=weights,
+            flavour="special",
+        )
+        for _ in range(draw(st.integers(1, most)))
+    ]
+    return tuple(drawn)
+
+
 @dataclass(frozen=True)
 class Call:
     """An operation of a phase, and the process set that runs it.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,12 +95,12 @@ def test_of_a_deep_stack_both_ends_are_told() -> None:
 
 def idle_threads() -> dict[str, bool]:
     """By name of the thread, what a watch would tell of it."""
-    found: list[tuple[int, bool]] = []
+    found: list[tuple[int, bool, int, bool]] = []
     thread = threading.Thread(target=lambda: found.extend(current_threads()))
     thread.start()
     thread.join(TIMEOUT_S)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return {names[ident]: idle for ident, idle in found if ident in names}
+    return {names[ident]: idle for ident, idle, _, _ in found if ident in names}
 
 
 def sleep_here(there: threading.Event, end: threading.Event) -> None:
@@ -120,6 +122,43 @@ def test_a_thread_that_waits_for_work_is_idle() -> None:
 def test_a_thread_that_is_elsewhere_is_not_idle() -> None:
     with thread_in(sleep_here):
         assert not idle_threads()["loader"]
+
+
+def test_threads_of_horovod_and_of_what_started_it_are_idle(tmp_path: Path) -> None:
+    """They read from a launcher, or write a checkpoint, and run nothing of the user's."""
+
+    def sleeping_in(folder: str) -> tuple[bool, bool]:
+        source = compile(
+            "def sleep(there, wait): there.set(); wait(True, 20.0)", f"{folder}/a.py", "exec"
+        )
+        namespace: dict[str, Callable[..., None]] = {}
+        exec(source, namespace)
+        gate = threading.Lock()
+        gate.acquire()
+
+        there = threading.Event()
+        target = functools.partial(namespace["sleep"], there, gate.acquire)
+        thread = threading.Thread(target=target, name="other")
+        thread.start()
+        assert there.wait(TIMEOUT_S)
+        found: list[tuple[int, bool, int, bool]] = []
+        asker = threading.Thread(target=lambda: found.extend(current_threads()))
+        asker.start()
+        asker.join(TIMEOUT_S)
+        gate.release()
+        thread.join(TIMEOUT_S)
+        (told,) = [each for each in found if each[0] == thread.ident]
+        assert told[2] == thread.native_id
+        return told[1], told[3]
+
+    own = str(Path(position.__file__).parent)
+    packages = "/usr/lib/python3/site-packages"
+    assert sleeping_in(f"{own}/job") == (True, False)
+    assert sleeping_in(f"{own}/mxnet") == (True, True)
+    assert sleeping_in(f"{packages}/ray/_private") == (True, False)
+    assert sleeping_in(f"{packages}/jax/_src") == (False, True)
+    assert sleeping_in(f"{packages}/rays") == (False, False)
+    assert sleeping_in(str(tmp_path)) == (False, False)
 
 
 def test_a_signal_makes_the_process_write_its_stacks() -> None:

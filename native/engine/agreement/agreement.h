@@ -67,7 +67,9 @@ class Agreement {
   // Whether answers wait on a coordinator here.
   [[nodiscard]] bool has_responses() const;
   // Whether operations are neither pending nor executed now.
-  [[nodiscard]] bool is_between() const { return !in_hand_.empty() || !removals_.empty(); }
+  [[nodiscard]] bool is_between() const { return !in_hand_.empty(); }
+  // Removals of process sets that wait until these are idle here.
+  [[nodiscard]] const std::vector<std::shared_ptr<Operation>>& removals() const { return removals_; }
   // What this rank, if it coordinates the peer, knows that the peer submitted last; or nothing.
   [[nodiscard]] std::string last_submitted_by(int peer) const;
 

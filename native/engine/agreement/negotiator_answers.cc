@@ -136,7 +136,7 @@ std::optional<Response> Negotiator::missing_participant(const Entry& entry) cons
     }
     absent += (absent.empty() ? "" : ", ") + member_names_[member];
   }
-  if (spec.weighted && !(total_weight > 0.0)) {
+  if (spec.weighted && !is_total_weight(total_weight)) {
     return error_for(entry, ErrorKind::kMismatch,
                      entry.name + " failed: the weights of all ranks sum up to " + std::to_string(total_weight) +
                          ", so there is no average." + requests_of(entry));
@@ -200,7 +200,7 @@ Response Negotiator::result_of(Entry& entry) {
 }
 
 // Reduces the values that came with the announcements, in the order of the ranks. Absent members would add neutral
-// values, so they are left out.
+// values, so they are left out; so are those of weight 0, whose values may be no numbers.
 void Negotiator::reduce_values(const Entry& entry, Response& response) const {
   name_absent(entry, response);
   const RequestSpec& spec = entry.spec;
@@ -217,7 +217,7 @@ void Negotiator::reduce_values(const Entry& entry, Response& response) const {
     std::vector<Bytes> weighted;
     std::vector<const std::byte*> operands;
     for (const Slot& slot : entry.slots) {
-      if (!slot.announced) continue;
+      if (!slot.announced || (spec.weighted && slot.weight == 0.0)) continue;
       const std::byte* values = slot.payload.data() + offset;
       if (spec.weighted) {
         weighted.emplace_back(bytes);

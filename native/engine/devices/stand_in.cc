@@ -1,5 +1,7 @@
 #include "engine/devices/stand_in.h"
 
+#include <cstring>
+
 #include "plan/plan.h"
 #include "reduce/neutral.h"
 
@@ -52,6 +54,24 @@ void give_neutral_memory(Operation& operation, int num_members, const std::share
     } else {
       operation.request.outputs.push_back(operation.request.inputs.back());
     }
+  }
+  if (device != nullptr) operation.gpu.ready.push_back(device->record());
+}
+
+void withhold_values(Operation& operation, const std::shared_ptr<EngineDevice>& device) {
+  const bool in_outputs = device == nullptr && !traits_of(operation.spec.kind).scatters;
+  for (size_t i = 0; i < operation.request.inputs.size(); ++i) {
+    Buffer& input = operation.request.inputs[i];
+    if (in_outputs) {  // which are overwritten anyway
+      input.data = operation.request.outputs[i].data;
+      if (input.bytes() > 0) std::memset(input.data, 0, input.bytes());
+      continue;
+    }
+    std::vector<OwnedArray>& scratch = operation.state.scratch;
+    // Not in the memory of the caller, which a device may use for long: the engine's stream waits for nobody.
+    scratch.push_back(device == nullptr ? make_neutral(input.dtype, ReduceOp::kSum, input.shape)
+                                        : make_neutral_on(device, input.dtype, ReduceOp::kSum, input.shape, scratch));
+    input.data = scratch.back().data.get();
   }
   if (device != nullptr) operation.gpu.ready.push_back(device->record());
 }

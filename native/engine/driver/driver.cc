@@ -28,6 +28,9 @@ constexpr Duration kSleepAfterVainSpin = std::chrono::milliseconds(2);
 constexpr Duration kWatchPeriod = std::chrono::milliseconds(100);
 // How long peers on other hosts may have to wait for attention when a caller that drove is done, and nobody drives.
 constexpr Duration kUnwatchedTime = std::chrono::microseconds(500);
+// While something is expected, nobody sleeps longer, so that no lost wake-up can hold a job for ever.
+constexpr Duration kMostSleep = std::chrono::seconds(2);
+
 void pause_core() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -66,7 +69,12 @@ bool Driver::wait(Operation& operation, Duration timeout) {
   while (!operation.done()) {
     std::optional<Driving> machine = take_drive(operation);
     if (machine && !(*machine)->closed()) {
-      drive(*machine, operation, until);
+      try {
+        drive(*machine, operation, until);
+      } catch (const Error& error) {  // it cannot sleep
+        caller_drives_.store(false);
+        (*machine)->give_up(error);
+      }
       const Completion::Callbacks callbacks = (*machine)->take_callbacks();
       machine.reset();
       call(callbacks);
@@ -188,6 +196,35 @@ void Driver::run() {
 }
 
 bool Driver::turn() {
+  if (sleeps_on_futex_) return turn_without_descriptors();
+  try {
+    return try_turn();
+  } catch (const Error& error) {
+    sleeps_on_futex_ = true;
+    thread_watches_.store(false);
+    machine_.lock()->give_up(error);
+    return true;
+  }
+}
+
+bool Driver::turn_without_descriptors() {
+  const Doorbell& doorbell = transport_.doorbell();
+  uint32_t seen = 0;
+  Completion::Callbacks callbacks;
+  {
+    const Driving machine = machine_.lock();
+    do {
+      seen = doorbell.events();
+    } while (!machine->closed() && !machine->has_callbacks() && pass(machine));
+    callbacks = machine->take_callbacks();
+    if (callbacks.empty() && machine->closed()) return false;
+  }
+  call(callbacks);
+  if (callbacks.empty()) doorbell.wait_futex(seen, kMostSleep);
+  return true;
+}
+
+bool Driver::try_turn() {
   bool armed = false;
   std::optional<Duration> timeout;
   Completion::Callbacks callbacks;
@@ -206,6 +243,7 @@ bool Driver::turn() {
       transport_.let_thread_watch(true);
       timeout = machine->until_next_check();
       thread_checks_stalls_ = timeout.has_value();
+      if (!timeout && machine->expects_events()) timeout = kMostSleep;
       armed = doorbell.arm(Sleep::kEventFd, seen) || gives_way(machine);  // that caller looks for work, or rings
       thread_watches_.store(armed);
     }

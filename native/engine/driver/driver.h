@@ -41,6 +41,9 @@ class Driver {
   void run();
   // One turn of the thread: drives until there is nothing to do. Returns false when the machine has closed.
   bool turn();
+  // The same when the program has closed what the thread sleeps on.
+  bool turn_without_descriptors();
+  bool try_turn();
   // Until something happens.
   void sleep_in_epoll(std::optional<Duration> timeout);
   [[nodiscard]] std::optional<Driving> take_drive(const Operation& operation);
@@ -58,6 +61,7 @@ class Driver {
   Guarded<Machine> machine_;
   // Of the thread that drives.
   TimePoint sleep_at_once_until_{};    // yielding the core costs too much until then
+  bool sleeps_on_futex_ = false;       // the engine's thread, as its descriptors do not work
   bool thread_checks_stalls_ = false;  // the sleep of the engine's thread ends in time for the next check
 
   std::atomic<bool> look_for_lost_{false};

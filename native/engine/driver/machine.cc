@@ -33,6 +33,7 @@ bool Machine::pass(bool look_for_lost) {
   try {
     return pass_or_throw(look_for_lost);
   } catch (const Error& error) {
+    if (failed_ && with_.submission.is_closing()) closed_ = true;  // there is nobody left to say goodbye to
     fail(error, true);
   } catch (const std::exception& error) {
     fail(Error(ErrorKind::kInternal, with_.job.name_of_rank(with_.job.rank) + " failed: " + error.what()), true);
@@ -65,6 +66,7 @@ bool Machine::pass_or_throw(bool look_for_lost) {
   }
   with_.control.flush();
   with_.transport.flush();
+  if (with_.transport.cannot_wake()) throw closed_descriptors(with_.job);
   watch_.check();
   return progressed;
 }
@@ -90,7 +92,7 @@ void Machine::handle(int peer, const Message& message) {
       agreement_.leave(peer);
       return;
     case MessageKind::kInquire:
-      watch_.note_question(peer);
+      watch_.note_question(peer, message);
       return;
     case MessageKind::kPosition:
       watch_.note_position(peer, message);

@@ -50,6 +50,8 @@ class Machine {
   // connections, even if nothing happened to them. Throws nothing: errors fail the engine.
   bool pass(bool look_for_lost);
 
+  // What drives cannot sleep or wake others any more, so nothing works.
+  void give_up(const Error& error) { fail(error, true); }
   // When it is closed: lets go of the transport, which is about to go.
   void release() { executions_.release(); }
   // Nothing more will happen.

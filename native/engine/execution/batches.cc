@@ -41,13 +41,14 @@ Batch Executions::batch_of(SetMembers& set, const Operations& operations, DType 
   if (!traits_of(spec.kind).reduces) return batch;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
-  batch.prescale = operation.state.stands_in ? 1.0 : spec.prescale;  // neutral values stay as they are
+  const bool is_neutral = operation.state.stands_in || operation.has_no_weight();
+  batch.prescale = is_neutral ? 1.0 : spec.prescale;  // neutral values stay as they are
   batch.prescaled = spec.weighted || spec.prescale != 1.0;
   batch.postscale = spec.postscale;
   if (spec.weighted) {
     // Before the sum, so that half types do not overflow.
     const double share = operation.request.weight.value_or(1.0) / response.names.front().total_weight;
-    if (!operation.state.stands_in) batch.prescale = spec.prescale * share;
+    if (!is_neutral) batch.prescale = spec.prescale * share;
   } else if (average) {
     batch.divisor = response.num_averaged;
   }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/devices/stand_in.h"
+#include "engine/submission/check.h"
+
 namespace hvd {
 namespace {
 
@@ -44,8 +47,12 @@ void Executions::execute(SetMembers& set, const Operations& operations, const Re
   if (operations.empty()) throw Error(ErrorKind::kInternal, "the coordinator ordered an execution of nothing");
   check_alike(operations);
   // All members reduce in the same way, with the factors of the first.
-  if (response.num_averaged < 1 || (operations.front()->spec.weighted && !(response.names.front().total_weight > 0))) {
+  if (response.num_averaged < 1 ||
+      (operations.front()->spec.weighted && !is_total_weight(response.names.front().total_weight))) {
     throw Error(ErrorKind::kInternal, "the coordinator ordered an average over nothing");
+  }
+  for (const auto& operation : operations) {
+    if (operation->has_no_weight()) withhold_values(*operation, with_.devices.device_of(*operation));
   }
   if (response.direct) with_.counters.direct_batches.fetch_add(1, std::memory_order_relaxed);
   if (operations.size() > 1) {

@@ -9,6 +9,65 @@ namespace {
 constexpr uint32_t kLastFragment = 0;
 constexpr uint32_t kMoreFollows = 1;
 constexpr size_t kMostMessageBytes = size_t{64} << 20;
+constexpr size_t kLeastWaitBytes = 2 * sizeof(uint32_t);
+constexpr size_t kLeastUnreadyBytes = kLeastWaitBytes + sizeof(int64_t) + 2 * sizeof(uint32_t);
+
+void write(const Wait& wait, WireWriter& out) {
+  out.put(wait.set);
+  out.put_string(wait.name);
+}
+
+Wait read_wait(WireReader& in) {
+  Wait wait;
+  wait.set = in.get<uint32_t>();
+  wait.name = in.get_string();
+  return wait;
+}
+
+void write(const std::vector<Wait>& waits, WireWriter& out) {
+  out.put(static_cast<uint32_t>(waits.size()));
+  for (const Wait& wait : waits) write(wait, out);
+}
+
+std::vector<Wait> read_waits(WireReader& in) {
+  std::vector<Wait> waits(in.get_count(kLeastWaitBytes));
+  for (Wait& wait : waits) wait = read_wait(in);
+  return waits;
+}
+
+void write(const PositionReport& position, WireWriter& out) {
+  out.put(static_cast<uint8_t>(position.blocked));
+  out.put(static_cast<uint8_t>(position.held));
+  write(position.waits, out);
+  out.put(static_cast<uint32_t>(position.unready.size()));
+  for (const Unready& unready : position.unready) {
+    write(unready.wait, out);
+    out.put(static_cast<int64_t>(unready.age.count()));
+    out.put_list(unready.waiting);
+    out.put_list(unready.missing);
+  }
+  out.put_string(position.operations);
+  out.put_string(position.activity);
+  out.put_string(position.stacks);
+}
+
+PositionReport read_position(WireReader& in) {
+  PositionReport position;
+  position.blocked = in.get<uint8_t>() != 0;
+  position.held = in.get<uint8_t>() != 0;
+  position.waits = read_waits(in);
+  position.unready.resize(in.get_count(kLeastUnreadyBytes));
+  for (Unready& unready : position.unready) {
+    unready.wait = read_wait(in);
+    unready.age = Duration(in.get<int64_t>());
+    unready.waiting = in.get_list<int32_t>();
+    unready.missing = in.get_list<int32_t>();
+  }
+  position.operations = in.get_string();
+  position.activity = in.get_string();
+  position.stacks = in.get_string();
+  return position;
+}
 
 }  // namespace
 
@@ -35,18 +94,10 @@ Bytes Message::encode() const {
       out.put_string(cause);
       break;
     case MessageKind::kInquire:
+      write(waits, out);
       break;
     case MessageKind::kPosition:
-      out.put(static_cast<uint8_t>(position.blocked));
-      out.put(static_cast<uint8_t>(position.held));
-      out.put(static_cast<uint32_t>(position.waits.size()));
-      for (const Wait& wait : position.waits) {
-        out.put(wait.set);
-        out.put_string(wait.name);
-      }
-      out.put_string(position.operations);
-      out.put_string(position.activity);
-      out.put_string(position.stacks);
+      write(position, out);
       break;
     case MessageKind::kTimelineChunk:
       out.put_bytes(payload);
@@ -92,18 +143,10 @@ Message Message::decode(std::span<const std::byte> bytes) {
       message.cause = in.get_string();
       break;
     case MessageKind::kInquire:
+      message.waits = read_waits(in);
       break;
     case MessageKind::kPosition:
-      message.position.blocked = in.get<uint8_t>() != 0;
-      message.position.held = in.get<uint8_t>() != 0;
-      message.position.waits.resize(in.get_count(2 * sizeof(uint32_t)));
-      for (Wait& wait : message.position.waits) {
-        wait.set = in.get<uint32_t>();
-        wait.name = in.get_string();
-      }
-      message.position.operations = in.get_string();
-      message.position.activity = in.get_string();
-      message.position.stacks = in.get_string();
+      message.position = read_position(in);
       break;
     case MessageKind::kTimelineChunk: {
       const auto chunk = in.get_bytes();

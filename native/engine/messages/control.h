@@ -19,7 +19,7 @@ enum class MessageKind : uint8_t {
   kResend,    // coordinator to a member: announce this again, in full; its number stands for something else now
   kBye,       // the rank leaves; it will not take part in anything any more
   kAbort,     // everything fails: the first cause
-  kInquire,   // where are you?
+  kInquire,   // where are you? And who has not announced these operations?
   kPosition,  // here
 
   // Of the timeline; see timeline_session.h.
@@ -36,10 +36,11 @@ struct Message {
   uint32_t set = 0;
   std::vector<Announcement> announcements;
   std::vector<Response> responses;
-  uint64_t digest = 0;    // kResend: of what was announced
-  uint64_t number = 0;    // kTimeline…: of the timeline; kTime…: when the question was asked
-  int64_t peer_time = 0;  // kTimeAnswer
-  Bytes payload;          // kTimelineChunk
+  uint64_t digest = 0;      // kResend: of what was announced
+  uint64_t number = 0;      // kTimeline…: of the timeline; kTime…: when the question was asked
+  int64_t peer_time = 0;    // kTimeAnswer
+  Bytes payload;            // kTimelineChunk
+  std::vector<Wait> waits;  // kInquire: that the receiver coordinates
   ErrorKind error_kind = ErrorKind::kInternal;
   std::string text;         // kBye, kAbort: the reason
   std::string cause;        // kBye: the end of another rank that made this one fail; may be empty

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 
 namespace hvd {
@@ -26,5 +27,13 @@ struct JobInfo {
     return name;
   }
 };
+
+// What is told when the program has closed what does not belong to it.
+[[nodiscard]] inline Error closed_descriptors(const JobInfo& job) {
+  return {ErrorKind::kInternal, job.name_of_rank(job.rank) +
+                                    " cannot wake the ranks of its host, or itself: its program closed descriptors of "
+                                    "Horovod's engine, as os.closerange() and code that makes a daemon do. Close only "
+                                    "what the program opened, or do it before hvd.init()"};
+}
 
 }  // namespace hvd

@@ -1,10 +1,15 @@
 // Where a rank is in its program: what it tells the others when they miss it.
 #pragma once
 
+#include <sys/types.h>
+
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace hvd {
 
@@ -12,22 +17,35 @@ namespace hvd {
 struct InterpreterThread {
   uint64_t id = 0;
   bool idle = false;
+  pid_t native = 0;           // as the system calls it; 0 if nobody knows
+  bool in_framework = false;  // it is in a call of a framework that runs Horovod's kernels
 };
 
 // An operation that a rank waits for.
 struct Wait {
   uint32_t set = 0;
   std::string name;
+
+  auto operator<=>(const Wait&) const = default;
+};
+
+// An operation that some members of its set have announced and others have not, by global rank.
+struct Unready {
+  Wait wait;
+  Duration age{};
+  std::vector<int32_t> waiting = {};
+  std::vector<int32_t> missing = {};
 };
 
 // What is told of a rank.
 struct PositionReport {
-  bool blocked = false;     // it waits for an operation
-  bool held = false;        // and goes on in no other way
-  std::vector<Wait> waits;  // for what its threads wait now
-  std::string operations;   // what it waits for or did last, one line
-  std::string activity;     // "sleeps (0 % of a core)"
-  std::string stacks;       // may be empty
+  bool blocked = false;          // it waits for an operation
+  bool held = false;             // and goes on in no other way
+  std::vector<Wait> waits;       // for what its threads, or kernels of a framework, wait now
+  std::vector<Unready> unready;  // of the operations that the inquirer named, those that this rank coordinates
+  std::string operations;        // what it waits for or did last, one line
+  std::string activity;          // "sleeps (0 % of a core)"
+  std::string stacks;            // may be empty
 
   // Not told to others.
   bool busy = true;

@@ -163,6 +163,8 @@ void check_received(const RequestSpec& spec, const std::string& from) {
   }
 }
 
+bool is_total_weight(double sum) { return sum > 0.0 && std::isfinite(sum); }
+
 bool are_rows(const std::vector<int64_t>& rows, int64_t bytes_per_row) {
   int64_t total = 0;
   return std::all_of(rows.begin(), rows.end(), [&](int64_t count) {

@@ -19,4 +19,7 @@ void check_received(const RequestSpec& spec, const std::string& from);
 // Whether these rows of a result, of so many bytes each, fit into memory that can be asked for; none may be negative.
 [[nodiscard]] bool are_rows(const std::vector<int64_t>& rows, int64_t bytes_per_row);
 
+// Whether a weighted average can be divided by this sum of the weights.
+[[nodiscard]] bool is_total_weight(double sum);
+
 }  // namespace hvd

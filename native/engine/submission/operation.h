@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <functional>
@@ -40,7 +41,7 @@ struct OwnedArray {
 using Keeper = std::unique_ptr<void, void (*)(void*)>;
 
 // What a caller asks for. Nothing of it changes after submission, but for what the engine takes out: `on_done`,
-// `keeper`.
+// `keeper`, and inputs of weight 0.
 struct SubmitRequest {
   OpKind kind = OpKind::kAllreduce;
   // The name on the wire is <prefix>.<name>, or the name alone without a prefix. Without a name the engine counts:
@@ -52,7 +53,7 @@ struct SubmitRequest {
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::optional<double> weight = {};                // of this rank's values in a weighted average
+  std::optional<double> weight = {};                // of this rank's values in a weighted average; 0: not read
   int32_t root = -1;                                // global rank
   std::optional<std::vector<int64_t>> splits = {};  // alltoall: rows for each member; none: equally many
   std::vector<int64_t> ranks = {};                  // add_process_set: its members; remove_process_set: its engine id;
@@ -138,11 +139,18 @@ class Operation {
   std::atomic<bool> waited_long{false};
   // The thread that waits now, by pthread_self(); 0 if none. Of several, one.
   std::atomic<uint64_t> waiter{0};
+  // The same as the system calls it, once it has waited for a while.
+  std::atomic<pid_t> slow_waiter{0};
 
   [[nodiscard]] bool done() const { return ended_.load(std::memory_order_acquire) != kPending; }
 
   // Sleeps until the operation is done or the time is over; returns whether it is done.
   bool wait_done(Duration timeout) const;
+
+  // Whether the values of this rank do not count in a weighted average.
+  [[nodiscard]] bool has_no_weight() const {
+    return spec.weighted && !state.stands_in && request.weight.value_or(1.0) == 0.0;
+  }
 
   // The error it ended with, if it did. Only after done().
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
@@ -175,7 +183,10 @@ class Waiting {
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
-  ~Waiting() { operation_.waiter.store(0, std::memory_order_relaxed); }
+  ~Waiting() {
+    operation_.waiter.store(0, std::memory_order_relaxed);
+    operation_.slow_waiter.store(0, std::memory_order_relaxed);
+  }
 
  private:
   Operation& operation_;

@@ -69,8 +69,11 @@ void Submission::submit(const std::shared_ptr<Operation>& operation) {
   counters_.submitted.fetch_add(1, std::memory_order_relaxed);
   if (operation->request.waits_next) {
     queue->doorbell->note();
-  } else {
-    queue->doorbell->ring();
+  } else if (!queue->doorbell->ring()) {  // nobody would look at it
+    queue->operations.pop_back();
+    --queue->num_in_flight;
+    queue->memberships.at(operation->request.process_set).names_in_flight.erase(operation->spec.name);
+    throw closed_descriptors(job_);
   }
 }
 

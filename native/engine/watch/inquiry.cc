@@ -1,9 +1,10 @@
 // Other ranks are asked where they are, and the answers are told.
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <set>
 
-#include "engine/watch/deadlock.h"
 #include "engine/watch/stall_report.h"
 #include "engine/watch/watch.h"
 
@@ -11,6 +12,8 @@ namespace hvd {
 namespace {
 
 constexpr Duration kInquiryTime = std::chrono::milliseconds(1500);
+// A kernel waits for other ranks if it takes longer.
+constexpr Duration kSlowKernel = std::chrono::milliseconds(200);
 
 // The state letter of /proc/<pid>/stat (proc(5)), or 0.
 char process_state(int pid) {
@@ -23,30 +26,23 @@ char process_state(int pid) {
 
 }  // namespace
 
-// What the ranks told was true at different moments, but who is held stays so while the names that hold it are not
-// ready: those that are old enough now were not in between.
-void Watch::end_deadlock(Inquiry inquiry) {
-  const ProcessSet* found = find_set(inquiry.set);
-  if (found == nullptr || found->negotiator == nullptr) return;
-  const ProcessSet& set = *found;
-  inquiry.stalls = set.negotiator->stalls(with_.job.clock->now());
-  std::map<int, PositionReport> positions;
-  for (const auto& [rank, answer] : inquiry.answers) {
-    const std::optional<int> member = set.set_rank_of(rank);
-    if (member && answer) positions[*member] = *answer;
-  }
-  const Duration age = std::max<Duration>(options_.deadlock_timeout, kInquiryTime);
-  if (is_deadlock(set.id, inquiry.stalls, positions, age)) report(inquiry);
+void Watch::ask(Inquiry inquiry, const std::vector<int>& ranks) {
+  inquiry.started = std::chrono::steady_clock::now();
+  Questions questions;
+  for (const int rank : ranks) questions[rank] = {};
+  ask_on(std::move(inquiry), questions);
 }
 
-void Watch::ask(Inquiry inquiry, const std::vector<int>& ranks) {
+void Watch::ask_on(Inquiry inquiry, const Questions& questions) {
   inquiry.until = std::chrono::steady_clock::now() + kInquiryTime;
   Message message;
   message.kind = MessageKind::kInquire;
-  for (const int rank : ranks) {
-    inquiry.answers[rank] = std::nullopt;
+  for (const auto& [rank, waits] : questions) {
+    inquiry.answers.try_emplace(rank, std::nullopt);
+    inquiry.awaited.insert(rank);
+    message.waits = waits;
     if (rank == with_.job.rank) {
-      inquirers_.push_back(with_.job.rank);
+      inquirers_.push_back({with_.job.rank, waits});
     } else if (!with_.control.end_of(rank)) {
       with_.control.send(rank, message);
     }
@@ -59,37 +55,48 @@ void Watch::ask(Inquiry inquiry, const std::vector<int>& ranks) {
 void Watch::answer_inquirers(TimePoint now) {
   std::optional<PositionReport> report = with_.position.take(now);
   if (!report) return;
-  const PositionReport operations = own_position();
-  report->blocked = operations.blocked;
-  report->operations = operations.operations;
-  report->waits = operations.waits;
-  report->held = operations.blocked && is_held(*report);
+  report->held = is_held(*report);
+  describe_operations(*report);
   Message message;
   message.kind = MessageKind::kPosition;
   message.position = std::move(*report);
-  for (const int peer : std::exchange(inquirers_, {})) {
-    if (peer == with_.job.rank) {
+  for (const Inquirer& inquirer : std::exchange(inquirers_, {})) {
+    message.position.unready.clear();
+    for (const Wait& wait : inquirer.waits) {
+      if (std::optional<Unready> found = unready_of(wait)) message.position.unready.push_back(*std::move(found));
+    }
+    if (inquirer.rank == with_.job.rank) {
       note_position(with_.job.rank, message);
     } else {
-      with_.control.send(peer, message);
+      with_.control.send(inquirer.rank, message);
     }
   }
 }
 
-void Watch::note_question(int peer) {
-  inquirers_.push_back(peer);
+void Watch::note_question(int peer, const Message& message) {
+  inquirers_.push_back({peer, message.waits});
   if (!with_.position.requested()) with_.position.request(std::chrono::steady_clock::now());
 }
 
+// The first position counts: what is told of operations has to be later than all positions (search.cc).
 void Watch::note_position(int peer, const Message& message) {
-  if (!inquiry_) return;
-  const auto asked = inquiry_->answers.find(peer);
-  if (asked != inquiry_->answers.end()) asked->second = message.position;
+  const auto exists = [&](int rank) { return rank >= 0 && rank < with_.job.size; };
+  for (const Unready& unready : message.position.unready) {
+    if (std::all_of(unready.missing.begin(), unready.missing.end(), exists) &&
+        std::all_of(unready.waiting.begin(), unready.waiting.end(), exists)) {
+      continue;
+    }
+    throw Error(ErrorKind::kInternal, with_.job.name_of_rank(peer) + " says that " + unready.wait.name +
+                                          " lacks ranks that do not exist: it runs another version");
+  }
+  if (!inquiry_ || inquiry_->awaited.erase(peer) == 0) return;
+  std::optional<PositionReport>& answer = inquiry_->answers[peer];
+  if (!answer) answer = message.position;
+  for (const Unready& unready : message.position.unready) inquiry_->told[unready.wait] = unready;
 }
 
 void Watch::conclude(TimePoint now) {
-  const bool all = std::all_of(inquiry_->answers.begin(), inquiry_->answers.end(),
-                               [](const auto& answer) { return answer.second.has_value(); });
+  const bool all = inquiry_->awaited.empty();
   if (!all && now < inquiry_->until) return;
   Inquiry inquiry = std::move(*inquiry_);
   inquiry_.reset();
@@ -109,7 +116,7 @@ void Watch::conclude(TimePoint now) {
     return;
   }
   if (inquiry.purpose == Inquiry::Purpose::kDeadlockEnds) {
-    end_deadlock(std::move(inquiry));
+    if (all) go_on_with_deadlock(std::move(inquiry));
     return;
   }
   const bool all_blocked = std::all_of(inquiry.answers.begin(), inquiry.answers.end(), [](const auto& answer) {
@@ -123,7 +130,6 @@ void Watch::report(const Inquiry& inquiry) const {
   const ProcessSet* found = find_set(inquiry.set);
   if (found == nullptr) return;
   const ProcessSet& set = *found;
-  std::map<int, PositionReport> positions;
   std::vector<Stall> stalls = inquiry.stalls;
   if (inquiry.executing && !stuck_is_reported()) return;  // it goes on
   if (!inquiry.executing) {
@@ -132,14 +138,21 @@ void Watch::report(const Inquiry& inquiry) const {
     });
     if (stalls.empty()) return;
   }
-  for (const auto& [rank, answer] : inquiry.answers) {
-    const std::optional<int> member = set.set_rank_of(rank);
-    if (!member) continue;
-    positions[*member] = answer ? *answer : silent_position(rank);
+  for (Stall& stall : stalls) {
+    for (int& member : stall.waiting) member = set.members[static_cast<size_t>(member)];
+    for (int& member : stall.missing) member = set.members[static_cast<size_t>(member)];
   }
-  const std::string text = stall_report(inquiry.headline, stalls, positions, [&](int member) {
-    return with_.job.name_of_rank(set.members[static_cast<size_t>(member)]);
-  });
+  for (const auto& [wait, unready] : inquiry.told) {
+    stalls.push_back({.name = wait.name,
+                      .waiting = unready.waiting,
+                      .call_sites = std::vector<std::string>(unready.waiting.size()),
+                      .missing = unready.missing,
+                      .age = unready.age});
+  }
+  std::map<int, PositionReport> positions;
+  for (const auto& [rank, answer] : inquiry.answers) positions[rank] = answer ? *answer : silent_position(rank);
+  const std::string text =
+      stall_report(inquiry.headline, stalls, positions, [&](int rank) { return with_.job.name_of_rank(rank); });
   using Purpose = Inquiry::Purpose;
   if (inquiry.purpose == Purpose::kStallEnds || inquiry.purpose == Purpose::kDeadlockEnds)
     throw Error(ErrorKind::kStalled, text);
@@ -176,49 +189,74 @@ PositionReport Watch::silent_position(int peer) const {
 // Not if anything is under way that may let a thread, or a callback, go on.
 bool Watch::is_held(const PositionReport& report) const {
   if (report.busy || !with_.executions.active().empty() || with_.agreement.is_between()) return false;
-  std::set<uint64_t> waiting;
-  for (const auto& [id, set] : with_.agreement.sets()) {
-    for (const auto& [name, operation] : set->pending) {
-      if (operation->request.on_done) return false;
-      waiting.insert(operation->waiter.load(std::memory_order_relaxed));
-    }
-  }
-  waiting.erase(0);
-  const std::optional<std::set<uint64_t>> submitters = with_.submission.submitters_if_empty();
-  return submitters && hvd::is_held(report.threads, waiting, *submitters);
-}
-
-PositionReport Watch::own_position() const {
-  PositionReport report;
-  std::string waits;
+  std::optional<std::set<uint64_t>> submitters = with_.submission.submitters_if_empty();
+  if (!submitters) return false;
+  Callers callers;
+  callers.submitters = *std::move(submitters);
+  std::set<pid_t> own = {gettid(), with_.position.watcher()};
   const auto note = [&](const Operation& operation) {
-    if (operation.done() || !operation.waited_long.load(std::memory_order_relaxed)) return;
-    waits += (waits.empty() ? "" : ", ") + operation.spec.name;
-    if (!operation.request.call_site.empty()) waits += " at " + operation.request.call_site;
+    if (const uint64_t waiter = operation.waiter.load(std::memory_order_relaxed); waiter != 0) {
+      callers.waiting.insert(waiter);
+      own.insert(operation.slow_waiter.load(std::memory_order_relaxed));
+    }
+    callers.kernels = callers.kernels || operation.request.on_done;
   };
   for (const auto& [id, set] : with_.agreement.sets()) {
-    for (const auto& [name, operation] : set->pending) {
-      note(*operation);
-      if (operation->waiter.load(std::memory_order_relaxed) != 0) report.waits.push_back({.set = id, .name = name});
+    for (const auto& [name, operation] : set->pending) note(*operation);
+  }
+  for (const auto& removal : with_.agreement.removals()) note(*removal);
+  return hvd::is_held(report.threads, callers, &sleeps_of_threads, own);
+}
+
+// A kernel waits though no thread may wait for it. The removal of a process set waits for all that is pending in it.
+std::vector<Wait> Watch::waits() const {
+  std::set<uint32_t> removed;
+  for (const auto& removal : with_.agreement.removals()) {
+    if (removal->waiter.load(std::memory_order_relaxed) != 0) {
+      removed.insert(static_cast<uint32_t>(removal->spec.ranks.front()));
     }
   }
-  report.blocked = !waits.empty();
+  std::vector<Wait> waits;
+  for (const auto& [id, set] : with_.agreement.sets()) {
+    for (const auto& [name, operation] : set->pending) {
+      const bool waited = operation->waiter.load(std::memory_order_relaxed) != 0 || operation->request.on_done;
+      if (waited || removed.contains(id)) waits.push_back({.set = id, .name = name});
+    }
+  }
+  return waits;
+}
+
+// What the rank waits for, or did last. A kernel waits if the process does not compute meanwhile.
+void Watch::describe_operations(PositionReport& report) const {
+  std::string waiting;
+  const TimePoint now = with_.job.clock->now();
+  const auto note = [&](const Operation& operation) {
+    const bool is_kernel = !report.busy && operation.request.on_done && now - operation.state.submitted >= kSlowKernel;
+    if (operation.done() || !(operation.waited_long.load(std::memory_order_relaxed) || is_kernel)) return;
+    waiting += (waiting.empty() ? "" : ", ") + operation.spec.name;
+    if (!operation.request.call_site.empty()) waiting += " at " + operation.request.call_site;
+  };
+  for (const auto& [id, set] : with_.agreement.sets()) {
+    for (const auto& [name, operation] : set->pending) note(*operation);
+  }
+  report.waits = waits();
+  report.blocked = !waiting.empty();
+  report.held = report.held && report.blocked;
   for (const Executions::Active& active : with_.executions.active()) {
     for (const auto& operation : active.operations) note(*operation);
   }
-  if (!waits.empty()) {
-    report.operations = "waits for " + waits;
-    return report;
+  if (!waiting.empty()) {
+    report.operations = "waits for " + waiting;
+    return;
   }
   const Submission::Last last = with_.submission.last();
   if (last.name.empty()) {
     report.operations = "has not submitted any operation yet";
-    return report;
+    return;
   }
-  const Duration passed = with_.job.clock->now() - last.time;
+  const Duration passed = now - last.time;
   report.operations = "last submitted " + last.name + (last.call_site.empty() ? "" : " at " + last.call_site) + ", " +
                       std::to_string(in_seconds(passed)) + " s ago";
-  return report;
 }
 
 }  // namespace hvd

@@ -69,6 +69,7 @@ std::string stacks_of(const std::string& dump) {
 bool Position::wait_for_request(Duration timeout) {
   std::unique_lock lock(mutex_);
   has_watcher_ = true;
+  watcher_ = gettid();
   changed_.wait_for(lock, timeout, [this] { return closed_ || stage_ == Stage::kAsked; });
   return !closed_ && stage_ == Stage::kAsked;
 }
@@ -79,6 +80,11 @@ void Position::answer(std::string stacks, std::vector<InterpreterThread> threads
   stage_ = Stage::kAnswered;
   stacks_ = std::move(stacks);
   threads_ = std::move(threads);
+}
+
+pid_t Position::watcher() {
+  const std::lock_guard lock(mutex_);
+  return watcher_;
 }
 
 void Position::close() {

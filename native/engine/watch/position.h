@@ -40,6 +40,8 @@ class Position {
   // For the thread that drives the engine. Starts the measurement and asks for the stacks.
   void request(TimePoint now);
   [[nodiscard]] bool requested() const { return requested_; }
+  // The thread that answers, as the system calls it; 0 if there is none.
+  [[nodiscard]] pid_t watcher();
   // The answer, once it is there; empty stacks if nobody can tell them.
   [[nodiscard]] std::optional<PositionReport> take(TimePoint now);
 
@@ -54,6 +56,7 @@ class Position {
   std::condition_variable changed_;
   Stage stage_ = Stage::kIdle;
   bool has_watcher_ = false;
+  pid_t watcher_ = 0;
   bool closed_ = false;
   std::string stacks_;
   std::vector<InterpreterThread> threads_;

@@ -4,8 +4,6 @@
 #include <set>
 #include <sstream>
 
-#include "engine/watch/deadlock.h"
-
 namespace hvd {
 namespace {
 

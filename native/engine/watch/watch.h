@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/messages/control.h"
 #include "engine/messages/job_info.h"
 #include "engine/submission/submission.h"
+#include "engine/watch/deadlock.h"
 #include "engine/watch/position.h"
 #include "transport/transport.h"
 
@@ -42,7 +44,7 @@ class Watch {
   // Reports stalls when it is time, and goes on with questions. Throws Error (kStalled) if the job is to end.
   void check();
   // Another rank wants to know where this one is.
-  void note_question(int peer);
+  void note_question(int peer, const Message& message);
   // Another rank says where it is.
   void note_position(int peer, const Message& message);
   // How long nothing has to be checked, if anything is to be.
@@ -60,8 +62,19 @@ class Watch {
     std::string headline;
     bool executing = false;                                // the operation is being executed
     std::map<int, std::optional<PositionReport>> answers;  // by global rank
+    std::set<int> awaited;                                 // of which an answer is on its way
+    TimePoint started{};
     TimePoint until;
+    // Of a search for a deadlock: what coordinators of other process sets told.
+    std::map<Wait, Unready> told;
+    int num_rounds = 0;
+    bool confirms = false;  // once more, when the positions are known
   };
+  struct Inquirer {
+    int rank = 0;
+    std::vector<Wait> waits;  // of which it wants to know who is missing
+  };
+  using Questions = std::map<int, std::vector<Wait>>;  // by global rank
 
   [[nodiscard]] bool watches() const { return options_.stall_check_time != Duration::zero(); }
   [[nodiscard]] Duration patience_of(const ProcessSet& set) const;
@@ -73,23 +86,32 @@ class Watch {
   void check_stuck_executions(TimePoint now);
   [[nodiscard]] bool stuck_is_reported() const;
   void look_for_deadlock(ProcessSet& set, TimePoint now);
-  void end_deadlock(Inquiry inquiry);
+
+  // From what ranks tell to what they wait for, through all process sets (search.cc).
+  void go_on_with_deadlock(Inquiry inquiry);
+  [[nodiscard]] Evidence evidence_of(const Inquiry& inquiry) const;
+  [[nodiscard]] std::optional<Unready> unready_of(const Wait& wait) const;
+  [[nodiscard]] static Unready unready_of(const ProcessSet& set, const Stall& stall);
+  [[nodiscard]] bool coordinates(const Wait& wait) const;
+  void add_question(Questions& questions, const Wait& wait) const;
 
   // Asks, and reports (inquiry.cc).
   void ask(Inquiry inquiry, const std::vector<int>& ranks);
+  void ask_on(Inquiry inquiry, const Questions& questions);
   void answer_inquirers(TimePoint now);
   void conclude(TimePoint now);
   void report(const Inquiry& inquiry) const;
   [[nodiscard]] PositionReport silent_position(int peer) const;
-  [[nodiscard]] PositionReport own_position() const;
+  void describe_operations(PositionReport& report) const;
   [[nodiscard]] bool is_held(const PositionReport& report) const;
+  [[nodiscard]] std::vector<Wait> waits() const;
 
   const Neighbors with_;
   const WatchOptions options_;
   TimePoint next_check_{};
   std::optional<uint64_t> stuck_reported_;  // how often executions had gone on when they were found stuck
   std::optional<Inquiry> inquiry_;
-  std::vector<int> inquirers_;  // ranks that wait for this one's position
+  std::vector<Inquirer> inquirers_;  // that wait for this rank's position
 };
 
 }  // namespace hvd

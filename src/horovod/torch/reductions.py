@@ -8,8 +8,9 @@ Common arguments:
     prescale_factor, postscale_factor: applied to each input, and to the result.
     process_set: the ranks that take part.
     weight: of this rank's values in an average of a floating type, such as its number of samples:
-        sum(weight * value) / sum(weight). A finite number of at least 0, not 0 on all ranks; given
-        on all ranks or on none.
+        sum(weight * value) / sum(weight). A finite number of at least 0; given on all ranks or on
+        none. Values of weight 0 do not count, also if they are infinite or NaN; weights that are 0
+        on all ranks are an error.
     priority: of asynchronous operations: those with a higher number overtake others, which may be
         in the middle of being executed; need not be the same on all ranks.
 

@@ -102,6 +102,23 @@ def test_generic_names_hold_neither_scope_nor_variable(two_ranks: RecordingOps) 
     assert two_ranks.names == ["grad_0.and.1"]
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+def test_gradients_of_weight_0_do_not_count(two_ranks: RecordingOps, dtype: Any) -> None:
+    reducer = GradientReducer(make_settings("Tape"))
+    reducer.weight = tf.Variable(0.5)
+    dense = tf.cast(tf.constant([4.0, float("nan")]), dtype)
+    sparse = tf.IndexedSlices(tf.cast(tf.constant([2.0, float("inf")]), dtype), tf.constant([0, 1]))
+
+    def sent() -> list[list[float]]:
+        reduced = reducer.reduce([dense, sparse], variables("a", "b"))
+        values = [getattr(gradient, "values", gradient) for gradient in reduced]
+        return [[float(value) / REDUCED for value in each] for each in values]
+
+    assert [values[0] for values in sent()] == [2.0, 1.0]
+    reducer.weight.assign(0.0)
+    assert sent() == [[0.0, 0.0], [0.0, 0.0]]
+
+
 def test_optimizers_are_numbered_when_they_are_used(two_ranks: RecordingOps) -> None:
     def reducer() -> GradientReducer:
         return GradientReducer(make_settings("DistributedSGD"), numbered=True)

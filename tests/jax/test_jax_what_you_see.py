@@ -1,0 +1,17 @@
+"""README's table of what happened and what you see, in JAX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from what_you_see import JOBS, RANK, check, variables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_you_see(job: str, run_ranks: Callable[..., Any]) -> None:
+    done = run_ranks(2, RANK, "jax", job, **variables_of(job))
+    check("jax", job, done.stdout, done.stderr)
