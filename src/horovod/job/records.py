@@ -112,6 +112,11 @@ def dismissed_key(identity: str) -> str:
     return f"job/dismissed/{identity}"
 
 
+def lost_key(generation: int) -> str:
+    """Holds why a generation cannot go on, for members whom nothing else would tell."""
+    return f"job/lost/{generation}"
+
+
 def alive_key(identity: str) -> str:
     """Changes every few seconds as long as a worker of an elastic job can run at all."""
     return f"job/alive/{identity}"

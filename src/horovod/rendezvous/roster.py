@@ -115,7 +115,7 @@ class Roster:
         first = self._store.add(self._prefix + "job", text)
         if first is not None:
             self._check_job(RankInfo.from_json(first))
-        twin = self._store.add(self._rank_key(self._info.rank), text)
+        twin = self._store.add(rank_key(self._incarnation, self._info.rank), text)
         if twin is not None:
             raise StartError(
                 f"rank {self._info.rank} is there twice: {RankInfo.from_json(twin).name} and "
@@ -128,7 +128,7 @@ class Roster:
         Raises:
             StartError: some did not appear in time, or another rank gave up.
         """
-        keys = [self._rank_key(rank) for rank in range(self._info.size)]
+        keys = [rank_key(self._incarnation, rank) for rank in range(self._info.size)]
         failed = self._incarnation.failed_key
         found = self._store.wait_all(keys, remaining_s(self._deadline), failed)
         if failed in found:
@@ -150,9 +150,6 @@ class Roster:
         with suppress(StartError):
             cause = self._store.try_get(self._incarnation.failed_key)
         return (cause or b"").decode("utf-8", "replace")
-
-    def _rank_key(self, rank: int) -> str:
-        return f"{self._prefix}rank/{rank}"
 
     def _check_job(self, first: RankInfo) -> None:
         if first.size != self._info.size:
@@ -210,6 +207,11 @@ class Roster:
             f" [it has called init() {_times(latest.count)}, this rank {_times(mine.count)}: "
             "init() and shutdown() must be called equally often on all ranks]"
         )
+
+
+def rank_key(incarnation: Incarnation, rank: int) -> str:
+    """Where a rank leaves what it says of itself when it begins to connect."""
+    return f"{incarnation.prefix}rank/{rank}"
 
 
 def describe_ranks(infos: Iterable[RankInfo]) -> str:

@@ -86,6 +86,8 @@ class ElasticSupervisor(Supervisor):
                 self._tell(lambda: self._publish(command.membership))
             case elastic.BreakUp():
                 self._tell(lambda: self._fleet.job.break_up(command.text))
+            case elastic.TellLoss():
+                self._tell(lambda: self._fleet.job.tell_loss(command.generation, command.text))
             case elastic.Dismiss():
                 self._tell(lambda: self._fleet.job.dismiss(command.identity, command.text))
             case events.EndWorker() if not self._has_link(self._placed[command.worker].hostname):

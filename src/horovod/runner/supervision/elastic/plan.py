@@ -149,9 +149,7 @@ def is_entered(turn: Turn) -> bool:
     All old members go at the same time, so one of them tells for all.
     """
     facts = turn.facts
-    alive = facts.alive()
-    old = [each for each in alive if each.ran >= 0]
-    return not old or any(each.entered == facts.generation for each in old)
+    return facts.entered or not any(each.ran >= 0 for each in facts.alive())
 
 
 def _more_come(turn: Turn) -> bool:
