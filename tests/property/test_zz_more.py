@@ -19,7 +19,7 @@ from horovod.runner.supervision.elastic.rules import Rules
 from horovod.runner.supervision.elastic.stopping import Over
 
 HOSTS = ("red", "blue", "green", "gray")
-THOROUGH = 2500
+THOROUGH = 3000
 PICK = st.integers(0, 11)
 ERRORS = st.sampled_from(["", "", "ValueError", "MismatchError"])
 

@@ -103,6 +103,7 @@ class Job:
             The next event that was not read yet; None if there was none in time.
 
         Raises:
+            MalformedEventError: somebody told what makes no sense; the next call goes on behind it.
             StartError: the store was lost or closed.
         """
         key = f"{EVENTS}{self._num_events}"

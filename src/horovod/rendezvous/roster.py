@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import StartError
+from horovod.rendezvous.bounds import names_in, number_in
 from horovod.rendezvous.incarnation import Incarnation, latest_key
 from horovod.rendezvous.sockets import remaining_s
 
@@ -77,7 +78,15 @@ class RankInfo:
             type(value).__name__ != types[name] for name, value in fields.items()
         ):
             raise StartError(f"a rank published something that makes no sense: {text[:200]!r}")
-        return RankInfo(**fields)
+        info = RankInfo(**fields)
+        try:
+            names_in((info.host, info.host_key, info.version, info.tcp_address, info.unix_name))
+            for number in (info.rank, info.size, info.pid, info.num_streams):
+                number_in(number, 0, 2**31 - 1)
+            number_in(info.tcp_port, 0, 65535)
+        except ValueError as error:
+            raise StartError(f"a rank published {error}: {text[:200]!r}") from None
+        return info
 
 
 class Roster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod.rendezvous.bounds import one_line
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic import finishes, removals, reports, slowness
@@ -13,6 +14,7 @@ from horovod.runner.supervision.events import ReportExit
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
+    from horovod.runner.supervision.elastic.hosts import Host
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.turn import Turn
     from horovod.runner.supervision.events import Event
@@ -54,8 +56,21 @@ def _on_hosts(turn: Turn, event: elastic.HostsDiscovered) -> None:
     facts.warned = False
     facts.hosts = after_answer(before, event.hosts, turn.at_s, turn.rules.missed_polls)
     listed = {name: host.slots for name, host in facts.hosts.items() if host.listed}
+    for name, host in facts.hosts.items():
+        if name in before and host.returns > before[name].returns:
+            _on_return(turn, host)
     if listed != {name: host.slots for name, host in before.items() if host.listed}:
         turn.reasons.append(reports.listing(facts.hosts.values()))
+
+
+def _on_return(turn: Turn, host: Host) -> None:
+    if host.comes_and_goes:
+        line = (
+            f"{host.name} comes and goes: after {host.returns} returns it gets workers once it has "
+            f"been listed for {host.steady_s - turn.at_s:g} s"
+        )
+        is_news = host.returns & (host.returns - 1) == 0  # less and less often
+        (turn.announce if is_news else turn.reasons.append)(line)
 
 
 def _on_no_answer(turn: Turn, event: elastic.DiscoveryFailed) -> None:
@@ -85,7 +100,7 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
     here = [each for each in facts.processes.values() if each.host == event.host]
     ranks = [reports.named(facts, each) for each in here if facts.is_member(each)]
     with_it = f" with {reports.joined(ranks, ', ')}" if ranks else ""
-    line = f"{event.host} is lost{with_it}: {event.reason}"
+    line = f"{event.host} is lost{with_it}: {one_line(event.reason)}"
     turn.announce(f"{line}; {then}")
     facts.changes = (*facts.changes, line)
     for each in here:

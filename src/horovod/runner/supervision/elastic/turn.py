@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from horovod.rendezvous.bounds import one_line
 from horovod.runner.protocol.frames import STOP_SOON
 from horovod.runner.supervision.elastic import reports
 from horovod.runner.supervision.elastic.events import BreakUp, Dismiss, TellLoss
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.events import Command
     from horovod.runner.supervision.outcome import Outcome
+
+
+_MOST_LINE = 2000
 
 
 class Turn:
@@ -58,8 +62,8 @@ class Turn:
             self.reasons.append(reason)
 
     def announce(self, line: str) -> None:
-        """Tells the user."""
-        self.commands.append(Announce(line))
+        """Tells the user, in one line."""
+        self.commands.append(Announce(one_line(line, _MOST_LINE)))
 
     def why(self, *more: str) -> str:
         """The reasons, without those that the user is told anyway."""

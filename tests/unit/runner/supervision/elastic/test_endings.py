@@ -52,8 +52,8 @@ def test_a_worker_that_ends_well_in_the_middle_is_lost() -> None:
     assert world.verdict is None
     assert [each.worker.identity for each in world.memberships[1].members] == ["red-0", "red-2"]
     line = (
-        "rank 1 (red-1) on red ended with code 0 while rank 0 (red-0) on red, rank 2 (red-2) on red "
-        "still train"
+        "rank 1 (red-1) on red ended with code 0 while rank 0 (red-0) on red, rank 2 (red-2) on "
+        "red still train"
     )
     assert world.lines[0] == line
     assert world.lines[1] == f"generation 1, 3 -> 2 ranks: {line}"
