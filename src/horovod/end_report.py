@@ -63,7 +63,7 @@ class EndReport:
             kind, said, where = (
                 str(fields[name])[:_MOST_CHARACTERS] for name in ("kind", "text", "where")
             )
-            causes = (str(each)[:_MOST_CHARACTERS] for each in fields["causes"][:_MOST_CAUSES])
+            causes = (str(each)[: 2 * _MOST_CHARACTERS] for each in fields["causes"][:_MOST_CAUSES])
             return EndReport(kind, said, where, tuple(causes))
         except (ValueError, LookupError, TypeError, RecursionError):
             return None

@@ -143,7 +143,8 @@ class World:
         lives = [each for each in self.workers.values() if not (each.told or each.known_dead)]
         if "--reset-limit" in self.verdict.message:
             assert self.rules.reset_limit is not None
-            assert len(self.seen) >= self.rules.reset_limit, f"nobody saw more than {self.seen}"
+            enough = len(self.seen) >= self.rules.reset_limit
+            assert enough or not self.says_running, f"nobody saw more than {self.seen}"
         else:
             training = [each for each in lives if each.stage == "training" and not each.stopped]
             assert not training, f"{training} still train: {self.verdict}"
@@ -221,7 +222,7 @@ class World:
         """A worker goes into the newest generation, and finds out at once if it is broken."""
         worker.stage = "broken" if generation in self.broken_up else "connecting"
         worker.generation = generation
-        if worker.trained >= 0 and generation > 0:
+        if generation > 0 and (worker.trained >= 0 or not self.has_run):
             self.seen.add(generation)
 
     def _start(self, command: elastic.StartOn) -> None:
