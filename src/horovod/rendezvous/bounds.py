@@ -1,6 +1,6 @@
 """Bounds of what a peer says: numbers, names and texts, before anything depends on them. Pure.
 
-Whoever knows the secret of a job may still be broken, or hostile to the machine of the launcher.
+A peer that knows the secret of a job may still be broken, or hostile to the launcher's machine.
 """
 
 from __future__ import annotations

@@ -109,6 +109,7 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
                 turn.miss(each, line)
             # If its process lives, nobody can end it, but it can still hear this.
             turn.do(elastic.Dismiss(each.identity, f"the agent of {event.host} is lost"))
+        turn.tell_lost(each.ran, line)
         del facts.processes[each.number]
 
 
