@@ -60,8 +60,11 @@ class EndReport:
         """Reads what :meth:`to_json` wrote; None if it is something else."""
         try:
             fields = json.loads(text)
-            kind, said, where = (str(fields[name]) for name in ("kind", "text", "where"))
-            return EndReport(kind, said, where, tuple(map(str, fields["causes"])))
+            kind, said, where = (
+                str(fields[name])[:_MOST_CHARACTERS] for name in ("kind", "text", "where")
+            )
+            causes = (str(each)[: 2 * _MOST_CHARACTERS] for each in fields["causes"][:_MOST_CAUSES])
+            return EndReport(kind, said, where, tuple(causes))
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
 

@@ -194,7 +194,7 @@ class Context:
             # Here, because a job whose size is fixed does not need it.
             from horovod.job.elastic_worker import ElasticWorker
 
-            self._elastic = ElasticWorker(told)
+            self._elastic = ElasticWorker(told, self._break_off)
         is_new = self._elastic.generation < 0
         place = self._elastic.provisional() if is_new else None
         if place is None:
@@ -212,6 +212,8 @@ class Context:
         """Starts the engine and makes the declared sets; in a later generation if one fails."""
         while True:
             try:
+                if self._elastic is not None:
+                    self._elastic.await_others(config.rank)
                 job = self._start_job(config)
                 if self._elastic is not None:
                     self._elastic.runs()
@@ -261,6 +263,19 @@ class Context:
                 self._keep_tuned(job)
         if job is not None:
             job.running.close(reason or "it called hvd.shutdown()")
+
+    def _break_off(self, generation: int, text: str) -> None:
+        """Fails what waits in a generation that has lost a member, if nothing else told it.
+
+        Called from a thread, while another one may hold the lock and wait for a lost peer.
+        """
+        job = self._job
+        if job is None or job.config.generation != generation:
+            return
+        engine = job.running.engine
+        if not engine.error():
+            _logger.info("the engine of generation %d is ended: %s", generation, text)
+            engine.close(f"its job has lost a member: {text}")
 
     def job(self) -> _Job:
         """The job; a newcomer awaits its real place here and connects to the other ranks.

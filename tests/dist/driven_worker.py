@@ -1,7 +1,9 @@
 """A worker of an elastic job of horovodrun, without a framework: it counts steps.
 
 It prints a line whenever its place changes, and trains until rank 0 sees the file of its first
-argument. If AWAITED names a file, it waits for that before it trains.
+argument. If AWAITED names a file, it waits for that before it trains. As soon as there is the file
+that LAST_STEP names, the next step is the last one; once there is the one that QUITS names, rank 1
+ends with exit code 0 in the middle.
 """
 
 from __future__ import annotations
@@ -30,6 +32,12 @@ def train(state: ObjectState) -> None:
     while not broadcast_object(os.path.exists(sys.argv[1])):
         time.sleep(0.01)
         state.step += 1
+        if rank == "1" and os.path.exists(os.environ.get("QUITS", "")):
+            sys.exit()
+        if os.path.exists(os.environ.get("LAST_STEP", "")):
+            print("is in its last step", flush=True)
+            await_file(sys.argv[1])
+            return
         state.commit()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,50 @@ def test_the_end_of_the_launcher_is_that_of_its_workers(tmp_path: Path) -> None:
         job.launcher.wait_lines(
             "stderr", "the launcher has died; its agent ends the 2 ranks on this host"
         )
+
+
+def test_a_worker_that_ends_with_0_in_the_middle_is_lost(tmp_path: Path) -> None:
+    quits = tmp_path / "quits"
+    words = ["-np", "3", "--min-np", "2", "-H", "localhost:3"]
+    with elastic(tmp_path, *words, QUITS=str(quits)) as job:
+        pids = job.trains(3)
+        quits.touch()
+        job.launcher.wait_lines("stderr", r"generation 1, 3 -> 2 ranks")
+        quits.unlink()
+        assert job.trains(2) == {0: pids[0], 1: pids[2]}
+        job.ends()
+    assert re.search(
+        r"horovodrun: rank 1 \(localhost-1\) on localhost ended with code 0 while rank 0 "
+        r"\(localhost-0\) on localhost, rank 2 \(localhost-2\) on localhost still train",
+        job.launcher.stderr,
+    )
+
+
+def test_a_job_fails_that_is_too_small_without_one_that_ended_with_0(tmp_path: Path) -> None:
+    (tmp_path / "quits").touch()
+    words = ["-np", "2", "--min-np", "2", "-H", "localhost:2"]
+    with elastic(tmp_path, *words, QUITS=str(tmp_path / "quits")) as job:
+        assert job.launcher.wait() == 1
+    text = r"rank 1 \(localhost-1\) on localhost ended with code 0 while rank 0 \(localhost-0\)"
+    assert re.search(text, job.launcher.stderr)
+    assert "1 of the 2 workers are there that the job needs" in job.launcher.stderr
+
+
+def test_a_newcomer_that_comes_after_the_last_check_does_not_hold_up_the_end(
+    tmp_path: Path,
+) -> None:
+    last = tmp_path / "last"
+    words = ["-np", "2", "--min-np", "1"]
+    with discovered(tmp_path, "localhost:2", *words, LAST_STEP=str(last)) as job:
+        job.trains(2)
+        last.touch()
+        job.launcher.wait_lines("stdout", "is in its last step", 2)
+        job.hosts("localhost:3")
+        job.launcher.wait_lines("stderr", "generation 1, 2 -> 3 ranks")
+        began_s = time.monotonic()
+        job.ends()
+        assert time.monotonic() - began_s < 15.0
+    assert "change" not in job.launcher.stderr
 
 
 def place_at_the_end() -> tuple[int, int]:

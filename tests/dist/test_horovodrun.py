@@ -521,3 +521,25 @@ def test_importing_horovod_loads_no_framework_and_no_launcher() -> None:
         python(code), env=environment(), capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert shown.stdout.splitlines() == [horovod.__version__, "[]", "False False"], shown.stderr
+
+
+EARLY = """
+import array, sys
+from horovod import context
+from horovod._native import Buffer
+context.init()
+group = context.global_group()
+for step in range(100):
+    if (group.rank, step) == (1, 10):
+        sys.exit()
+    values = array.array("q", [step])
+    view = Buffer.from_array(values)
+    group.allreduce((view,), (view,), op=1, name="x", keep=values).wait()
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--min-np", "1", "-H", "localhost:3"]])
+def test_a_rank_that_ends_well_in_the_middle_fails_the_job(words: list[str]) -> None:
+    launcher = horovodrun("-np", "3", *words, *python(EARLY))
+    assert launcher.wait() == 1
+    assert re.search(r"rank 1 .*on localhost (exited|ended) with code 0", launcher.stderr)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.outcome import Outcome
 
 
+# What ends a job whatever its workers do.
+FROM_OUTSIDE = (events.Signal, events.EndAsked, events.KillAsked, events.HostsGone)
+
+
 @dataclass
 class Process:
     """A process.
@@ -59,6 +63,12 @@ class World:
         agents: what each host's agent does: starting or runs.
         lines: what the user was told.
         memberships: all generations.
+        broken_up: those whose members were told to give them up while they connect.
+        seen: those above 0 into which somebody went who had trained.
+        ended: the identities of all processes that have ended.
+        failed: those that ended otherwise than well, or cannot be reached.
+        cut_off: those that waited to train on, and were sent home in place of that.
+        loses_wakeups: whether those who train sleep on when a peer fails, unless the job tells.
     """
 
     rules: Rules
@@ -70,7 +80,12 @@ class World:
     reasons: list[str] = field(default_factory=list)
     done: list[Command] = field(default_factory=list)
     memberships: list[Membership] = field(default_factory=list)
+    broken_up: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    cut_off: set[str] = field(default_factory=set)
+    loses_wakeups: bool = False
     told_end: bool = False
     verdict: Outcome | None = None
     lives_on: bool = True
@@ -100,8 +115,43 @@ class World:
             )
         self._check_rest()
         self._check_slow()
+        if isinstance(self.state, Going):
+            self._check_waits()
+        elif isinstance(before, Going) and not isinstance(event, FROM_OUTSIDE):
+            self._check_end()
         self.went_wrong = False
         return list(decision.commands)
+
+    def _check_waits(self) -> None:
+        """Nobody waits for a worker that can do nothing any more, as far as the job knows."""
+        gone = self.ended | {each.identity for each in self.workers.values() if each.known_dead}
+        for each in self.workers.values():
+            if each.stage not in ("connecting", "training") or each.known_dead:
+                continue
+            names = {one.worker.identity for one in self.memberships[each.generation].members}
+            lost = names & (gone if each.stage == "connecting" else self.failed)
+            assert not lost, f"{each} waits for {lost}"
+        if self.has_run and all(each.trained < 0 for each in self.workers.values()):
+            lives = [each for each in self.workers.values() if not each.known_dead]
+            idle = [each for each in lives if not (each.dismissed or each.told)]
+            # Of who is dead, the exit code may be to come.
+            assert not idle or len(lives) < len(self.workers), f"{idle} can never take part"
+
+    def _check_end(self) -> None:
+        """The job has ended by itself."""
+        assert self.verdict is not None
+        lives = [each for each in self.workers.values() if not (each.told or each.known_dead)]
+        if "--reset-limit" in self.verdict.message:
+            assert self.rules.reset_limit is not None
+            enough = len(self.seen) >= self.rules.reset_limit
+            assert enough or not self.says_running, f"nobody saw more than {self.seen}"
+        else:
+            training = [each for each in lives if each.stage == "training" and not each.stopped]
+            assert not training, f"{training} still train: {self.verdict}"
+        if self.verdict.exit_code == 0:
+            middle = [each for each in lives if each.trained >= 0 and each.stage != "left"]
+            assert not middle, f"{middle} are in the middle: {self.verdict}"
+            assert not self.cut_off, f"{self.cut_off} were in the middle"
 
     def _check_slow(self) -> None:
         """At most one goes at a time, and only if the user wants it."""
@@ -143,8 +193,10 @@ class World:
             case elastic.Publish():
                 self._publish(command.membership)
             case elastic.BreakUp():
+                self._break_up(len(self.memberships) - 1)
+            case elastic.TellLoss():
                 for each in self.workers.values():
-                    if each.stage == "connecting" and each.generation == len(self.memberships) - 1:
+                    if each.stage == "training" and each.generation == command.generation:
                         each.stage = "broken"
             case elastic.Dismiss():
                 worker = self._by_identity(command.identity)
@@ -159,6 +211,19 @@ class World:
             case events.ReportOutcome():
                 assert self.verdict is None
                 self.verdict = command.outcome
+
+    def _break_up(self, generation: int) -> None:
+        self.broken_up.add(generation)
+        for each in self.workers.values():
+            if each.stage == "connecting" and each.generation == generation:
+                each.stage = "broken"
+
+    def _enter(self, worker: Process, generation: int) -> None:
+        """A worker goes into the newest generation, and finds out at once if it is broken."""
+        worker.stage = "broken" if generation in self.broken_up else "connecting"
+        worker.generation = generation
+        if generation > 0 and (worker.trained >= 0 or not self.has_run):
+            self.seen.add(generation)
 
     def _start(self, command: elastic.StartOn) -> None:
         assert self.agents[command.host] == "runs"
@@ -188,12 +253,13 @@ class World:
             assert membership.members[0].since == min(each.since for each in membership.members)
         else:
             assert not self.has_run, "nobody knows what was trained"
-        if last is not None and self.says_running:
+        if last is not None and self.has_run:  # until then, it may be taken to run
             self._check_one_plan_at_a_time(last)
+        self._break_up(membership.generation - 1)
         self.memberships.append(membership)
         for member in members:
             if member.stage in ("ready", "waiting"):
-                member.stage, member.generation = "connecting", membership.generation
+                self._enter(member, membership.generation)
 
     def _check_one_plan_at_a_time(self, last: Membership) -> None:
         """The last generation runs, or it lost a member, or one gave it up."""
@@ -227,6 +293,7 @@ class World:
         for number, each in list(self.workers.items()):
             if each.host == host:
                 self.ended.add(each.identity)
+                self.failed.add(each.identity)
                 del self.workers[number]
                 self._break_peers(each)
         return self.feed(events.HostLost(self.now_s, host, reason))
@@ -244,6 +311,7 @@ class World:
         """The connection of a worker ends; its process may not have."""
         worker = self.workers[number]
         worker.known_dead = True
+        self.failed.add(worker.identity)
         return self.feed(elastic.WorkerGone(self.now_s, worker.identity, "connection lost"))
 
     def exit(
@@ -251,32 +319,36 @@ class World:
     ) -> list[Command]:
         worker = self.workers.pop(number)
         self.ended.add(worker.identity)
-        self._break_peers(worker)
+        if code:
+            self.failed.add(worker.identity)
+        self._break_peers(worker, told=not code)
         report = EndReport(error, "bad", "train.py:7") if error else None
         tail = (words,) if words else ()
         ended = RankExit(0, worker.host, code, self.now_s, tail, why, number, report)
         return self.feed(events.WorkerExited(self.now_s, number, ended))
 
-    def _break_peers(self, worker: Process) -> None:
-        """Peers in the same generation notice at their next collective."""
+    def _break_peers(self, worker: Process, *, told: bool = False) -> None:
+        """Peers in the same generation notice at their next collective, if anything wakes them.
+
+        Args:
+            worker: what is lost to them.
+            told: whether it took leave.
+        """
+        if worker.trained < worker.generation or (self.loses_wakeups and not told):
+            return  # nobody is connected to it, or nobody wakes up
         for each in self.workers.values():
             is_peer = each.generation == worker.generation >= 0
-            if is_peer and each.stage in ("connecting", "training"):
+            if is_peer and each.stage == "training":
                 each.stage = "broken"
 
     def time_out(self) -> None:
         """Whoever waits for a worker that does nothing any more gives up at last."""
         for each in list(self.workers.values()):
             if each.stopped:
-                self._break_peers(each)
-            if each.stage == "connecting" and each.generation < self.memberships[-1].generation:
-                each.stage = "broken"
-        here = {each.identity for each in self.workers.values()}
-        newest = self.memberships[-1] if self.memberships else None
-        if newest is not None and not {m.worker.identity for m in newest.members} <= here:
-            for each in self.workers.values():
-                if each.stage == "connecting":
-                    each.stage = "broken"
+                self._break_peers(each, told=True)
+                for peer in self.workers.values():
+                    if peer.stage == "connecting" and peer.generation == each.generation:
+                        peer.stage = "broken"
 
     def reset(self, number: int, text: str = "rank 1 was lost", replayed: int = 0) -> list[Command]:
         """A worker whose generation is broken gives it up; its peers will have to."""
@@ -286,7 +358,7 @@ class World:
         given_up, newest = worker.generation, self.memberships[-1]
         is_behind = newest.generation > given_up and newest.member(worker.identity) is not None
         if is_behind and not worker.dismissed:
-            worker.stage, worker.generation = "connecting", newest.generation
+            self._enter(worker, newest.generation)
         identity = worker.identity
         return self.feed(elastic.WorkerReset(self.now_s, identity, given_up, text, replayed))
 
@@ -303,7 +375,7 @@ class World:
     def leave(self, number: int) -> list[Command]:
         worker = self.workers[number]
         worker.stage, worker.known_dead = "left", True
-        self._break_peers(worker)
+        self._break_peers(worker, told=True)
         return self.feed(elastic.WorkerLeft(self.now_s, worker.identity, ""))
 
     def boundary(self) -> None:
@@ -316,9 +388,9 @@ class World:
                 continue
             for each in group:
                 is_member = newest.member(each.identity) is not None
-                each.stage = "connecting" if is_member else "waiting"
+                each.stage = "waiting"
                 if is_member:
-                    each.generation = newest.generation
+                    self._enter(each, newest.generation)
 
     def connect(self) -> None:
         """The newest generation connects, as soon as all of it is there."""
@@ -346,6 +418,8 @@ class World:
             if each.told or self.told_end:
                 self.exit(number, -9 if each.stopped else -15)
             elif each.dismissed and not each.stopped and each.stage in ("ready", "waiting"):
+                if each.trained >= 0 and self.memberships[-1].member(each.identity):
+                    self.cut_off.add(each.identity)
                 self.exit(number, 0)
 
     # -- time

@@ -54,10 +54,14 @@ class ElasticJobs(RuleBasedStateMachine):
         says_running=st.sampled_from([True, True, True, False]),
         slots=st.integers(1, 3),
         runs=st.sampled_from([True, True, True, False]),
+        loses_wakeups=st.booleans(),
     )
-    def begin(self, rules: Rules, says_running: bool, slots: int, runs: bool) -> None:
+    def begin(
+        self, rules: Rules, says_running: bool, slots: int, runs: bool, loses_wakeups: bool
+    ) -> None:
         """Most jobs run before anything else happens."""
         self.world = World(rules, says_running=says_running)
+        self.world.loses_wakeups = loses_wakeups and says_running
         if runs:
             self.world.discover(**dict.fromkeys(HOSTS[:3], slots))
             self.world.run()
@@ -109,6 +113,18 @@ class ElasticJobs(RuleBasedStateMachine):
             if host in self.world.agents:  # else it was released
                 self.world.lose_host(host)
 
+    @rule(host=st.sampled_from(HOSTS), slots=st.integers(1, 2))
+    def a_host_comes(self, host: str, slots: int) -> None:
+        """Its workers are admitted while the others train."""
+        world = self.world
+        if host not in world.listing:
+            world.discover(**world.listing, **{host: slots})
+            if world.agents.get(host) == "starting":
+                world.find(host)
+            for each in world.on(host):
+                if world.workers[each].stage == "loading":
+                    world.ready(each)
+
     @rule()
     def no_answer(self) -> None:
         self.world.feed(elastic.DiscoveryFailed(self.world.now_s, "exit code 1", first=False))
@@ -134,6 +150,20 @@ class ElasticJobs(RuleBasedStateMachine):
         worker = self.one(number, "broken", "connecting", "training")
         if worker is not None:
             self.world.reset(worker)
+
+    @rule(number=PICK, times=st.integers(1, 12))
+    def newcomers_give_up(self, number: int, times: int) -> None:
+        """Those that train are long in coming."""
+        world = self.world
+        for _ in range(times):
+            new = [
+                each.number
+                for each in world.workers.values()
+                if each.stage == "connecting" and each.trained < 0 and not each.stopped
+            ]
+            if new and self.goes_on():
+                world.reset(new[number % len(new)], "rank 0 did not come")
+                world.at_deadline()
 
     @precondition(lambda self: self.world.memberships)
     @rule()
@@ -192,8 +222,14 @@ class ElasticJobs(RuleBasedStateMachine):
     @rule(number=PICK)
     def finish_alone(self, number: int) -> None:
         worker = self.one(number, "training", "loading", "left")
-        if worker is not None and number == 0:
+        if worker is not None and number < 3:
             self.world.exit(worker, 0)
+
+    @rule(number=PICK)
+    def finish_together(self, number: int) -> None:
+        """Whatever was published since they looked for changes last."""
+        if number == 0:
+            self.world.finish()
 
     # -- time, and the outside
 

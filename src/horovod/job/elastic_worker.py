@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 from horovod.errors import StartError
 from horovod.job.place import Place
-from horovod.job.records import beat_s_of, identities_in
+from horovod.job.records import beat_s_of, identities_in, lost_key
 from horovod.job.worker import Dismissed, join_as
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horovod.job.environment import Assignment
+    from horovod.rendezvous.store import StoreClient
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +28,8 @@ class ElasticWorker:
 
     Args:
         told: the store, the host, the slot, and the limits of the job.
+        on_loss: takes a generation that has lost a member, and why, from a thread; called some
+            seconds after that became known, as its members usually notice by themselves.
 
     Attributes:
         told: see above.
@@ -36,8 +41,13 @@ class ElasticWorker:
         UsageError, StartError: see :func:`horovod.job.worker.join_as`.
     """
 
-    def __init__(self, told: Assignment) -> None:
+    def __init__(
+        self, told: Assignment, on_loss: Callable[[int, str], object] = lambda *_: None
+    ) -> None:
         self.told = told
+        self._on_loss = on_loss
+        self._lost = -1
+        self._has_run = False
         self.generation = -1
         self.newest = -1
         self.leaving = ""
@@ -90,8 +100,7 @@ class ElasticWorker:
                 raise Dismissed(self.leaving)
             self._watch()
             self._joined.ready()
-            after = max(self._after, self.generation - 1)
-            place = self._joined.await_place(after, self.told.elastic_timeout_s).place
+            place = self._await(max(self._after, self.generation - 1))
         except StartError as error:
             if self.leaving:
                 raise Dismissed(self.leaving) from error
@@ -101,18 +110,51 @@ class ElasticWorker:
             raise
         finally:
             self._is_waiting = False
-        assert place is not None
         self.generation = place.generation
         self.newest = max(self.newest, place.generation)
         self._members = identities_in(self._joined.places(place.generation) or b"{}")
         return self._assignment(place)
+
+    def await_others(self, rank: int) -> None:
+        """Waits until those who train come to the generation of a newcomer, however long it takes.
+
+        Args:
+            rank: of this worker there. Rank 0 is one of those who train.
+
+        Raises:
+            StartError: this worker has left, or the store was lost.
+            Dismissed: the job goes on without this worker, or this worker wants to leave.
+        """
+        if self._has_run or self.generation == 0 or rank == 0:
+            return
+        self._is_waiting = True
+        try:
+            self._joined.await_entry(self.generation)
+        except StartError as error:
+            if self.leaving:
+                raise Dismissed(self.leaving) from error
+            raise
+        finally:
+            self._is_waiting = False
+
+    def _await(self, after: int) -> Place:
+        """The next place; a newcomer waits for it as long as the others train."""
+        while True:
+            try:
+                place = self._joined.await_place(after, self.told.elastic_timeout_s).place
+            except StartError:
+                if self.leaving or self.generation >= 0 or self._joined.newest() < 0:
+                    raise
+            else:
+                assert place is not None
+                return place
 
     def _watch(self) -> None:
         """From before its first place on: a worker that is silent then holds up the others, too."""
         if not self._watches:
             self._watches = True
             beat_s = beat_s_of(self.told.worker_timeout_s)
-            self._joined.on_change(self._joined.newest(), self._hear, beat_s)
+            self._joined.on_change(self._joined.newest(), self._hear, beat_s, self._look_for_loss)
 
     def expect_change(self) -> None:
         """The next place is one of a later generation."""
@@ -126,6 +168,7 @@ class ElasticWorker:
         Raises:
             StartError: the store was lost.
         """
+        self._has_run = True
         since_s, self._stands_since_s = self._stands_since_s, None
         stood_s = 0.0 if since_s is None else time.monotonic() - since_s
         self._joined.tell_running(self.generation, stood_s)
@@ -191,6 +234,13 @@ class ElasticWorker:
             if self.leaving and not self._has_asked:
                 self._has_asked = True
                 self._joined.tell_leaving(self.leaving)
+
+    def _look_for_loss(self, store: StoreClient) -> None:
+        generation = self.generation
+        text = store.try_get(lost_key(generation)) if generation >= 0 else None
+        if text is not None and self._lost == generation:  # its engine had its time to notice
+            self._on_loss(generation, text.decode(errors="replace"))
+        self._lost = -1 if text is None else generation
 
     def _hear(self, generation: int) -> None:
         _logger.debug("worker %s hears of generation %d", self.identity, generation)

@@ -19,6 +19,7 @@ from horovod.job.records import (
     claim_identity,
     dismissed_key,
     generation_key,
+    lost_key,
     places_to_json,
 )
 from horovod.job.store_process import start_store_process
@@ -102,6 +103,7 @@ class Job:
             The next event that was not read yet; None if there was none in time.
 
         Raises:
+            MalformedEventError: somebody told what makes no sense; the next call goes on behind it.
             StartError: the store was lost or closed.
         """
         key = f"{EVENTS}{self._num_events}"
@@ -166,6 +168,17 @@ class Job:
         if self.membership is not None:
             self._fail(self.membership, text)
 
+    def tell_loss(self, generation: int, text: str) -> None:
+        """Tells those who train in a generation that it has lost a member.
+
+        They usually notice it by themselves, and sooner; this is for those whom nothing wakes up.
+
+        Args:
+            generation: which one.
+            text: why.
+        """
+        self._store.add(lost_key(generation), text.encode())
+
     def publish(self, membership: Membership) -> None:
         """Tells all workers their places in a generation; the one before it is over.
 
@@ -186,6 +199,7 @@ class Job:
         self._store.set(generation_key(last.generation), places_to_json({}))
         if last.generation > 0:
             self._store.delete_prefix(f"peers/{last.generation - 1}.")
+            self._store.delete_prefix(lost_key(last.generation - 1))
 
     def _fail(self, membership: Membership, text: str) -> None:
         started = {Incarnation(membership.generation, 1)}

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from horovod.errors import StartError, UsageError
 from horovod.job.membership import Worker
 from horovod.job.place import Place
+from horovod.rendezvous.bounds import names_in, number_in, one_line, seconds_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 EVENTS = "job/events/"
+_MOST = 2**31 - 1
 NEWEST_KEY = "job/newest"
 
 
@@ -45,6 +47,10 @@ class Store(Protocol):
 
     def delete_prefix(self, prefix: str, /) -> object:
         """Deletes all keys that start with ``prefix``."""
+
+
+class MalformedEventError(StartError):
+    """A worker told something that makes no sense."""
 
 
 class EventKind(Enum):
@@ -90,16 +96,20 @@ class Event:
         """Reads what :meth:`to_json` wrote.
 
         Raises:
-            StartError: it is something else.
+            MalformedEventError: it is something else, or out of bounds.
         """
-        record = _object(text)
         try:
+            record = _object(text)
             worker = Worker(**record["worker"])
-            kind, generation = EventKind(record["kind"]), int(record.get("generation", -1))
-            stood_s, replayed = float(record.get("stood_s", 0.0)), int(record.get("replayed", 0))
-            return Event(kind, worker, str(record["text"]), generation, stood_s, replayed)
-        except (KeyError, TypeError, ValueError, UsageError):
-            raise StartError(f"malformed event of a worker: {text[:200]!r}") from None
+            names_in((worker.identity, worker.host))
+            number_in(worker.slot, 0, _MOST)
+            generation = number_in(record.get("generation", -1), -1, _MOST)
+            stood_s = seconds_in(record.get("stood_s", 0.0), _MOST)
+            replayed = number_in(record.get("replayed", 0), 0, 2**62)
+            said = one_line(str(record["text"]))
+            return Event(EventKind(record["kind"]), worker, said, generation, stood_s, replayed)
+        except (KeyError, TypeError, ValueError, UsageError, StartError):
+            raise MalformedEventError(f"malformed event of a worker: {text[:200]!r}") from None
 
 
 def generation_key(generation: int) -> str:
@@ -110,6 +120,11 @@ def generation_key(generation: int) -> str:
 def dismissed_key(identity: str) -> str:
     """Holds why a worker takes part no longer; ends its waits."""
     return f"job/dismissed/{identity}"
+
+
+def lost_key(generation: int) -> str:
+    """Holds why a generation cannot go on, for members whom nothing else would tell."""
+    return f"job/lost/{generation}"
 
 
 def alive_key(identity: str) -> str:

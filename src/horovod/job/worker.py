@@ -24,7 +24,9 @@ from horovod.job.records import (
     generation_key,
     place_of,
 )
+from horovod.rendezvous.incarnation import Incarnation
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
+from horovod.rendezvous.roster import rank_key
 from horovod.rendezvous.secret import read_secret
 from horovod.rendezvous.store import StoreClient
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horovod.job.place import Place
+
+# How often a newcomer that waits for the others looks whether it still has a place.
+_LOOK_AROUND_S = 5.0
 
 
 class Dismissed(SystemExit):
@@ -239,6 +244,28 @@ class JoinedWorker:
                 return self.assignment(place)
             generation += 1
 
+    def await_entry(self, generation: int) -> None:
+        """Waits until those who trained before go into a generation in which this worker is new.
+
+        They do so at their next commit or check, however long that takes. Also returns when the
+        generation has failed, or was replaced, which whoever connects finds out.
+
+        Raises:
+            StartError: this worker has left, or the store was lost.
+            Dismissed: the job goes on without this worker.
+        """
+        incarnation = Incarnation(generation, 1)
+        senior = rank_key(incarnation, 0)  # all of them go together
+        while True:
+            found = self._awaiting.wait_all([senior], _LOOK_AROUND_S, incarnation.failed_key)
+            if self._has_left:
+                raise StartError(f"worker {self.identity} has left the job")
+            if found or self.newest() > generation:
+                return
+            text = self._awaiting.try_get(dismissed_key(self.identity))
+            if text is not None:
+                raise Dismissed(text.decode(errors="replace"))
+
     def assignment(self, place: Place) -> Assignment:
         """What ``hvd.init(job=…)`` takes for a place of this worker."""
         return Assignment(
@@ -258,7 +285,11 @@ class JoinedWorker:
         return self._wait_for(generation + 1, timeout_s) is not None
 
     def on_change(
-        self, generation: int, notify: Callable[[int], None], beat_s: float = 0.0
+        self,
+        generation: int,
+        notify: Callable[[int], None],
+        beat_s: float = 0.0,
+        beat: Callable[[StoreClient], None] = lambda _: None,
     ) -> None:
         """Calls a function on a thread for every generation that comes, until this worker leaves.
 
@@ -267,13 +298,14 @@ class JoinedWorker:
             notify: called with the number of each. It also ends when the store is lost.
             beat_s: how often the thread tells the job that this process is alive, in seconds; 0 for
                 never.
+            beat: called each time on that thread, with its connection to the store.
         """
         if self._watch is not None:
             raise UsageError(f"somebody listens for changes at worker {self.identity} already")
         self._watching = self._connect()
         self._watch = threading.Thread(
             target=self._tell_changes,
-            args=(self._watching, generation + 1, notify, beat_s),
+            args=(self._watching, generation + 1, notify, beat_s, beat),
             name=f"horovod-job-{self.identity}",
             daemon=True,
         )
@@ -333,7 +365,12 @@ class JoinedWorker:
         return found.get(key)
 
     def _tell_changes(
-        self, client: StoreClient, generation: int, notify: Callable[[int], None], beat_s: float
+        self,
+        client: StoreClient,
+        generation: int,
+        notify: Callable[[int], None],
+        beat_s: float,
+        beat: Callable[[StoreClient], None],
     ) -> None:
         beats = 0
         try:
@@ -341,6 +378,7 @@ class JoinedWorker:
                 if beat_s:
                     beats += 1
                     client.set(alive_key(self.identity), str(beats).encode())
+                    beat(client)
                 if self._ask(client, generation, beat_s or MAX_TIMEOUT_S) is not None:
                     notify(generation)
                     generation += 1

@@ -71,9 +71,15 @@ class Acceptor:
             StartError: the accepting thread has ended.
         """
         admitted = self._admitted.get(timeout=remaining_s(deadline))
+        if isinstance(admitted, TimeoutError):
+            raise admitted
         if isinstance(admitted, BaseException):
             raise StartError("the thread that accepts connections has ended") from admitted
         return admitted
+
+    def expect_one_less(self) -> None:
+        """Ends one call of :meth:`take` with a TimeoutError: somebody will not come."""
+        self._admitted.put(TimeoutError("nobody will come any more"))
 
     def close(self) -> None:
         """Closes the listeners and all connections that nobody took; joins the thread."""

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import StartError
+from horovod.rendezvous.bounds import names_in, number_in
 from horovod.rendezvous.incarnation import Incarnation, latest_key
 from horovod.rendezvous.sockets import remaining_s
 
@@ -77,7 +78,15 @@ class RankInfo:
             type(value).__name__ != types[name] for name, value in fields.items()
         ):
             raise StartError(f"a rank published something that makes no sense: {text[:200]!r}")
-        return RankInfo(**fields)
+        info = RankInfo(**fields)
+        try:
+            names_in((info.host, info.host_key, info.version, info.tcp_address, info.unix_name))
+            for number in (info.rank, info.size, info.pid, info.num_streams):
+                number_in(number, 0, 2**31 - 1)
+            number_in(info.tcp_port, 0, 65535)
+        except ValueError as error:
+            raise StartError(f"a rank published {error}: {text[:200]!r}") from None
+        return info
 
 
 class Roster:
@@ -115,7 +124,7 @@ class Roster:
         first = self._store.add(self._prefix + "job", text)
         if first is not None:
             self._check_job(RankInfo.from_json(first))
-        twin = self._store.add(self._rank_key(self._info.rank), text)
+        twin = self._store.add(rank_key(self._incarnation, self._info.rank), text)
         if twin is not None:
             raise StartError(
                 f"rank {self._info.rank} is there twice: {RankInfo.from_json(twin).name} and "
@@ -128,7 +137,7 @@ class Roster:
         Raises:
             StartError: some did not appear in time, or another rank gave up.
         """
-        keys = [self._rank_key(rank) for rank in range(self._info.size)]
+        keys = [rank_key(self._incarnation, rank) for rank in range(self._info.size)]
         failed = self._incarnation.failed_key
         found = self._store.wait_all(keys, remaining_s(self._deadline), failed)
         if failed in found:
@@ -150,9 +159,6 @@ class Roster:
         with suppress(StartError):
             cause = self._store.try_get(self._incarnation.failed_key)
         return (cause or b"").decode("utf-8", "replace")
-
-    def _rank_key(self, rank: int) -> str:
-        return f"{self._prefix}rank/{rank}"
 
     def _check_job(self, first: RankInfo) -> None:
         if first.size != self._info.size:
@@ -210,6 +216,11 @@ class Roster:
             f" [it has called init() {_times(latest.count)}, this rank {_times(mine.count)}: "
             "init() and shutdown() must be called equally often on all ranks]"
         )
+
+
+def rank_key(incarnation: Incarnation, rank: int) -> str:
+    """Where a rank leaves what it says of itself when it begins to connect."""
+    return f"{incarnation.prefix}rank/{rank}"
 
 
 def describe_ranks(infos: Iterable[RankInfo]) -> str:

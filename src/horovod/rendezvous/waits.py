@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from horovod.errors import StartError
+from horovod.rendezvous.bounds import number_in, seconds_in
 
 # Exists if somebody reads what ranks tell.
 WANTED_KEY = "waits/wanted"
@@ -49,6 +50,8 @@ class Waits:
         """
         try:
             at_s, waited_s, submitted = json.loads(text)
-            return Waits(float(at_s), float(waited_s), int(submitted))
+            most_s = 1e12
+            at_s, waited_s = seconds_in(at_s, most_s), seconds_in(waited_s, most_s)
+            return Waits(at_s, waited_s, number_in(submitted, 0, 2**63))
         except (TypeError, ValueError, RecursionError):
             raise StartError(f"malformed waits of a rank: {text[:200]!r}") from None

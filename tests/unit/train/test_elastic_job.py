@@ -15,7 +15,7 @@ import pytest
 from horovod import context
 from horovod._native import Buffer
 from horovod.common.elastic import ObjectState
-from horovod.errors import PeerLostError, StartError, UsageError
+from horovod.errors import PeerLostError, ShutDownError, StartError, UsageError
 from horovod.job import Assignment, Worker
 from horovod.job.job import Job, open_job
 from horovod.job.records import EventKind
@@ -49,12 +49,13 @@ class Fleet:
         self._threads = threads
         self.identities: list[str] = []
 
-    def start(self, slot: int, work: Callable[[], Any]) -> Any:
+    def start(self, slot: int, work: Callable[[], Any], **more: Any) -> Any:
         """A worker that calls ``hvd.init()`` and works; its result is awaited later."""
         identity = self.job.new_identity("a")
         told = Assignment(
-            self.job.where, None, identity, "a", slot=slot, elastic=True, min_size=1, max_size=3
-        )
+            self.job.where, None, identity, "a", slot=slot, elastic=True, min_size=1, max_size=3,
+            **more,
+        )  # fmt: skip
 
         def live() -> Any:
             own = context.Context()
@@ -415,3 +416,83 @@ def test_who_stays_asks_for_a_generation_when_one_leaves_before_it_was_published
     assert isinstance(goes.exception(PATIENCE_S), SystemExit)
     fleet.job.begin_generation([Worker(fleet.identities[0], "a", 0)])
     assert stays.result(PATIENCE_S) == 2
+
+
+def test_a_newcomer_waits_for_those_who_train_however_long_it_takes(fleet: Fleet) -> None:
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def has_a_long_step() -> int:
+        def step() -> None:
+            if context.generation() == 0:
+                assert goes_on.wait(PATIENCE_S)
+
+        return trained_until(1, on_round=step)
+
+    def comes_late() -> int:
+        waits.set()
+        return trained_until(1)
+
+    old = fleet.start(0, has_a_long_step)
+    fleet.begin(1)
+    new = fleet.start(1, comes_late, start_timeout_s=1.0)
+    assert waits.wait(PATIENCE_S)
+    fleet.begin(2)
+    with pytest.raises(StartError):  # it gives nothing up, though its start timeout is over
+        fleet.job.wait_until(lambda job: False, 3.0)
+    assert new.running()
+    goes_on.set()
+    assert old.result(PATIENCE_S) == 2
+    assert new.result(PATIENCE_S) == 2
+    assert fleet.job.next_generation == 2
+
+
+def test_a_newcomer_that_waits_hears_that_its_generation_is_over(fleet: Fleet) -> None:
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def comes_late() -> int:
+        waits.set()
+        return trained_until(2)
+
+    def has_a_long_step() -> int:
+        def step() -> None:
+            if context.generation() == 0:
+                assert goes_on.wait(PATIENCE_S)
+
+        return trained_until(2, on_round=step)
+
+    old = fleet.start(0, has_a_long_step)
+    fleet.begin(1)
+    new = fleet.start(1, comes_late)
+    assert waits.wait(PATIENCE_S)
+    fleet.begin(2)
+    fleet.job.break_up("rank 0 has ended")
+    words = iter(lambda: fleet.job.next_event(PATIENCE_S), None)
+    given_up = next(word for word in words if word.kind is EventKind.RESET)
+    assert given_up.worker.slot == 1
+    assert "rank 0 has ended" in given_up.text
+    fleet.begin(2)
+    goes_on.set()
+    assert old.result(PATIENCE_S) == new.result(PATIENCE_S) == 2
+
+
+def test_who_sleeps_hears_of_a_loss_from_the_job(fleet: Fleet) -> None:
+    """Its peer is gone, but nothing wakes its engine up."""
+    over = threading.Event()
+
+    def sleeps() -> str:
+        with pytest.raises(ShutDownError) as caught:
+            context.global_group().barrier().wait()
+        over.set()
+        return str(caught.value)
+
+    def never_comes() -> None:
+        context.global_group()
+        assert over.wait(PATIENCE_S)
+
+    asleep = fleet.start(0, sleeps, worker_timeout_s=1.0)
+    dead = fleet.start(1, never_comes)
+    fleet.begin(2)
+    fleet.job.tell_loss(0, "rank 1 (a-1) on a was killed by SIGKILL")
+    text = "its job has lost a member: rank 1 (a-1) on a was killed by SIGKILL"
+    assert text in asleep.result(PATIENCE_S)
+    dead.result(PATIENCE_S)

@@ -12,6 +12,7 @@ from horovod.errors import StartError
 from horovod.job.job import LocalJob, open_job
 from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.runner.checks.facts import Facts
+from horovod.runner.checks.probe import ended_key
 from horovod.runner.checks.run_on import HostError, explain_here, run_on
 from horovod.runner.placing import this_machine
 from horovod.runner.starting import ssh
@@ -99,7 +100,12 @@ def examine_hosts(
         clocks = [pool.submit(_clock_s, store, index, timeout_s) for index in range(len(hosts))]
         answers = [
             pool.submit(
-                _ask, host, host.name in remote, {**question, "index": index}, start, timeout_s
+                partial(_ask, store=store),
+                host,
+                host.name in remote,
+                {**question, "index": index},
+                start,
+                timeout_s,
             )
             for index, host in enumerate(hosts)
         ]
@@ -120,7 +126,12 @@ def _open_job(remote: Sequence[str], interfaces: Sequence[str]) -> LocalJob:
 
 
 def _ask(
-    host: Host, is_remote: bool, question: Mapping[str, Any], start: StartModule, timeout_s: float
+    host: Host,
+    is_remote: bool,
+    question: Mapping[str, Any],
+    start: StartModule,
+    timeout_s: float,
+    store: StoreServer,
 ) -> dict[str, Any]:
     explain = ssh.explain if is_remote else explain_here
     begin = partial(start, host, is_remote)
@@ -128,6 +139,8 @@ def _ask(
         return run_on(begin, _PROBE, question, timeout_s, explain)
     except HostError as error:
         return {"fault": str(error)}
+    finally:
+        store.set(ended_key(question["index"]), b"")
 
 
 def _clock_s(store: StoreServer, index: int, timeout_s: float) -> float | None:

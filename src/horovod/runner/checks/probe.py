@@ -12,8 +12,9 @@ import queue
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.errors import StartError
 from horovod.rendezvous.accept import Acceptor
@@ -27,10 +28,18 @@ from horovod.rendezvous.store import StoreClient
 from horovod.runner.checks.facts import collect_facts
 from horovod.runner.checks.run_on import read_question, write_answer
 
-# For neighbors to appear and to be measured: a host that is gone must not cost the whole timeout.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# For neighbors to appear and to be measured: a host that is stuck must not cost the whole timeout.
 _LINKS_S = 10.0
 # For the launcher.
 _REACH_S = 10.0
+
+
+def ended_key(index: int) -> str:
+    """Exists once the launcher knows that a host will do nothing more."""
+    return f"ended/{index}"
 
 
 def dialled_by(index: int, num_hosts: int) -> list[int]:
@@ -72,13 +81,17 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
                 for source in range(index + 1, num_hosts)
                 if index in dialled_by(source, num_hosts)
             ]
-            threads = [threading.Thread(target=_answer, args=(acceptor, deadline)) for _ in sources]
-            for thread in threads:
-                thread.start()
-            for target in dialled_by(index, num_hosts):
-                report["links"][str(target)] = _measure(store, secret, index, target, deadline)
-            for thread in threads:
-                thread.join()  # all that it does has a deadline
+            with _Sources(question["endpoints"], secret, sources, acceptor, deadline) as arrived:
+                threads = [
+                    threading.Thread(target=_answer, args=(acceptor, deadline, arrived))
+                    for _ in sources
+                ]
+                for thread in threads:
+                    thread.start()
+                for target in dialled_by(index, num_hosts):
+                    report["links"][str(target)] = _measure(store, secret, index, target, deadline)
+                for thread in threads:
+                    thread.join()  # all that it does has a deadline
 
 
 def _connect(endpoints: list[list[Any]], secret: bytes) -> StoreClient:
@@ -101,7 +114,12 @@ def _measure(
     """Latency in seconds and bytes per second, or what went wrong."""
     try:
         left_s = max(0.0, deadline - time.monotonic())
-        address, port = json.loads(store.get(f"place/{target}", left_s))
+        place, gone = f"place/{target}", ended_key(target)
+        found = store.wait_all([place], left_s, gone)
+        if place not in found:
+            why = "it has ended" if gone in found else f"it did not come within {_LINKS_S:g} s"
+            raise StartError(why)
+        address, port = json.loads(found[place])
         sock, _ = dial(
             retrying(partial(connect_tcp, address, port), ConnectionRefusedError),
             secret,
@@ -115,9 +133,54 @@ def _measure(
         return str(error)
 
 
-def _answer(acceptor: Acceptor, deadline: float) -> None:
+class _Sources:
+    """Hosts that are to dial this one: nobody waits for one that the launcher knows has ended.
+
+    Inside the block, it is a function that takes the number of a host that has come.
+    """
+
+    def __init__(
+        self,
+        endpoints: list[list[Any]],
+        secret: bytes,
+        sources: list[int],
+        acceptor: Acceptor,
+        deadline: float,
+    ) -> None:
+        self._missing = set(sources)
+        self._lock = threading.Lock()
+        self._acceptor = acceptor
+        self._deadline = deadline
+        self._stores = {source: _connect(endpoints, secret) for source in sources}
+
+    def __enter__(self) -> Callable[[int], object]:
+        for source, store in self._stores.items():
+            threading.Thread(target=self._watch, args=(source, store), daemon=True).start()
+        return self._take
+
+    def __exit__(self, *exception: object) -> None:
+        for store in self._stores.values():
+            store.interrupt()
+
+    def _take(self, source: int) -> bool:
+        """Whether it was still missing."""
+        with self._lock:
+            was_missing = source in self._missing
+            self._missing.discard(source)
+            return was_missing
+
+    def _watch(self, source: int, store: StoreClient) -> None:
+        key = ended_key(source)
+        with store, suppress(StartError):
+            found = store.wait_all([key], max(0.0, self._deadline - time.monotonic()))
+            if key in found and self._take(source):
+                self._acceptor.expect_one_less()
+
+
+def _answer(acceptor: Acceptor, deadline: float, arrived: Callable[[int], object]) -> None:
     try:
         admitted = acceptor.take(deadline)
+        arrived(admitted.hello.rank)
     except (StartError, TimeoutError, queue.Empty):
         return  # the other end tells why it did not come
     with admitted.sock as sock:

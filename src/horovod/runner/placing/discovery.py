@@ -13,6 +13,8 @@ from horovod.runner.placing.hosts import parse_hosts
 
 # A script that hangs would keep everybody who waits for hosts waiting.
 _TIMEOUT_S = 60.0
+# Of a line that cannot be read.
+_MOST_QUOTED = 80
 
 
 class HostDiscovery:
@@ -65,14 +67,15 @@ class HostDiscoveryScript(HostDiscovery):
 
     def _parse(self, line: str, number: int) -> tuple[str, int]:
         where = f"line {number} of the host discovery script {self._command!r}"
+        shown = repr(line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}…")
         try:
             (host,) = parse_hosts(line, least_slots=0)
         except (UsageError, ValueError) as error:
-            raise UsageError(f"{where}: cannot read {line!r} ({error})") from None
+            raise UsageError(f"{where}: cannot read {shown} ({error})") from None
         slots = self._slots if host.slots is None else host.slots
         if slots is None:
             raise UsageError(
-                f"{where}: {line!r} says no number of slots: print host:slots, or give "
+                f"{where}: {shown} says no number of slots: print host:slots, or give "
                 "--slots-per-host"
             )
         return host.name, slots

@@ -24,6 +24,10 @@ _HOST = re.compile(
     r"(?::(?P<slots>\d{1,6}))?"
 )
 
+_MOST_DIGITS = 6  # of a number of slots
+# Of what cannot be read.
+_MOST_QUOTED = 80
+
 
 @dataclass(frozen=True)
 class Host:
@@ -63,6 +67,17 @@ class Slot:
     cross_size: int
     hostname: str
     user: str = ""
+
+
+def is_host_name(name: str) -> bool:
+    """Tell whether a list of hosts could name this one."""
+    shown = f"[{name}]" if ":" in name else name
+    match = _HOST.fullmatch(shown)
+    return match is not None and (match["v6"] or match["name"]) == name
+
+
+def _quoted(entry: str) -> str:
+    return repr(entry if len(entry) <= _MOST_QUOTED else f"{entry[:_MOST_QUOTED]}…")
 
 
 def parse_hosts(text: str, least_slots: int = 1) -> list[Host]:
@@ -138,10 +153,11 @@ def _parse_line(entry: str, fields: Sequence[str]) -> Host:
     for field in fields:
         key, _, value = field.partition("=")
         key = key.replace("-", "_")
-        if key not in ("slots", "max_slots") or not value.isascii() or not value.isdigit():
+        is_number = value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+        if key not in ("slots", "max_slots") or not is_number:
             raise UsageError(
-                f"cannot read {field!r}: write 'host slots=N', with 'max_slots=N' behind it if "
-                "another launcher needs that"
+                f"cannot read {_quoted(field)}: write 'host slots=N', with 'max_slots=N' behind it "
+                "if another launcher needs that"
             )
         numbers[key] = int(value)
     if host.slots is not None and "slots" in numbers:
@@ -169,7 +185,7 @@ def _parse_host(entry: str) -> Host:
     match = _HOST.fullmatch(entry)
     if match is None:
         raise UsageError(
-            f"cannot read the host {entry!r}: write 'host', 'host:slots' or "
+            f"cannot read the host {_quoted(entry)}: write 'host', 'host:slots' or "
             "'[IPv6 address]:slots', with 'user@' in front if need be"
         )
     slots = None if match["slots"] is None else int(match["slots"])

@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod.rendezvous.bounds import number_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -95,6 +97,18 @@ STOP_SOON = Stop()
 
 class FrameError(ValueError):
     """The bytes are not a frame; the other end is not what it should be."""
+
+
+def number_of(text: bytes | str, least: int = -(2**31), most: int = 2**31 - 1) -> int:
+    """Return the number in a payload.
+
+    Raises:
+        FrameError: it is something else, or out of bounds.
+    """
+    try:
+        return number_in(text, least, most)
+    except ValueError:
+        raise FrameError(f"not a number: {text[:80]!r}") from None
 
 
 def encode(kind: Kind, worker: int = -1, payload: bytes = b"") -> bytes:

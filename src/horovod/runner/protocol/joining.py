@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.errors import StartError
+from horovod.rendezvous.bounds import names_in, number_in
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.rendezvous.secret import SECRET_BYTES
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
@@ -27,6 +28,13 @@ JOIN, LEAVE, GONE = "join", "leave", "gone"
 WORDS = "joining/words/"
 """The list of what all hosts say, in order."""
 
+MOST_SLOTS = 4096
+"""That a host may offer; workers are started on as many as the job takes."""
+MOST_HOSTS = 10_000
+"""That may take part at a time."""
+
+_ANY_SLOTS = 10**15  # so many are refused by name, more are no number of slots
+_MOST_WORD_BYTES = 4096
 _NO_SECRET = bytes(SECRET_BYTES)
 HOST_PYTHON = "<python>"
 """Stands in a command for the Python that the host has joined with."""
@@ -82,10 +90,11 @@ class Word:
             StartError: it is something else.
         """
         try:
+            if len(text) > _MOST_WORD_BYTES:
+                raise ValueError("it is too long")
             word = Word(**json.loads(text))
-            texts = (word.kind, word.visit, word.host, word.version)
-            if {*map(type, texts)} != {str} or type(word.slots) is not int:
-                raise ValueError("a field is of a wrong type")
+            names_in((word.kind, word.visit, word.host, word.version))
+            number_in(word.slots, -_ANY_SLOTS, _ANY_SLOTS)
         except (ValueError, TypeError, RecursionError) as error:
             raise StartError(f"no host says this: {type(error).__name__}") from None
         return word

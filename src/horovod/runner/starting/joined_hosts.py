@@ -13,6 +13,7 @@ from horovod import files
 from horovod.errors import StartError, UsageError
 from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
+from horovod.runner.placing.hosts import is_host_name
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.joining import Session, Word
 from horovod.runner.starting.joined_agent import JoinedAgent
@@ -171,8 +172,12 @@ class JoinedHosts:
                 f"it has Horovod {word.version}, but the launcher has {horovod.__version__}; "
                 "install the same version on all hosts"
             )
-        if word.slots < 1:
-            return f"it offers {word.slots} slots"
+        if not is_host_name(word.host):
+            return f"{word.host!r} is not the name of a host; give it another one: -H NAME:N"
+        if not 1 <= word.slots <= joining.MOST_SLOTS:
+            return f"it offers {word.slots} slots; offer 1 to {joining.MOST_SLOTS}: -H NAME:N"
+        if len(self._visits) >= joining.MOST_HOSTS:
+            return f"{joining.MOST_HOSTS} hosts have joined the job already"
         if word.host in self._known or word.host in self._visits:
             return f"the job has a host {word.host} already; give this one another name: -H NAME:N"
         return ""

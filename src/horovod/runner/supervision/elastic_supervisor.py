@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod.errors import StartError
-from horovod.runner.protocol.frames import STOP_SOON, Frame, FrameError, Kind
+from horovod.runner.protocol.frames import STOP_SOON, Frame, FrameError, Kind, number_of
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic.policy import Going
@@ -86,6 +86,8 @@ class ElasticSupervisor(Supervisor):
                 self._tell(lambda: self._publish(command.membership))
             case elastic.BreakUp():
                 self._tell(lambda: self._fleet.job.break_up(command.text))
+            case elastic.TellLoss():
+                self._tell(lambda: self._fleet.job.tell_loss(command.generation, command.text))
             case elastic.Dismiss():
                 self._tell(lambda: self._fleet.job.dismiss(command.identity, command.text))
             case events.EndWorker() if not self._has_link(self._placed[command.worker].hostname):
@@ -147,7 +149,7 @@ class ElasticSupervisor(Supervisor):
     def _on_ready(self, link: AgentLink, text: str) -> None:
         link.ready = True
         pid, _, version = text.partition(" ")
-        link.agent_pid = int(pid) if pid.isdigit() else 0
+        link.agent_pid = number_of(pid, 0) if pid.isdecimal() else 0
         if version and version != horovod.__version__:
             self._give_up(
                 link,
@@ -217,6 +219,6 @@ class ElasticSupervisor(Supervisor):
 
 def _endpoint(invitation: Invitation, frame: Frame) -> Endpoint:
     try:
-        return invitation.endpoints[int(frame.payload)]
-    except (ValueError, IndexError):
+        return invitation.endpoints[number_of(frame.payload, 0)]
+    except IndexError:
         raise FrameError(f"no endpoint of the invitation: {frame.payload[:80]!r}") from None

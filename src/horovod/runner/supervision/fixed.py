@@ -307,7 +307,18 @@ class FixedJob:
         if message := blame(state.exits):
             return Outcome(failure.exit_code, message, failure)
         message, details = cause(failure, self._running(state)), last_words(failure)
+        if early := self._ended_early(state, failure):
+            message = f"{early}; {message}"
         return Outcome(failure.exit_code, message, failure, details=details)
+
+    def _ended_early(self, state: Progress, failure: RankExit) -> str:
+        """Who ended well before those that fail because of it; empty if nobody did."""
+        for each in state.exits:
+            if each.returncode == 0 and each.rank == failure.culprit:
+                follow = {one.rank for one in state.exits if one.returncode and one.is_follow_up}
+                middle = named(follow | self._running(state).keys())
+                return f"{headline(each)} while {middle} still needed it"
+        return ""
 
 
 def _become(kind: type[P], state: Progress, deadline_s: float | None, **more: Any) -> P:

@@ -5,13 +5,15 @@ The loop itself waits for neither a script nor the store.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from horovod.errors import StartError
-from horovod.job.records import EventKind, alive_key, beat_s_of
+from horovod.errors import StartError, UsageError
+from horovod.job.records import EventKind, MalformedEventError, alive_key, beat_s_of
+from horovod.rendezvous.bounds import one_line
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.events import Event
     from horovod.runner.supervision.news import News
 
+_logger = logging.getLogger(__name__)
+
 INTERVAL_S = 1.0
+# That a host can have; more is a mistake of whoever tells it, and something is done for each.
+MOST_SLOTS = 65_536
 # A thread that hangs in code of the user must not keep a job from its end.
 _PATIENCE_S = 5.0
 
@@ -57,9 +63,12 @@ def ask(discovery: Discovery, has_answered: bool) -> Event:
     try:
         found = discovery.find_available_hosts_and_slots()
         hosts = tuple((str(name), int(slots)) for name, slots in found.items())
+        for name, slots in hosts:
+            if slots > MOST_SLOTS:
+                raise UsageError(f"{name} has {slots:.3g} slots, more than {MOST_SLOTS}")
     except Exception as error:
         text = str(error) or type(error).__name__
-        return DiscoveryFailed(time.monotonic(), text, first=not has_answered)
+        return DiscoveryFailed(time.monotonic(), one_line(text), first=not has_answered)
     return HostsDiscovered(time.monotonic(), hosts)
 
 
@@ -121,6 +130,9 @@ def listening(job: Job, news: News) -> Iterator[None]:
         while True:
             try:
                 word = job.next_event(MAX_TIMEOUT_S)
+            except MalformedEventError as error:
+                _logger.warning("%s", error)
+                continue
             except StartError:
                 return  # the store was closed
             event = None if word is None else event_of(word)

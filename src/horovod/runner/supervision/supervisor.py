@@ -14,9 +14,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from horovod.rendezvous.bounds import one_line
 from horovod.runner.output.console import PATIENCE_S, SHORT_PATIENCE_S
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
-from horovod.runner.protocol.frames import Frame, FrameError, Kind
+from horovod.runner.protocol.frames import Frame, FrameError, Kind, number_of
 from horovod.runner.supervision import events
 from horovod.runner.supervision.failure import RankExit
 from horovod.runner.supervision.fixed import FixedJob, Placed
@@ -346,29 +347,31 @@ class Supervisor:
             case Kind.STDOUT | Kind.STDERR:
                 self._relay(link, frame)
             case Kind.READY:
-                self._on_ready(link, frame.payload.decode(errors="replace"))
+                self._on_ready(link, one_line(frame.payload.decode(errors="replace")))
             case Kind.REACHED | Kind.TRIED:
                 self._on_way_found(link, frame)
             case Kind.STARTED:
-                pid = frame.payload.decode()
+                pid = number_of(frame.payload, 0)
                 rank = self._rank_of(frame.worker)
                 self._log(f"rank {rank} on {link.hostname} is process {pid}")
                 self._feed(events.WorkerStarted(time.monotonic(), frame.worker))
             case Kind.EXITED:
-                self._on_exit(link, frame.worker, int(frame.payload))
+                self._on_exit(link, frame.worker, number_of(frame.payload))
             case Kind.NOT_STARTED:
                 code, _, reason = frame.payload.decode(errors="replace").partition(" ")
-                self._on_exit(link, frame.worker, int(code), reason)
+                self._on_exit(link, frame.worker, number_of(code), one_line(reason))
             case Kind.STOPPING:
-                self._on_agent_stopping(link, frame.payload.decode(errors="replace"))
+                self._on_agent_stopping(link, one_line(frame.payload.decode(errors="replace")))
             case Kind.NOTE:
-                self._log(f"{link.hostname}: {frame.payload.decode(errors='replace')}")
+                note = one_line(frame.payload.decode(errors="replace"), 1000)
+                self._log(f"{link.hostname}: {note}")
             case Kind.LEFT_RUNNING:
-                left = f"{frame.payload.decode(errors='replace')} on {link.hostname}"
+                left = one_line(frame.payload.decode(errors="replace"), 1000)
+                left = f"{left} on {link.hostname}"
                 self._left_running = ", ".join(filter(None, [self._left_running, left]))
                 self._log(f"what the ranks left running is ended: {left}")
             case Kind.DROPPED:
-                self._dropped += int(frame.payload)
+                self._dropped += number_of(frame.payload, 0, 2**62)
             case Kind.DONE:
                 link.done = True
             case _:
@@ -377,7 +380,7 @@ class Supervisor:
     def _on_agent_stopping(self, link: AgentLink, text: str) -> None:
         signum, _, reason = text.partition(" ")
         now_s = time.monotonic()
-        self._feed(events.HostStopping(now_s, link.hostname, reason, int(signum)))
+        self._feed(events.HostStopping(now_s, link.hostname, reason, _signal_of(signum)))
 
     def _rank_of(self, worker: int) -> int:
         """Of a worker that an agent names.
@@ -404,7 +407,7 @@ class Supervisor:
     def _on_ready(self, link: AgentLink, text: str) -> None:
         link.ready = True
         pid, _, version = text.partition(" ")
-        link.agent_pid = int(pid) if pid.isdigit() else 0
+        link.agent_pid = number_of(pid, 0) if pid.isdecimal() else 0
         self._readiness.on_ready(link.hostname, version)
         self._feed(events.HostFound(time.monotonic(), link.hostname))
         self._check_start()
@@ -413,7 +416,7 @@ class Supervisor:
         if self._crossing is None:
             raise FrameError("an answer to an invitation that was not sent")
         if frame.kind is Kind.REACHED:
-            self._crossing.ways.reached(link.hostname, int(frame.payload))
+            self._crossing.ways.reached(link.hostname, number_of(frame.payload, 0))
         else:
             self._crossing.ways.gave_up(link.hostname)
         self._check_start()
@@ -496,6 +499,11 @@ def _placed(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
     return {
         worker.worker: Placed(worker.rank, job.hostname) for job in jobs for worker in job.workers
     }
+
+
+def _signal_of(text: str) -> int:
+    number = number_of(text, 0)
+    return number if number in signal.valid_signals() else 0
 
 
 def _because(link: AgentLink) -> str:

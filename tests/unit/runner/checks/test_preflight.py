@@ -244,7 +244,7 @@ def test_a_host_that_cannot_reach_the_launcher_says_so() -> None:
         start = partial(START, Host("localhost", 1), False)
         report = run_on(start, "horovod.runner.checks.probe", question, 60)
     assert report["fault"].startswith("cannot reach the launcher at 127.0.0.1; does a firewall")
-    assert report["facts"]["executable"] == sys.executable
+    assert os.path.samefile(report["facts"]["executable"], sys.executable)
 
 
 def test_the_exit_code_tells_of_faults() -> None:
@@ -255,9 +255,24 @@ def test_the_exit_code_tells_of_faults() -> None:
         return script("exit 9")(module) if host.name == "127.0.0.9" else there(host, False, module)
 
     hosts = [Host("localhost", 1), Host("127.0.0.9", 1)]
+    began_s = time.monotonic()
     assert check_hosts(hosts, start, 60, out) == 1
+    assert time.monotonic() - began_s < 8  # nobody waits 10 s for the one that has ended
     assert "fault: 127.0.0.9: it ended with code 9 and gave no answer" in out.getvalue()
     assert out.getvalue().splitlines()[-1].startswith("2 hosts checked, ")
+
+
+def test_nobody_waits_for_neighbors_that_have_ended() -> None:
+    def start(host: Host, is_remote: bool, module: str) -> subprocess.Popen[bytes]:
+        gone = host.name != "127.0.0.1"
+        return script("exit 9")(module) if gone else START(host, False, module)
+
+    began_s = time.monotonic()
+    hosts = [Host(name, 1) for name in ("localhost", "127.0.0.1", "127.0.0.2")]
+    first, second, third = examine_hosts(hosts, start, 60)
+    assert time.monotonic() - began_s < 8
+    assert first.fault == third.fault == "it ended with code 9 and gave no answer"
+    assert [(link.target, link.fault) for link in second.links] == [("localhost", "it has ended")]
 
 
 def test_a_terminal_gets_a_table_with_lines() -> None:

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.runner.protocol.frames import Decoder, Frame, FrameError, Kind, Stop, encode
+from horovod.runner.protocol.frames import (
+    Decoder,
+    Frame,
+    FrameError,
+    Kind,
+    Stop,
+    encode,
+    number_of,
+)
 
 FRAMES = st.builds(Frame, st.sampled_from(Kind), st.integers(-1, 9999), st.binary(max_size=50))
 
@@ -34,3 +42,9 @@ def test_how_to_stop_survives_the_way() -> None:
 def test_what_is_no_way_to_stop(payload: bytes) -> None:
     with pytest.raises(FrameError, match="not how to stop"):
         Stop.from_bytes(payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"1" * 5000, b"-1", b"4294967296", b"1.5"])
+def test_what_is_no_number_of_an_agent_is_refused(payload: bytes) -> None:
+    with pytest.raises(FrameError, match="not a number"):
+        number_of(payload, 0)

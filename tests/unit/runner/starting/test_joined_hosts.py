@@ -204,3 +204,33 @@ def test_a_file_that_others_may_have_written_is_refused(tmp_path: Path) -> None:
         read_invitation(str(path), {}, io.StringIO())
     with pytest.raises(UsageError, match="it is a symbolic link"):
         read_invitation(str(link), {}, io.StringIO())
+
+
+@pytest.mark.parametrize("slots", [10**12, 4097, 0, -5])
+def test_slots_that_no_host_has_are_refused(job: Job, slots: int) -> None:
+    with job.client() as client:
+        assert f"it offers {slots} slots; offer 1 to 4096" in job.says(client, "join", slots=slots)
+    assert job.hosts.find_available_hosts_and_slots() == {"first": 2}
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a;b", "", "[::1"])
+def test_names_that_are_not_of_a_host_are_refused(job: Job, host: str) -> None:
+    with job.client() as client:
+        assert f"{host!r} is not the name of a host" in job.says(client, "join", host=host)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Word("join", "v", "a\nhorovodrun: all is well", 1, horovod.__version__),
+        Word("join", "v", "a" * 100_000, 1, horovod.__version__),
+        Word("join", "v" * 300, "a", 1, horovod.__version__),
+        Word("join", "v", "a", 10**4000, horovod.__version__),
+        Word("join", "v", "a", 1, "1.0\n"),
+    ],
+)
+def test_what_no_host_says_is_one_short_line_of_the_log(job: Job, word: Word) -> None:
+    with job.client() as client:
+        client.append(joining.WORDS, word.to_json())
+        assert job.says(client, "join", visit="w") == ""  # the next one is heard
+    assert job.lines[0] == "a host tries to join, but no host says this: ValueError"

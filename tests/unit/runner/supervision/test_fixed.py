@@ -91,6 +91,20 @@ def test_a_job_whose_workers_have_all_failed_stops_at_once() -> None:
     assert both.state.verdict.exit_code == 1
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_rank_that_ends_well_in_the_middle_is_named(is_late: bool) -> None:
+    words = "horovod.errors.ShutDownError: rank 1 (blue:7) has shut Horovod down (it ended)"
+    ends = [exited(3.0, 1, 0), exited(3.1, 0, 1, words), exited(3.1, 3, 1, words)]
+    ends = [*ends[1:], ends[0]] if is_late else ends
+    stopped = after(READY, *ends, events.Deadline(6.0))
+    assert isinstance(stopped.state, Stopping)
+    assert stopped.state.verdict.exit_code == 1
+    assert stopped.state.verdict.message == (
+        "rank 1 on blue exited with code 0 while ranks 0, 2, 3 still needed it; rank 0 on red "
+        "exited with code 1"
+    )
+
+
 def test_a_worker_that_cannot_be_started_ends_the_job_at_once() -> None:
     decision = after(READY, exited(2.0, 3, 127, why="the command 'x' was not found"))
     assert isinstance(decision.state, Stopping)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import select
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
+
+import pytest
 
 from horovod.job import Assignment, Worker
 from horovod.job.elastic_worker import ElasticWorker
 from horovod.job.job import Job, open_job
 from horovod.job.records import EVENTS, Event, EventKind
-from horovod.runner.placing.discovery import HostDiscovery, HostDiscoveryScript
+from horovod.runner.placing.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,
     HostsDiscovered,
@@ -129,3 +133,35 @@ def test_a_member_that_is_silent_is_told_while_another_lives() -> None:
     assert silent.identity == "a-silent"
     assert silent.silent_s >= 0.5
     news.close()
+
+
+def test_a_word_that_makes_no_sense_does_not_deafen_the_job() -> None:
+    news = News()
+    with closing(news), open_job() as job, listening(Job(job.server, job.where), news):
+        worker = {"identity": "a-0", "host": "a", "slot": 0}
+        good = {"worker": worker, "kind": "reset", "text": ""}
+        for word in ("x", [], {"worker": worker, "kind": "reset"}, good | {"worker": 3}):
+            job.store.append(EVENTS, json.dumps(word).encode())
+        for more in ({"generation": 10**12}, {"stood_s": 1e300}, {"replayed": -1}, {"kind": "?"}):
+            job.store.append(EVENTS, json.dumps(good | more).encode())
+        said = Event(EventKind.RESET, Worker("a-0", "a"), "first\nsecond" + "x" * 100_000, 0)
+        job.store.append(EVENTS, said.to_json())
+        (event,) = awaited(news, 1)
+        job.close()
+    assert isinstance(event, WorkerReset)
+    assert event.text.startswith("first second")
+    assert len(event.text) == 500
+
+
+@pytest.mark.parametrize("slots", [10**12, 65_537])
+def test_discovery_that_names_absurdly_many_slots_fails(slots: int) -> None:
+    event = ask(FixedHosts({"a": slots}), has_answered=True)
+    assert isinstance(event, DiscoveryFailed)
+    assert event.message.endswith("slots, more than 65536")
+
+
+def test_discovery_is_quoted_in_one_short_line() -> None:
+    event = ask(HostDiscoveryScript("head -c 10000000 /dev/zero | tr '\\0' ,", 1), False)
+    assert isinstance(event, DiscoveryFailed)
+    assert len(event.message) <= 500
+    assert event.message.count(",") < 200

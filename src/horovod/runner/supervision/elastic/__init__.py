@@ -11,6 +11,7 @@ starting   where workers are started
 plan       who is in the next generation, and when it begins
 removals   which workers have to go
 slowness   what becomes of workers that make the others wait
+finishes   what becomes of the others when members have ended well
 endings    when the job ends by itself, and as what
 stopping   how it ends
 turn       one decision in the making

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horovod.runner.supervision.elastic import reports
+from horovod.runner.supervision.elastic import finishes, reports
 from horovod.runner.supervision.elastic.hosts import Agent
 from horovod.runner.supervision.elastic.starting import free_slots
 from horovod.runner.supervision.outcome import Outcome
@@ -67,18 +67,15 @@ def _check_before_first(turn: Turn) -> None:
 
 def _check_generation(turn: Turn) -> None:
     facts = turn.facts
+    finishes.dismiss_newcomers(turn)
     members, alive = facts.members(), facts.alive()
-    if facts.finished:
-        _let_the_rest_go(turn)
-        members, alive = facts.members(), facts.alive()
     knows_nothing = facts.trained and not any(each.ran >= 0 for each in alive)
     if alive and not (knows_nothing and not facts.finished):
         return
     if any(not each.told for each in members if not each.takes_part):
         return  # its exit code, or the end of its time, is still to come
-    real = [each for each in facts.exits if not each.is_follow_up]
     if facts.finished:
-        turn.stop(reports.failed(facts, real, "other ranks finished") if real else Outcome(0))
+        turn.stop(finishes.outcome(facts))
         return
     lost = f"no worker is left that knows what was trained (generation {facts.generation})"
     # Those that are left are newcomers. If nobody is left, the first failure says it all.
@@ -87,22 +84,6 @@ def _check_generation(turn: Turn) -> None:
         why = f": {reports.joined(facts.changes)}" if facts.changes else ""
         outcome = Outcome(1, f"{lost}{why}")
     turn.stop(outcome)
-
-
-def _let_the_rest_go(turn: Turn) -> None:
-    """Once a member has finished, those whose peers are gone are no longer needed."""
-    facts, due_s = turn.facts, turn.at_s + turn.rules.grace_s
-    why = f"{reports.joined(facts.finished, ', ')} finished"
-    for each in list(facts.processes.values()):
-        if not each.takes_part:
-            continue
-        if facts.is_member(each):
-            if each.waits_s is not None:
-                turn.dismiss(each, why, due_s)
-        elif each.ready_s is not None:
-            turn.dismiss(each, why, due_s)
-        else:
-            turn.end(each, why)
 
 
 def check_shortage(turn: Turn, plan: Plan) -> None:

@@ -204,6 +204,19 @@ class BreakUp(Command):
 
 
 @dataclass(frozen=True)
+class TellLoss(Command):
+    """Let members that train in a generation know that it has lost one, should they sleep.
+
+    Attributes:
+        generation: which one.
+        text: why.
+    """
+
+    generation: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Dismiss(Command):
     """Tell a worker that it has no place any more, and is to end with exit code 0.
 

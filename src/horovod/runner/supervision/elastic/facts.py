@@ -33,7 +33,12 @@ class Facts:
         settled_s: when to expect no further losses.
         changes: why the next generation differs, in words.
         exits: of workers in this generation that failed by themselves.
-        finished: members of this generation that ended well.
+        finished: members of this generation that ended well, as long as nobody was in the middle.
+        entered: whether those who trained before have gone into the current generation; newcomers
+            wait in it for them.
+        unseen: generations that were replaced before anybody who trained went into them.
+        told_broken: whether those who connect in the current generation know that it is broken.
+        told_lost: the newest generation whose members know that one of them is lost; -1 for none.
         short_s: since when there have been too few workers.
         removal_s: since when there have been members that are to go.
         enough_s: since when there have been enough for the first generation.
@@ -65,7 +70,11 @@ class Facts:
     settled_s: float = 0.0
     changes: tuple[str, ...] = ()
     exits: History[RankExit] = field(default_factory=History)
-    finished: tuple[str, ...] = ()
+    finished: tuple[Process, ...] = ()
+    entered: bool = True
+    unseen: frozenset[int] = frozenset()
+    told_broken: bool = False
+    told_lost: int = -1
     short_s: float | None = None
     removal_s: float | None = None
     enough_s: float | None = None
@@ -99,6 +108,12 @@ class Facts:
     def generation(self) -> int:
         """The number of the current generation; -1 before the first."""
         return -1 if self.membership is None else self.membership.generation
+
+    @property
+    def num_changes(self) -> int:
+        """How often those who train have gone over to another generation."""
+        waits = 0 if self.entered else 1
+        return max(0, self.generation) - len(self.unseen) - waits
 
     @property
     def size(self) -> int:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 NEVER_S = float("-inf")
 # A host that leaves takes its workers with it before discovery drops it.
 FORGIVE_S = 30.0
+# A host that comes back for the second time within so long has to stay before it is used.
+FLIP_S = 60.0
 # A failure after so long a time is a first one.
 FORGET_S = 3600.0
 
@@ -44,6 +46,9 @@ class Host:
         suspect: whether its other workers are to end because of a failure.
         slow_until_s: until when slots rest whose workers were slow; each with its slot.
         times_slow: how often a worker of it went because it was slow.
+        dropped_s: when discovery dropped it for the last time.
+        returns: how often it came back since, each time within FLIP_S.
+        steady_s: when it may be used, if it is listed until then.
     """
 
     name: str
@@ -59,14 +64,22 @@ class Host:
     suspect: bool = False
     slow_until_s: tuple[tuple[int, float], ...] = ()
     times_slow: int = 0
+    dropped_s: float = NEVER_S
+    returns: int = 0
+    steady_s: float = NEVER_S
 
     def usable(self, at_s: float) -> bool:
         """Whether new workers may be started here."""
-        return self.listed and not self.stopping and at_s >= self.rests_until_s
+        return self.listed and not self.stopping and at_s >= max(self.rests_until_s, self.steady_s)
 
     def rests(self, at_s: float) -> bool:
         """Whether it is only a matter of time that it is usable again."""
         return self.listed and at_s < self.rests_until_s < float("inf")
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether it was listed and dropped again and again."""
+        return self.steady_s > NEVER_S
 
     def wants(self, slot: int) -> bool:
         """Whether a worker that has this slot is to stay."""
@@ -100,7 +113,7 @@ def after_answer(
             after[name] = _dropped(host, at_s) if dropped else replace(host, missed=missed)
     for name, number in slots.items():
         if name not in after:
-            known = hosts.get(name, Host(name, 0))
+            known = _returned(hosts.get(name, Host(name, 0)), at_s)
             after[name] = replace(known, slots=number, listed=True, missed=0, spent=frozenset())
     return after
 
@@ -116,7 +129,16 @@ def _dropped(host: Host, at_s: float) -> Host:
         rests_until_s=NEVER_S,
         suspect=False,
         slow_until_s=(),
+        dropped_s=at_s,
     )
+
+
+def _returned(host: Host, at_s: float) -> Host:
+    if at_s - host.dropped_s > FLIP_S:
+        return replace(host, returns=0, steady_s=NEVER_S)
+    returns = host.returns + 1
+    steady_s = at_s + min(FLIP_S, 2.0**returns) if returns > 1 else NEVER_S
+    return replace(host, returns=returns, steady_s=steady_s)
 
 
 def blamed(host: Host, at_s: float, rules: Rules) -> Host:

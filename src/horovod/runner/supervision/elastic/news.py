@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod.rendezvous.bounds import one_line
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
-from horovod.runner.supervision.elastic import removals, reports, slowness
+from horovod.runner.supervision.elastic import finishes, removals, reports, slowness
 from horovod.runner.supervision.elastic.hosts import Agent, after_answer
 from horovod.runner.supervision.events import ReportExit
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
+    from horovod.runner.supervision.elastic.hosts import Host
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.turn import Turn
     from horovod.runner.supervision.events import Event
@@ -54,8 +56,21 @@ def _on_hosts(turn: Turn, event: elastic.HostsDiscovered) -> None:
     facts.warned = False
     facts.hosts = after_answer(before, event.hosts, turn.at_s, turn.rules.missed_polls)
     listed = {name: host.slots for name, host in facts.hosts.items() if host.listed}
+    for name, host in facts.hosts.items():
+        if name in before and host.returns > before[name].returns:
+            _on_return(turn, host)
     if listed != {name: host.slots for name, host in before.items() if host.listed}:
         turn.reasons.append(reports.listing(facts.hosts.values()))
+
+
+def _on_return(turn: Turn, host: Host) -> None:
+    if host.comes_and_goes:
+        line = (
+            f"{host.name} comes and goes: after {host.returns} returns it gets workers once it has "
+            f"been listed for {host.steady_s - turn.at_s:g} s"
+        )
+        is_news = host.returns & (host.returns - 1) == 0  # less and less often
+        (turn.announce if is_news else turn.reasons.append)(line)
 
 
 def _on_no_answer(turn: Turn, event: elastic.DiscoveryFailed) -> None:
@@ -85,16 +100,16 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
     here = [each for each in facts.processes.values() if each.host == event.host]
     ranks = [reports.named(facts, each) for each in here if facts.is_member(each)]
     with_it = f" with {reports.joined(ranks, ', ')}" if ranks else ""
-    line = f"{event.host} is lost{with_it}: {event.reason}"
+    line = f"{event.host} is lost{with_it}: {one_line(event.reason)}"
     turn.announce(f"{line}; {then}")
     facts.changes = (*facts.changes, line)
     for each in here:
         if each.takes_part:
             if facts.is_member(each):
-                turn.break_up()
-                facts.settled_s = turn.at_s + turn.rules.settle_s
+                turn.miss(each, line)
             # If its process lives, nobody can end it, but it can still hear this.
             turn.do(elastic.Dismiss(each.identity, f"the agent of {event.host} is lost"))
+        turn.tell_lost(each.ran, line)
         del facts.processes[each.number]
 
 
@@ -120,7 +135,10 @@ def _on_word(turn: Turn, event: Event) -> None:
         case elastic.WorkerLeaving():
             if not process.leaving:
                 turn.change(process, leaving=event.text or "asked to", leaving_s=turn.at_s)
-                turn.reasons.append(f"{reports.named(facts, process)} wants to leave: {event.text}")
+                text = f"{reports.named(facts, process)} wants to leave: {event.text}"
+                turn.reasons.append(text)
+                if facts.is_member(process) and process.ran < 0 and not facts.entered:
+                    turn.break_up(text)  # nobody trains with it yet
         case elastic.WorkerSlow():
             slowness.on_slow(turn, process, event)
         case elastic.WorkerLeft():
@@ -129,8 +147,11 @@ def _on_word(turn: Turn, event: Event) -> None:
             removals.end_silent(turn, process, event.silent_s)
         case elastic.WorkerGone():
             if process.gone_s is None and process.left_s is None:
+                text = f"{_gone(turn, process)}{event.text}"
                 if process.takes_part:
-                    turn.lose(process, f"{_gone(turn, process)}{event.text}")
+                    turn.lose(process, text)
+                else:
+                    turn.tell_lost(process.ran, text)
                 turn.change(process, gone_s=turn.at_s)
 
 
@@ -142,15 +163,28 @@ def _on_reset(turn: Turn, process: Process, event: elastic.WorkerReset) -> None:
             turn.change(process, due_s=min(process.due_s, turn.at_s + turn.rules.grace_s))
         return
     process = turn.change(process, entered=facts.generation)
+    text = f"{reports.named(facts, process)} gave up generation {event.generation}"
+    if process.ran >= 0:
+        _note_entry(turn, event.generation)
+    if process.ran == event.generation:
+        turn.tell_lost(event.generation, text)
     if event.generation < facts.generation or not process.takes_part:
         return  # it goes on to the current generation
     if process.waits_s is None:
         turn.change(process, waits_s=turn.at_s)
-        text = f"{reports.named(facts, process)} gave up generation {facts.generation}"
         turn.reasons.append(f"{text}: {event.text}")
-        if facts.broken_s is None:
-            turn.break_up()
+        if facts.broken_s is None and facts.entered:
             facts.changes = (*facts.changes, f"{text} ({event.text})")
+        turn.break_up(text)
+
+
+def _note_entry(turn: Turn, generation: int) -> None:
+    """Somebody who trained is in the current generation, after it gave up another one."""
+    facts = turn.facts
+    facts.entered = True
+    if generation in facts.unseen:  # it was in that one, after all
+        facts.unseen -= {generation}
+        facts.stillborn += 1
 
 
 def _on_running(turn: Turn, process: Process, event: elastic.WorkerRunning) -> None:
@@ -159,6 +193,7 @@ def _on_running(turn: Turn, process: Process, event: elastic.WorkerRunning) -> N
     turn.change(process, ran=event.generation, entered=event.generation)
     if not facts.is_member(process) or event.generation != facts.generation:
         return
+    facts.entered = True
     hurry_dismissed(turn)
     facts.stands_s = max(facts.stands_s, event.stood_s)
     if facts.runs or any(each.ran < facts.generation for each in facts.alive()):
@@ -186,7 +221,15 @@ def _on_left(turn: Turn, process: Process) -> None:
     if process.leaving:
         name = reports.named(turn.facts, process)
         turn.lose(process, f"{name} left: {process.leaving}")
+    _never_comes(turn, process)
     turn.change(process, left_s=turn.at_s)
+
+
+def _never_comes(turn: Turn, process: Process) -> None:
+    """A worker ends well: those who connect to it must not wait for it."""
+    facts = turn.facts
+    if facts.is_member(process) and process.ran < facts.generation:
+        turn.tell_broken(f"{reports.named(facts, process)} has ended")
 
 
 # -- the ends of processes
@@ -211,6 +254,8 @@ def _on_orderly_exit(turn: Turn, process: Process, ended: RankExit) -> None:
     name = reports.named(turn.facts, process)
     if process.takes_part:
         turn.lose(process, f"{name} left: {process.leaving}")
+    elif ended.returncode:
+        turn.tell_lost(process.ran, reports.end_of(process, ended))
     turn.reasons.append(f"{name} has ended with {ended.returncode}, as it was to")
 
 
@@ -219,13 +264,11 @@ def _on_finish(turn: Turn, process: Process, ended: RankExit) -> None:
     name = reports.named(facts, process)
     turn.do(ReportExit(ended), f"{name} finished")
     if facts.is_member(process) or facts.membership is None:
-        facts.finished = (*facts.finished, process.identity)
+        facts.finished = (*facts.finished, process)
+    if process.ran >= 0:  # else it may have said that it runs, and that is not known yet
+        _never_comes(turn, process)
     if not facts.is_member(process):
-        # Another one would do the same again.
-        host = facts.hosts.get(process.host)
-        if host is not None:
-            spent = host.spent | {process.worker.slot}
-            facts.hosts[process.host] = replace(host, spent=spent)
+        finishes.spend_slot(turn, process)
 
 
 def _on_failure(turn: Turn, process: Process, ended: RankExit) -> None:

@@ -71,7 +71,9 @@ def _first(turn: Turn) -> Plan:
         return NOTHING
     ready = facts.newcomers()[: rules.max_np]
     late = turn.is_due(facts.gate_s + rules.elastic_timeout_s)
-    needed = rules.min_np if facts.num_failures or facts.finished or late else rules.gate
+    flips = any(each.comes_and_goes for each in facts.hosts.values())
+    is_enough = facts.num_failures or facts.finished or late or flips
+    needed = rules.min_np if is_enough else rules.gate
     if len(ready) < needed:
         facts.enough_s = None
         return Plan(present=len(ready), needed=needed)
@@ -149,9 +151,7 @@ def is_entered(turn: Turn) -> bool:
     All old members go at the same time, so one of them tells for all.
     """
     facts = turn.facts
-    alive = facts.alive()
-    old = [each for each in alive if each.ran >= 0]
-    return not old or any(each.entered == facts.generation for each in old)
+    return facts.entered or not any(each.ran >= 0 for each in facts.alive())
 
 
 def _more_come(turn: Turn) -> bool:

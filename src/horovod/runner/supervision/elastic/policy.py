@@ -14,6 +14,7 @@ from horovod.job.membership import assign_places
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import (
     endings,
+    finishes,
     news,
     plan,
     removals,
@@ -102,6 +103,7 @@ class ElasticJob:
 
     def _pass(self, turn: Turn) -> None:
         assume_running(turn)
+        finishes.resume(turn)
         removals.end_absent_members(turn)
         removals.end_neighbors(turn)
         removals.send_away_unwanted_newcomers(turn)
@@ -127,7 +129,7 @@ def assume_running(turn: Turn) -> None:
     if turn.is_due(facts.published_s + ASSUMED_S):
         for each in facts.alive():
             turn.change(each, ran=facts.generation, entered=facts.generation)
-        facts.runs = facts.trained = True
+        facts.runs = facts.trained = facts.entered = True
         news.hurry_dismissed(turn)
 
 
@@ -141,7 +143,7 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     whys = [*facts.changes, *(_why_it_leaves(turn, each) for each in leaving)]
     joining = [each for each in members if not facts.is_member(each)] if generation else []
     line = reports.change(generation, facts.size, members, joining, reports.joined(whys))
-    if rules.reset_limit is not None and generation > rules.reset_limit:
+    if rules.reset_limit is not None and generation and facts.num_changes >= rules.reset_limit:
         _, _, why = line.partition(": ")
         limit = reports.RESET_LIMIT.format(
             limit=rules.reset_limit, word=rules.words.reset_limit, why=why
@@ -154,27 +156,37 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
         slowness.let_rest(turn, each)
     membership = assign_places(facts.membership, [each.worker for each in members], generation)
     turn.do(Publish(membership), line if generation else f"generation 0 has {len(members)} ranks")
-    if generation:
+    if generation and not _is_repeated(turn, chosen):
         turn.announce(line)
     for each in leaving:
         waits = each.waits_s is not None
         due_s = turn.at_s + (rules.grace_s if waits else rules.elastic_timeout_s)
         turn.dismiss(each, _why_it_leaves(turn, each), due_s)
-    facts.stillborn = 0 if facts.runs else facts.stillborn + 1
+    if facts.entered:
+        facts.stillborn = 0 if facts.runs else facts.stillborn + 1
+        if facts.broken_s is None or facts.stopped_s is None or facts.runs:
+            facts.stopped_s = facts.broken_s
+    else:
+        facts.unseen |= {facts.generation}
     facts.membership, facts.published_s = membership, turn.at_s
     facts.ranks = {each.worker.identity: each.place.rank for each in membership.members}
     senior = sorted(membership.members, key=lambda each: (each.since, each.place.rank))
     numbers = {each.identity: each.number for each in members}
     facts.seniority = tuple(numbers[each.worker.identity] for each in senior)
-    if facts.broken_s is not None and (facts.stopped_s is None or facts.runs):
-        facts.stopped_s = facts.broken_s
-    elif facts.broken_s is None:
-        facts.stopped_s = None
+    old = [each for each in members if each.ran >= 0]
+    facts.entered = not old or any(each.waits_s is not None for each in old)
     facts.broken_s, facts.changes, facts.exits, facts.finished = None, (), History(), ()
     facts.runs, facts.short_s, facts.stands_s, facts.removal_s = False, None, 0.0, None
+    facts.told_broken = False
     for each in members:
         current = facts.processes[each.number]
         facts.processes[each.number] = replace(current, waits_s=None)
+
+
+def _is_repeated(turn: Turn, chosen: set[int]) -> bool:
+    """Whether the next generation is the current one again, which nobody who trains has seen."""
+    facts = turn.facts
+    return not facts.entered and not facts.changes and chosen == set(facts.seniority)
 
 
 def _why_it_leaves(turn: Turn, process: Process) -> str:

@@ -66,7 +66,7 @@ def end_absent_members(turn: Turn) -> None:
 def _end_last_members(turn: Turn, alive: list[Process]) -> None:
     """Ends members that do not come to an end although others finished or had to go long ago."""
     timeout_s = turn.rules.elastic_timeout_s
-    if alive and turn.is_due((turn.facts.broken_s or 0.0) + timeout_s):
+    if alive and is_entered(turn) and turn.is_due((turn.facts.broken_s or 0.0) + timeout_s):
         for each in alive:
             turn.end(each, f"others finished, but it has not ended within {timeout_s:g} s")
 

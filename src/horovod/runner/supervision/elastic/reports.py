@@ -91,7 +91,7 @@ def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
 
 def summary(facts: Facts, at_s: float) -> str:
     """What became of the job, in one line."""
-    changes = max(0, facts.generation)
+    changes = facts.num_changes
     parts = [
         f"the job ran for {at_s - facts.began_s:.1f} s",
         f"{changes} change{'' if changes == 1 else 's'} of its workers",

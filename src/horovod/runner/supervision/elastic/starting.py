@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horovod.job.membership import Worker
 from horovod.runner.supervision.elastic.events import ReleaseHost, StartOn, UseHost, identity_of
-from horovod.runner.supervision.elastic.hosts import Agent
+from horovod.runner.supervision.elastic.hosts import FLIP_S, Agent
 from horovod.runner.supervision.elastic.processes import Process
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def free_slots(facts: Facts, host: Host) -> list[int]:
     """The slots of a host that no process holds, be it one that is about to end."""
     held = {each.worker.slot for each in facts.processes.values() if each.host == host.name}
-    return [slot for slot in range(host.slots) if slot not in held | host.spent]
+    taken = held | host.spent
+    return [slot for slot in range(host.slots) if slot not in taken]
 
 
 def start_workers(turn: Turn) -> None:
@@ -67,6 +68,8 @@ def _fill(turn: Turn, number: int, most: float, slots_of: Callable[[Turn, Host],
         host = facts.hosts[name]
         if host.rests(turn.at_s) and number < most:
             turn.is_due(host.rests_until_s)
+        if host.listed and host.comes_and_goes and number < most:
+            turn.is_due(host.steady_s)
         room = most - number
         slots = slots_of(turn, host) if room > 0 else []
         slots = slots[: int(min(len(slots), room))]
@@ -84,7 +87,9 @@ def _passes_gate(turn: Turn) -> bool:
     facts, rules = turn.facts, turn.rules
     if facts.gate_s is None:
         slots = sum(each.slots for each in facts.hosts.values() if each.usable(turn.at_s))
-        if slots < rules.gate:
+        # Those that stay do not wait for those that come and go.
+        flips = any(each.comes_and_goes for each in facts.hosts.values())
+        if slots < (rules.min_np if flips else rules.gate):
             return False
         facts.gate_s, facts.short_s = turn.at_s, None
         turn.reasons.append(f"{slots} slots are there, enough for {rules.gate} ranks")
@@ -111,5 +116,5 @@ def release_hosts(turn: Turn) -> None:
         if host.agent is not Agent.NONE:
             facts.hosts[name] = replace(host, agent=Agent.NONE, stopping="")
             turn.do(ReleaseHost(name), f"{name} is no longer used")
-        elif not host.listed and not host.failures:
+        elif not host.listed and not host.failures and turn.at_s - host.dropped_s > FLIP_S:
             del facts.hosts[name]

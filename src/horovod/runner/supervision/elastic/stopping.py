@@ -65,7 +65,7 @@ def stop(turn: Turn, outcome: Outcome, *, kill: bool = False) -> Decision:
         if outcome.stop_signal == signal.SIGINT and names:
             line = f"the workers have {rules.grace_s:g} s to end; Ctrl-C again ends them at once"
             commands.append(events.Announce(line))
-    if outcome.exit_code == 0 and (facts.generation > 0 or facts.num_failures):
+    if outcome.exit_code == 0 and (facts.num_changes or facts.num_failures):
         commands.append(events.Announce(reports.summary(facts, at_s)))
     commands += [events.EndAll(how), events.ReportOutcome(outcome)]
     state = Stopping(at_s + how.grace_s + STOP_S, facts=facts, rules=rules, verdict=outcome)

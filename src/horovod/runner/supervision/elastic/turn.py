@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from horovod.rendezvous.bounds import one_line
 from horovod.runner.protocol.frames import STOP_SOON
 from horovod.runner.supervision.elastic import reports
-from horovod.runner.supervision.elastic.events import BreakUp, Dismiss
+from horovod.runner.supervision.elastic.events import BreakUp, Dismiss, TellLoss
 from horovod.runner.supervision.elastic.hosts import blamed
 from horovod.runner.supervision.events import Announce, EndWorker
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.events import Command
     from horovod.runner.supervision.outcome import Outcome
+
+
+_MOST_LINE = 2000
 
 
 class Turn:
@@ -58,8 +62,8 @@ class Turn:
             self.reasons.append(reason)
 
     def announce(self, line: str) -> None:
-        """Tells the user."""
-        self.commands.append(Announce(line))
+        """Tells the user, in one line."""
+        self.commands.append(Announce(one_line(line, _MOST_LINE)))
 
     def why(self, *more: str) -> str:
         """The reasons, without those that the user is told anyway."""
@@ -74,27 +78,49 @@ class Turn:
 
     def lose(self, process: Process, text: str) -> None:
         """The current generation cannot go on as it is if it loses a member."""
-        facts = self.facts
-        if facts.is_member(process):
-            self.break_up()
-            if not facts.runs:
-                self.do(BreakUp(text))
-            facts.settled_s = self.at_s + self.rules.settle_s
-            facts.changes = (*facts.changes, text)
+        if self.facts.is_member(process):
+            self.miss(process, text)
+            self.facts.changes = (*self.facts.changes, text)
+        else:
+            self.tell_lost(process.ran, text)  # it may still train with those it is to leave
 
-    def break_up(self) -> None:
-        """The current generation no longer trains."""
+    def miss(self, process: Process, text: str) -> None:
+        """A member is gone: those who connect to it, or train with it, must not wait for it."""
+        facts = self.facts
+        self.break_up(text)
+        self.tell_lost(process.ran if facts.hears_running else facts.generation, text)
+        facts.settled_s = self.at_s + self.rules.settle_s
+
+    def break_up(self, text: str) -> None:
+        """The current generation no longer trains, or never will."""
         if self.facts.broken_s is None:
             self.facts.broken_s = self.at_s
+        self.tell_broken(text)
+
+    def tell_broken(self, text: str) -> None:
+        """Lets those who connect in the current generation give it up."""
+        facts = self.facts
+        is_connected = facts.runs and facts.hears_running
+        if not is_connected and not facts.told_broken:
+            facts.told_broken = True
+            self.do(BreakUp(text))
+
+    def tell_lost(self, generation: int, text: str) -> None:
+        """Lets those who train in a generation give it up, even if nothing wakes them up."""
+        if generation > self.facts.told_lost:  # not if it never trained
+            self.facts.told_lost = generation
+            self.do(TellLoss(generation, text))
 
     def end(self, process: Process, why: str, how: Stop = STOP_SOON) -> None:
         """Ends a process that may not want to."""
         if process.told:
             return
-        if process.takes_part:
-            self.lose(process, f"{reports.named(self.facts, process)} is ended: {why}")
-        self.change(process, told=why)
         name = reports.named(self.facts, process)
+        if process.takes_part:
+            self.lose(process, f"{name} is ended: {why}")
+        else:
+            self.tell_lost(process.ran, f"{name} is ended: {why}")
+        self.change(process, told=why)
         self.do(EndWorker(process.number, how), f"ending {name}: {why}")
 
     def dismiss(self, process: Process, why: str, due_s: float) -> None:

@@ -304,3 +304,57 @@ def test_the_only_worker_that_knows_what_was_trained_hands_it_over_first() -> No
     world.run(1.0)
     assert "red-0" in world.ended
     assert world.memberships[-1].hosts[0] == "blue"
+
+
+# -- hosts that come and go, and what is said of them
+
+
+def starts(world: World, host: str) -> int:
+    """How many workers were started on a host."""
+    return sum(isinstance(each, elastic.StartOn) and each.host == host for each in world.done)
+
+
+def test_a_host_that_flips_gets_workers_once_it_stays() -> None:
+    world = started(Rules(np=1, max_np=4), red=1)
+    for _ in range(40):
+        world.discover(red=1, blue=1)
+        world.run(1.0)
+        world.discover(red=1)
+        world.run(1.0)
+    assert starts(world, "blue") <= 3
+    told = [line for line in world.lines if line.startswith("blue comes and goes")]
+    assert told[0] == (
+        "blue comes and goes: after 2 returns it gets workers once it has been listed for 4 s"
+    )
+    assert len(told) <= 6
+    for _ in range(70):
+        world.discover(red=1, blue=1)
+        world.run(1.0)
+    assert world.hosts == ["red", "blue"]
+
+
+def test_a_job_starts_with_the_hosts_that_stay() -> None:
+    world = World(Rules(np=2, min_np=1))
+    for _ in range(4):
+        world.discover(red=1, blue=1)
+        world.discover(red=1)
+        world.all_act()
+        world.wait(1.0)
+    assert world.hosts == ["red"]
+
+
+def test_a_host_that_comes_back_once_is_used_at_once() -> None:
+    world = started(Rules(np=1, max_np=4), red=1, blue=1)
+    world.discover(red=1)
+    world.run()
+    world.discover(red=1, blue=1)
+    world.run(6.0)
+    assert world.hosts == ["red", "blue"]
+
+
+def test_a_loss_is_one_line_whatever_is_said_of_it() -> None:
+    world = started(Rules(np=2, min_np=1), red=1, blue=1)
+    world.lose_host("blue", "it ended; it wrote:\n    Traceback\n    " + "x" * 100_000)
+    world.run()
+    assert not any("\n" in line or len(line) > 2000 for line in world.lines)
+    assert world.lines[0].startswith("blue is lost with rank 1 (blue-1): it ended; it wrote: Trace")

@@ -44,18 +44,66 @@ def test_early_finishers_do_not_stop_the_rest() -> None:
     assert world.verdict.exit_code == 0
 
 
-def test_those_whose_peers_have_finished_are_let_go() -> None:
-    world = started(Rules(np=3, min_np=1, grace_s=10.0), red=3)
-    world.exit(0, 0)
-    world.reset(1)
-    assert world.workers[1].dismissed
-    world.workers[2].stopped = True  # and does not even hear it
-    world.workers[2].stage = "broken"
-    world.reset(2)
-    world.end_told()
-    world.run(11.0)
+def test_a_worker_that_ends_well_in_the_middle_is_lost() -> None:
+    world = started(Rules(np=3, min_np=1), red=3)
+    world.exit(1, 0)
+    assert {world.workers[each].stage for each in (0, 2)} == {"broken"}
+    world.run()
+    assert world.verdict is None
+    assert [each.worker.identity for each in world.memberships[1].members] == ["red-0", "red-2"]
+    line = (
+        "rank 1 (red-1) on red ended with code 0 while rank 0 (red-0) on red, rank 2 (red-2) on "
+        "red still train"
+    )
+    assert world.lines[0] == line
+    assert world.lines[1] == f"generation 1, 3 -> 2 ranks: {line}"
+    world.run(60.0)  # its slot gets no other one, which would do the same
+    assert world.size == 2
+    world.finish()
     assert world.verdict is not None
     assert world.verdict.exit_code == 0
+    assert ", 1 change of its workers, 1 failure, " in world.lines[-1]
+
+
+def test_the_job_fails_if_too_few_are_left_in_the_middle() -> None:
+    world = started(Rules(np=2, fixed_hosts=True), red=2)
+    world.exit(1, 0)
+    world.run()
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 1
+    assert world.verdict.message.startswith(
+        "1 of the 2 workers are there that the job needs, and no host can come that could have "
+        "more; rank 1 (red-1) on red ended with code 0 while rank 0 (red-0) on red still trains;"
+    )
+
+
+def test_all_who_are_in_the_middle_are_named() -> None:
+    world = started(Rules(np=4, min_np=1), red=4)
+    world.exit(1, 0)
+    world.exit(2, 0)
+    world.reset(0)
+    world.reset(3)
+    world.run()
+    assert world.lines[0] == (
+        "rank 1 (red-1) on red, rank 2 (red-2) on red ended with code 0 while rank 0 (red-0) on "
+        "red, rank 3 (red-3) on red still train"
+    )
+    assert world.size == 2
+
+
+def test_a_worker_that_ends_well_before_the_first_generation_runs_is_lost() -> None:
+    world = World(Rules(np=2, min_np=1))
+    world.discover(red=2)
+    world.find("red")
+    for each in (0, 1):
+        world.ready(each)
+    world.leave(1)
+    assert world.workers[0].stage == "broken"
+    world.reset(0)
+    world.exit(1, 0)
+    world.run()
+    assert world.size == 1
+    assert world.lines[0].startswith("rank 1 (red-1) on red ended with code 0 while rank 0 (red-0)")
 
 
 def test_a_failure_after_others_finished_is_one() -> None:
@@ -64,15 +112,20 @@ def test_a_failure_after_others_finished_is_one() -> None:
     world.exit(1, 5)
     assert world.verdict is not None
     assert world.verdict.exit_code == 5
-    assert world.verdict.message == "rank 1 on red exited with code 5; other ranks finished"
+    assert world.verdict.message == (
+        "rank 1 on red exited with code 5; rank 0 (red-0) on red ended with code 0"
+    )
 
 
-def test_a_lost_peer_after_others_finished_is_none() -> None:
+def test_who_fails_since_others_finished_was_in_the_middle() -> None:
     world = started(Rules(np=2, min_np=1), red=2)
     world.exit(0, 0)
     world.exit(1, 1, words="horovod.errors.PeerLostError: rank 0 was lost")
     assert world.verdict is not None
-    assert world.verdict.exit_code == 0
+    assert world.verdict.exit_code == 1
+    assert world.verdict.message == (
+        "rank 1 on red exited with code 1; rank 0 (red-0) on red ended with code 0"
+    )
 
 
 def test_earlier_failures_do_not_show_in_the_exit_code() -> None:
@@ -157,17 +210,49 @@ def test_newcomers_do_not_begin_anew_when_all_others_have_left() -> None:
     assert world.verdict.exit_code == 0
 
 
-def test_a_worker_that_never_ends_does_not_hold_up_those_who_finished() -> None:
+def test_a_worker_that_never_ends_does_not_hold_up_those_in_the_middle() -> None:
     world = started(Rules(np=3, min_np=1, grace_s=10.0), red=3)
     world.workers[2].stopped = True
     world.exit(0, 0)
     world.reset(1)
-    world.end_told()
     world.run(599.0)
-    assert world.verdict is None
+    assert len(world.memberships) == 1
     world.run(20.0)
+    assert [each.worker.identity for each in world.memberships[1].members] == ["red-1"]
+    world.run()
+    world.finish()
     assert world.verdict is not None
     assert world.verdict.exit_code == 0
+
+
+def test_a_newcomer_that_was_admitted_too_late_goes_at_once() -> None:
+    world = started(Rules(np=2, min_np=1, grace_s=10.0), red=2)
+    world.discover(red=2, blue=1)
+    world.find("blue")
+    world.ready(2)
+    assert world.size == 3
+    assert world.workers[2].stage == "connecting"
+    world.exit(0, 0)
+    assert world.workers[2].stage == "broken"  # without rank 0 there is nothing to wait for
+    assert not world.workers[2].dismissed
+    world.exit(1, 0)
+    assert world.workers[2].dismissed
+    world.all_act()
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 0
+    assert world.now_s == 1.0
+    assert world.lines == ["generation 1, 2 -> 3 ranks: blue-2 joins"]  # no summary: no change
+
+
+def test_a_newcomer_stays_if_somebody_is_in_the_middle() -> None:
+    world = started(Rules(np=2, fixed_hosts=False), red=2)
+    world.discover(red=2, blue=1)
+    world.find("blue")
+    world.ready(2)
+    world.exit(0, 0)
+    world.run()
+    assert [each.worker.identity for each in world.memberships[-1].members] == ["red-1", "blue-2"]
+    assert world.verdict is None
 
 
 @pytest.mark.parametrize(("limit", "changes"), [(0, 0), (1, 1), (2, 2)])
@@ -191,6 +276,59 @@ def test_a_generation_that_never_runs_is_not_tried_for_ever() -> None:
                 world.reset(number, "could not connect")
     assert world.verdict is not None
     assert "generations in a row never ran" in world.verdict.message
+
+
+# -- newcomers that wait while the others train
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_newcomers_may_give_up_as_often_as_they_like(limit: int | None) -> None:
+    world = started(Rules(np=2, min_np=1, reset_limit=limit), red=2)
+    world.discover(red=2, blue=1)
+    world.find("blue")
+    world.ready(2)
+    assert len(world.memberships) == 2
+    for _ in range(30):
+        world.reset(2, "rank 0 never appeared within 30 s")
+        world.wait(1.0)
+    assert world.verdict is None
+    assert {world.workers[each].stage for each in (0, 1)} == {"training"}
+    assert world.lines == ["generation 1, 2 -> 3 ranks: blue-2 joins"]
+    world.run()  # at last they come to a commit
+    assert world.memberships[-1].members[2].worker.identity == "blue-2"
+    world.finish()
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 0
+    assert ", 1 change of its workers, 0 failures, " in world.lines[-1]
+    assert "stood still for 0.2 s" in world.lines[-1] or "stood still for 0.3 s" in world.lines[-1]
+
+
+def test_a_newcomer_that_gives_up_since_nobody_can_connect_counts() -> None:
+    world = started(Rules(np=1), red=1)
+    world.discover(red=1, blue=1)
+    world.find("blue")
+    world.ready(1)
+    for _ in range(20):
+        if world.verdict is None:
+            world.boundary()
+            for number in (1, 0):  # the newcomer is the first to say so, each time
+                world.workers[number].stage = "broken"
+                world.reset(number, "no route to host")
+                world.wait(0.2)
+    assert world.verdict is not None
+    assert "generations in a row never ran" in world.verdict.message
+
+
+def test_a_newcomer_that_is_to_leave_need_not_wait() -> None:
+    world = started(Rules(np=1), red=1)
+    world.discover(red=1, blue=1)
+    world.find("blue")
+    world.ready(1)
+    world.leaving(1)
+    assert world.workers[1].stage == "broken"
+    world.all_act()
+    world.wait(0.2)
+    assert world.hosts == ["red"]
 
 
 # -- from outside

@@ -228,6 +228,58 @@ def test_who_still_connects_hears_of_a_loss() -> None:
     assert world.size == 2
 
 
+@pytest.mark.parametrize("end", ["killed", "gone", "silent", "host", "gives up"])
+def test_survivors_hear_of_every_loss_from_the_job(end: str) -> None:
+    """Nothing else would wake them up."""
+    world = World(Rules(np=3, min_np=1), loses_wakeups=True)
+    world.discover(red=2, blue=1)
+    world.run()
+    match end:
+        case "killed":
+            world.exit(2, -signal.SIGKILL)
+        case "gone":
+            world.gone(2)
+        case "silent":
+            world.workers[2].stopped = True
+            world.feed(elastic.WorkerSilent(world.now_s, "blue-2", 60.2))
+        case "host":
+            world.lose_host("blue")
+        case "gives up":
+            world.workers[2].stage = "broken"
+            world.reset(2)
+    (told,) = [each for each in world.done if isinstance(each, elastic.TellLoss)]
+    assert told.generation == 0
+    assert {world.workers[each].stage for each in (0, 1)} == {"broken"}
+    world.run()
+    assert len(world.memberships) == 2
+
+
+def test_survivors_hear_of_the_loss_of_one_that_was_to_leave() -> None:
+    world = World(Rules(np=3, min_np=1), loses_wakeups=True)
+    world.discover(red=2, blue=1)
+    world.run()
+    world.discover(red=2)
+    world.wait(1.0)
+    assert world.size == 2
+    assert world.workers[2].stage == "training"  # until all look for changes
+    world.exit(2, -signal.SIGKILL)
+    assert {world.workers[each].stage for each in (0, 1)} == {"broken"}
+
+
+def test_the_loss_of_a_newcomer_disturbs_nobody_who_trains() -> None:
+    world = World(Rules(np=2, max_np=3, min_np=1), loses_wakeups=True)
+    world.discover(red=2)
+    world.run()
+    world.discover(red=2, blue=1)
+    world.find("blue")
+    world.ready(2)
+    world.exit(2, -signal.SIGKILL)
+    assert {world.workers[each].stage for each in (0, 1)} == {"training"}
+    assert not [each for each in world.done if isinstance(each, elastic.TellLoss)]
+    world.run()
+    assert world.size == 2
+
+
 def test_silence_that_nobody_would_outlive_is_waited_out() -> None:
     world = started(Rules(np=2, min_np=1), red=2)
     assert world.feed(elastic.WorkerSilent(world.now_s, "red-1", 60.2))
