@@ -82,6 +82,11 @@ ELSEWHERE = {
     "horovod/testing/rank_process.py",
     "horovod/tensorflow/data/compute_service.py",
     "horovod/ray/elastic_actor.py",
+    "horovod/spark/common/serialization.py",
+    "horovod/spark/keras/estimator.py",
+    "horovod/spark/keras/model.py",
+    "horovod/spark/torch/model.py",
+    "horovod/spark/torch/model_bytes.py",
 }
 SCRIPTS = {
     "collectives": COLLECTIVES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import horovod
@@ -76,6 +77,12 @@ def test_every_unpickling_is_known_and_trusted() -> None:
         if (uses := uses_of(path))
     }
     assert found.keys() == TRUSTED.keys(), f"new or gone: {found.keys() ^ TRUSTED.keys()}"
+
+
+def test_the_page_on_security_lists_every_place_that_unpickles() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    chapter = page.partition("\n## What is unpickled\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`src/horovod/([\w/]+\.py)`", chapter)) == TRUSTED.keys()
 
 
 def test_nothing_that_listens_can_unpickle() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
+from doors import listed, observed
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.ray.ray_ranks import Counter, rank
@@ -27,6 +28,7 @@ from horovod.ray.strategy import create_placement_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from horovod.ray.runner import MiniSettings
 
@@ -63,16 +65,20 @@ def test_keras_trains() -> None:
     assert weights == [weights[0]] * 2
 
 
-def test_an_object_lives_in_each_worker() -> None:
+def test_an_object_lives_in_each_worker(tmp_path: Path) -> None:
     executor = RayExecutor(settings(), num_hosts=2, num_workers_per_host=1)
     assert executor.num_workers == 2
-    executor.start(Counter, executable_args=[10], extra_env_vars={"OMP_NUM_THREADS": 1})
+    env = {"OMP_NUM_THREADS": 1, "AUDIT_TRAIL": tmp_path}
+    executor.start(Counter, executable_args=[10], extra_env_vars=env)
     assert executor.execute(lambda counter: counter.add(2)) == [10, 12]
     assert executor.execute(lambda counter: counter.add(2)) == [10, 14]
     assert executor.execute_single(lambda counter: counter.value) == 10
     assert ray.get(executor.run_remote(os.getenv, args=["OMP_NUM_THREADS"])) == ["1", "1"]
     with pytest.raises(UsageError, match="run already"):
         executor.start()
+    assert executor.run(rank) == [0, 1]
+    assert observed(tmp_path) <= listed()
+    assert ("bind", "horovod/rendezvous/accept.py") in observed(tmp_path)
     executor.shutdown()
     executor.shutdown()
     with pytest.raises(UsageError, match=r"call start\(\) first"):

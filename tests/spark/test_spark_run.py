@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from doors import listed, observed
 from tests.fakes.linear_training import train_linear
 from tests.spark.spark_training import await_file, die, fail, leave_traces, rank, who
 from tests.spark.spark_waits import Heard, is_running, wait_until
@@ -37,10 +38,10 @@ def nothing_is_left(spark: Any) -> Iterator[None]:
 
 
 def test_ranks_know_their_places_and_know_no_secret(
-    spark: Any, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THE_DRIVER", "1")
-    env = {"GIVEN": "x", "PYTHONHASHSEED": None}
+    env = {"GIVEN": "x", "PYTHONHASHSEED": None, "AUDIT_TRAIL": str(tmp_path)}
     ranks = horovod.spark.run(who, num_proc=2, env=env, verbose=0)
     assert [each["rank"] for each in ranks] == [0, 1]
     assert [each["local"] for each in ranks] == [(0, 2), (1, 2)]
@@ -55,6 +56,8 @@ def test_ranks_know_their_places_and_know_no_secret(
         assert not {"OF_THE_DRIVER", "PYTHONHASHSEED", "HOROVOD_SECRET_KEY"} & set(environ)
         assert not is_running(each["pid"])
     assert get_available_devices() == []
+    assert observed(tmp_path) <= listed()
+    assert ("unpickle", "horovod/runner/function/task.py") in observed(tmp_path)
 
 
 def test_a_worker_of_spark_keeps_nothing_of_a_rank(spark: Any) -> None:
