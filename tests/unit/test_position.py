@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
+import horovod.torch as hvd
 from horovod import _native, position
 from horovod._native import EngineOptions, make_world
 from horovod.errors import StalledError
 from horovod.position import PositionWatch, StackDump, current_stacks, current_threads
+from horovod.testing import run_ranks
 from horovod.train.call_site import call_site
 
 if TYPE_CHECKING:
@@ -228,3 +231,17 @@ def test_the_call_site_is_outside_of_the_package() -> None:
 
     expected = line_after()
     assert public() == expected
+
+
+def test_ranks_that_are_threads_and_wait_for_each_other_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that waits for another engine of the process is idle to this one."""
+    monkeypatch.setenv("HOROVOD_DEADLOCK_TIMEOUT", "1.5")
+
+    def crossed() -> None:
+        hvd.init()
+        hvd.allreduce(torch.ones(3), name=f"of_rank_{hvd.rank()}")
+
+    with pytest.raises(StalledError, match="Ranks wait for each other"):
+        run_ranks(2, crossed)
