@@ -187,7 +187,8 @@ def test_what_a_line_leaves_in_the_background_is_said_once() -> None:
     assert job.process.returncode == 0, job.stderr
     told = [each for each in job.lines["stderr"] if "in the background" in each]
     assert len(told) == 1, told
-    pattern = r"run 1\.1: line 2: what it left in the background was ended: sleep \(process \d+\)"
+    what = "processes that it left in the background were ended"
+    pattern = rf"run 1\.1: line 2: {what}: sleep \(process \d+\)"
     assert re.search(f"{pattern} on localhost$", told[0])
     assert [log(1, 0, f"1/{run}") for run in (1, 2)] == ["late\n"] * 2
 

@@ -1,4 +1,4 @@
-"""Who could reach servers that ask nobody who they are.
+"""Check who could reach servers that have no authentication.
 
 The servers of tf.data's service listen on all interfaces of a host and run any graph that they are
 sent: a graph can read and write every file of the user who runs the server. TensorFlow can neither
@@ -30,7 +30,7 @@ def check_exposure(accepted: bool) -> None:
     """Refuse to start a server of tf.data's service that somebody else could use.
 
     Args:
-        accepted: whether the user said that everybody who can reach the servers may use them.
+        accepted: whether the user said that anyone who can reach the servers may use them.
 
     Raises:
         StartError: the host has other users or is on a network, and the user did not say so.
@@ -39,13 +39,13 @@ def check_exposure(accepted: bool) -> None:
         return
     reachable_by = _describe_people(other_people(pwd.getpwall(), os.geteuid()))
     with suppress(StartError):  # it has no address but loopback
-        reachable_by += [f"whoever reaches {address}" for address in reachable_addresses()[:1]]
+        reachable_by += [f"anyone who can reach {address}" for address in reachable_addresses()[:1]]
     if reachable_by:
         raise StartError(
             f"tf.data's servers on {socket.gethostname()} would answer anyone who connects "
             f"({', and '.join(reachable_by)}), and run graphs that can read and write all files of "
-            f"user {_own_name()}. Use them only on hosts and networks that nobody else uses, and "
-            "then say so: --serve-without-authentication, or "
+            f"user {_own_name()}. If nobody else uses the host and its network, start them with "
+            "--serve-without-authentication, or "
             "TfDataServiceConfig(..., serve_without_authentication=True)"
         )
 

@@ -101,7 +101,7 @@ def check_gradients(grads: Any) -> list[str]:
         kind = leaf.dtype.name if hasattr(leaf, "dtype") else type(leaf).__name__
         raise UsageError(
             f"the leaf {path or 'of the gradients'} is {kind}, which is no gradient: give "
-            "floating-point or complex numbers, and leave out all else, or put None there"
+            "floating-point or complex numbers, and leave out anything else, or put None there"
         )
     return paths
 

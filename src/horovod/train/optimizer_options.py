@@ -64,6 +64,6 @@ def warn_of_plain_copy(process_set: ProcessSet, stacklevel: int) -> None:
     if context.is_initialized() and reduces(group_of(process_set)):
         warnings.warn(
             "a copy or pickle of a DistributedOptimizer is the plain optimizer, with which each "
-            "rank trains alone; wrap it again by hvd.DistributedOptimizer",
+            "rank trains alone; wrap it again with hvd.DistributedOptimizer",
             stacklevel=stacklevel + 1,
         )

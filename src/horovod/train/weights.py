@@ -48,8 +48,8 @@ class GradientWeight:
         if self._num_passes and (source is None) != (self._source is None):
             raise UsageError(
                 "set_weight() between the backward passes of a step: the passes before had "
-                f"{'no' if self._source is None else 'a'} weight, and either all passes of a step "
-                "have one or none; call it before the first backward pass"
+                f"{'no' if self._source is None else 'a'} weight, but either all passes of a step "
+                "have one or none has; call it before the first backward pass"
             )
         self._source = source
         self._of_step = None

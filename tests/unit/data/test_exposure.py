@@ -29,12 +29,12 @@ def test_accounts_of_people_count() -> None:
     ("accounts", "addresses", "told"),
     [
         (ALONE, [], ""),
-        (ALONE, ["192.0.2.7", "fd00::7"], "(whoever reaches 192.0.2.7)"),
+        (ALONE, ["192.0.2.7", "fd00::7"], "(anyone who can reach 192.0.2.7)"),
         ([account(f"u{i}", 1000 + i) for i in range(5)], [], "u0, u1, u2 and 2 more)"),
         (
             [account("zoe", 1001)],
             ["192.0.2.7"],
-            "(other users of the host: zoe, and whoever reaches 192.0.2.7)",
+            "(other users of the host: zoe, and anyone who can reach 192.0.2.7)",
         ),
     ],
 )

@@ -158,7 +158,7 @@ def test_servers_that_others_could_use_do_not_start(
     key = make_secret()
     with ComputeService(1, 1, key) as service:
         config = TfDataServiceConfig(1, 1, side, service.addresses(), key, LONG_S)
-        refused = "whoever reaches 192.0.2.7.*--serve-without-authentication"
+        refused = "anyone who can reach 192.0.2.7.*--serve-without-authentication"
         with pytest.raises(StartError, match=refused):
             compute_worker_fn(config)
         if side == "training":

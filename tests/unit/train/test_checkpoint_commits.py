@@ -94,7 +94,7 @@ def test_a_broken_file_is_left_out(folder: Folder, caplog: pytest.LogCaptureFixt
     write(Commits(folder, 1), 1, 2)
     damage(folder, "commit-000000002")
     assert newest(folder) == 1
-    assert "commit-000000002 is not complete" in caplog.text
+    assert "commit-000000002 is damaged" in caplog.text
     write(Commits(folder, 1), 3)
     assert newest(folder) == 3
 
@@ -105,7 +105,7 @@ def test_damaged_commits_and_no_other_are_an_error(folder: Folder) -> None:
         damage(folder, name)
     with pytest.raises(StartError) as caught:
         newest(folder)
-    for part in ("commit-000000002", "commit-000000003", "none of them can be read", "begin anew"):
+    for part in ("commit-000000002", "commit-000000003", "none of them can be read"):
         assert part in str(caught.value)
     assert sorted(folder.names()) == ["commit-000000002", "commit-000000003"]
 

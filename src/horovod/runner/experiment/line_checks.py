@@ -79,7 +79,7 @@ def unused(parameters: Sequence[str], lines: Sequence[Line]) -> Iterator[str]:
 
 
 def changed_values(lines: Sequence[Line], runs: Sequence[Run]) -> Iterator[tuple[Path, str]]:
-    """Yield where a shell makes something else of a value, one for each placeholder."""
+    """Yield where a shell would change a value, one for each placeholder."""
     values: Mapping[str, Sequence[str]] = {
         name: list(dict.fromkeys(run.parameters[name] for run in runs))
         for name in (runs[0].parameters if runs else ())
@@ -90,6 +90,6 @@ def changed_values(lines: Sequence[Line], runs: Sequence[Run]) -> Iterator[tuple
             if changed:
                 yield (
                     ("train", "run", index),
-                    f"the shell makes something else of {changed[0]!r} where {{{{{each.name}}}}} "
+                    f"the shell changes {changed[0]!r} where {{{{{each.name}}}}} "
                     f'is {_WHERE[each.place]}: write "${variable_of(each.name)}" there',
                 )

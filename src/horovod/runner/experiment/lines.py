@@ -185,7 +185,7 @@ class RunLines:
         )  # fmt: skip
         if outcome.left_running and index not in means.told:
             means.told.add(index)
-            what = f"what it left in the background was ended: {outcome.left_running}"
+            what = f"processes that it left in the background were ended: {outcome.left_running}"
             means.say(f"run {self._name}: line {index}: {what}")
         if line.on == "all" and (last := straggler(exits, seconds)) is not None:
             rank, host, waited_s = last

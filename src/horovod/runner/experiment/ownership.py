@@ -62,4 +62,4 @@ def _lock(descriptor: int, folder: Path, say: Callable[[str], object]) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise record.unwritable(folder / LOCK, error) from None
-        say(f"{folder} cannot be locked ({error.strerror}): see to it that nobody else resumes it")
+        say(f"{folder} cannot be locked ({error.strerror}): make sure that nobody else resumes it")

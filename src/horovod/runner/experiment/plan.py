@@ -52,7 +52,7 @@ def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
             *(line for slots in lanes for line in _hosts(slots)),
             *([] if any(lanes) else ["  on the hosts that the discovery tells"]),
             "",
-            f"each line is the last word of: {shlex.join(experiment.shell)} LINE",
+            f"each line runs as: {shlex.join(experiment.shell)} LINE",
             *(f"once on each host: {each}" for each in experiment.install),
             *_runs(experiment.runs, len(lanes)),
         ]

@@ -72,7 +72,7 @@ def _distribution(optuna: Any, given: Between) -> Any:
         if is_possible and given.type is None and high_int - low_int <= 1:
             raise ValueError(
                 f"there is no whole number between {low_int} and {high_int}: write type: float for "
-                "what is between them, or type: int for one of these two"
+                "numbers between them, or type: int for one of these two"
             )
         if is_possible:
             return optuna.distributions.IntDistribution(low_int, high_int, log=is_log)

@@ -111,7 +111,7 @@ def _unfit(text: str) -> Problem | None:
         if depth > MOST_LEVELS:
             what = f"there are more than {MOST_LEVELS} levels"
         elif getattr(event, "tag", None) not in (None, "!"):
-            what = f"tags such as {event.tag} have no meaning here: leave it out"
+            what = f"tags such as {event.tag} have no meaning here: leave them out"
         else:
             continue
         return Problem(mark.line + 1, mark.column + 1, "", what)
@@ -202,4 +202,4 @@ def _two_meanings(text: str, value: int | float) -> str:
     other = text.replace("_", "").lstrip("+-0")
     if text.replace("_", "").lstrip("+-").isdecimal() and other and "_" not in text:
         return f"{text} is {value} for YAML 1.1 and {other} for YAML 1.2: write the one you mean"
-    return f"{text} is {value} for YAML 1.1 only: write {value}, or quotes around a text"
+    return f"{text} is {value} for YAML 1.1 only: write {value}, or put quotes around a text"

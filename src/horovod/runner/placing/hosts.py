@@ -156,8 +156,8 @@ def _parse_line(entry: str, fields: Sequence[str]) -> Host:
         is_number = value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
         if key not in ("slots", "max_slots") or not is_number:
             raise UsageError(
-                f"cannot read {_quoted(field)}: write 'host slots=N', with 'max_slots=N' behind it "
-                "if another launcher needs that"
+                f"cannot read {_quoted(field)}: write 'host slots=N', followed by 'max_slots=N' "
+                "if another launcher needs it"
             )
         numbers[key] = int(value)
     if host.slots is not None and "slots" in numbers:

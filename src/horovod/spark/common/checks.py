@@ -83,6 +83,6 @@ def _check_nulls(owner: str, use: Use, name: str, nulls: int) -> None:
     if nulls:
         raise UsageError(
             f"{owner}: {use} column {name!r} has {nulls} null{'s' * (nulls > 1)}, with which "
-            "nothing can be computed: drop these rows by df.na.drop(), or fill them by df.na.fill()"
-            "; NaN is a number, and stays"
+            "nothing can be computed: drop these rows with df.na.drop(), or fill them with "
+            "df.na.fill(); NaN is a number and is kept"
         )

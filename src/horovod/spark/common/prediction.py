@@ -121,7 +121,7 @@ class Predicting:
             name = self.inputs[int(missing.max())].name
             raise UsageError(
                 f"transform: column {name!r} has rows without a value, or arrays with nulls: drop "
-                "them by df.na.drop(), or fill them"
+                "them with df.na.drop(), or fill them"
             )
         given = iter(values)
         columns = [

@@ -212,8 +212,8 @@ class _Writing:
             return True
         if set(paths) & set(self._paths(index + 1)):
             raise UsageError(
-                f"{paths[0]}: another data set is in this folder, and the store has no other one "
-                "for a data set of another number: give each program a store of its own"
+                f"{paths[0]}: another data set is in this folder, and the store has the same "
+                "folder for all data sets: give each program a store of its own"
             )
         return False
 

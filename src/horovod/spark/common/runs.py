@@ -1,4 +1,4 @@
-"""The runs of a store: whose a run is, what it trains, and its checkpoint.
+"""Keep track of the runs of a store: who owns a run, what it trains, and its checkpoint.
 
 A run belongs to the fit that began it last. That fit leaves a record in the folder of the run, with
 a token of its own, and its ranks check before each checkpoint that the token is still there. The
@@ -100,7 +100,7 @@ class RunFolder:
         """Print that the checkpoint has all epochs, so that nothing is trained."""
         print(
             f"horovod.spark: run {self.run_id!r} has all of its {epochs} epochs: nothing is "
-            "trained, and the model is that of its checkpoint; give more epochs, or another run_id",
+            "trained, and the model is that of its checkpoint; give more epochs or another run_id",
             file=sys.stderr,
             flush=True,
         )
@@ -228,8 +228,8 @@ def _refuse_others(
 ) -> None:
     if text := differences(before, now):
         raise UsageError(
-            f"run {run_id!r} in {store.get_runs_path()} trains something else: {text}; go on with "
-            "what it was begun with, or use another run_id, or none for a new run"
+            f"run {run_id!r} in {store.get_runs_path()} trains something else: {text}; train "
+            "what it began with, use another run_id, or leave run_id out for a new run"
         )
 
 
@@ -249,8 +249,7 @@ def _record(store: Any, run_id: str) -> dict[str, Any] | None:
         known = False
     if not known:
         raise UsageError(
-            f"run {run_id!r}: {path} is none that this version of Horovod has written; use another "
-            "run_id"
+            f"run {run_id!r}: {path} was not written by this version of Horovod; use another run_id"
         )
     return dict(found)
 

@@ -25,6 +25,6 @@ def compute_arguments(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--serve-without-authentication",
         action="store_true",
-        help="let everybody who can reach the servers use them, and so read and write your files",
+        help="let anyone who can reach the servers use them, and so read and write your files",
     )
     return parser

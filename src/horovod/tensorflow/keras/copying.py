@@ -199,7 +199,7 @@ def _places(keys: Any, place_of: dict[Hashable, int]) -> tuple[int, ...]:
     keys = list(keys)
     if any(key not in place_of for key in keys):
         raise UsageError(
-            "a DistributedOptimizer that was told of variables, by groups or as local ones, can "
-            "be copied with the model that holds them only: copy the model"
+            "a DistributedOptimizer that knows variables, by groups or register_local_var(), can "
+            "only be copied together with the model that holds them: copy the model"
         )
     return tuple(sorted(place_of[key] for key in keys))

@@ -100,8 +100,8 @@ class Training(ABC):
         """
         if self._in_epochs:
             raise UsageError(
-                "epochs() inside of a loop over other epochs(), or after one left by break "
-                "and is still in a variable: go over the epochs of a training in one loop at a time"
+                "epochs() inside of a loop over other epochs(), or after a loop that was left by "
+                "break while a variable holds its epochs(): run one loop over epochs() at a time"
             )
         with ExitStack() as stack:
             self._in_epochs = True
@@ -241,7 +241,7 @@ class Training(ABC):
         if loop in self._loop_names:
             raise UsageError(
                 f"batches(name={loop!r}) a second time in epoch {self._epoch}: its samples are "
-                "done; give each loop of an epoch a name of its own, or none, and they are counted"
+                "done; give each loop of an epoch a name of its own, or give no names"
             )
         self._loop_names.add(loop)
         return loop

@@ -120,10 +120,10 @@ def test_a_plain_word_is_not_quoted_and_the_plan_shows_the_exact_line() -> None:
     assert [each for each in told if each.startswith("  line ")] == [
         f"  line 1: {run.lines[0].text}" for run in experiment.runs
     ]
-    assert "each line is the last word of: bash -e -o pipefail -c LINE" in told
+    assert "each line runs as: bash -e -o pipefail -c LINE" in told
     (warning,) = experiment.warnings
     assert warning == (
-        "job.yml:3:3: train.run[0]: the shell makes something else of 'a b' where {{x}} is inside "
+        "job.yml:3:3: train.run[0]: the shell changes 'a b' where {{x}} is inside "
         'a word: write "$X" there'
     )
 

@@ -142,18 +142,18 @@ class Commits:
                     self._damaged.add(number)
                     damaged.append(f"{self._name_of(number)} ({error})")
                     _logger.warning(
-                        "%s is not complete and is left out: %s; it stays where it is", path, error
+                        "%s is damaged and is left out: %s; the file is kept", path, error
                     )
         except Exception as error:  # of any file system
             raise StartError(
                 f"rank 0 cannot read {path}, from which training would go on: {_text_of(error)}; "
-                "mend that, or take another --checkpoint-dir to begin anew"
+                "fix that, or use another --checkpoint-dir to start from the beginning"
             ) from error
         if damaged:
             raise StartError(
                 f"there are commits in {self._folder.url}, but none of them can be read: "
-                f"{', '.join(damaged)}; put a copy in their place, or move them away or take "
-                "another --checkpoint-dir to begin anew"
+                f"{', '.join(damaged)}; replace them by good copies, or move them away or use "
+                "another --checkpoint-dir to start from the beginning"
             )
         return None
 
