@@ -1,4 +1,4 @@
-"""Opens files in folders that others may write: follows no link that was put there.
+"""Open files in folders that others may write, without following links that they put there.
 
 Who can write a folder can put a symbolic link where a file will be: what is written through it
 changes another file, with the rights of this process. So what Horovod writes is opened here. And
@@ -205,7 +205,7 @@ def _open_regular(path: StrPath, flags: int, mode: int = 0o666) -> int:
 
 
 def _check_replaceable(path: StrPath) -> None:
-    """Refuse to remove what is neither a file nor a link, as a FIFO or /dev/null."""
+    """Refuse to remove what is neither a file nor a link, such as a FIFO or /dev/null."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -127,7 +127,7 @@ def current_stacks() -> str:
 
 
 def current_threads() -> list[tuple[int, bool, int, bool]]:
-    """What each thread of this process but the caller's does.
+    """Describe what each thread of this process does, except the caller's.
 
     An idle thread waits for another one of this process, or for a worker process, in one of the
     modules of the standard library for that; or it is a thread of Horovod's own, or of the system

@@ -81,7 +81,7 @@ class Leaves(NamedTuple):
 
 
 def leaves_of(tree: Any, function: str) -> Leaves:
-    """The arrays of a tree, their paths, and its structure.
+    """Return the arrays of a tree, their paths, and its structure.
 
     Raises:
         UsageError: a leaf is no array or number, is of a dtype that cannot be sent, or has a value
@@ -129,7 +129,7 @@ def sendable(leaf: Any, what: str, keeps_numpy: bool) -> Any:
 
 
 def _converted(leaf: Any, what: str, keeps_numpy: bool) -> Any:
-    """An array of JAX, or of NumPy if JAX would cut its integers."""
+    """Return an array of JAX, or of NumPy if JAX would cut its integers."""
     known = np.asarray(leaf)
     if known.dtype.hasobject:
         raise UsageError(f"{what} is {leaf!r:.40}, which fits into no dtype that can be sent")

@@ -87,7 +87,7 @@ def is_float0(leaf: Any) -> bool:
 
 
 def check_gradients(grads: Any) -> list[str]:
-    """The paths of the leaves of a tree of gradients.
+    """Return the paths of the leaves of a tree of gradients.
 
     Raises:
         UsageError: a leaf is no gradient; the message names it.

@@ -181,7 +181,7 @@ class _Whole:
         return jax.tree.map(scaled, sums, self._grads)
 
     def kept(self, updates: Any) -> Any:
-        """The updates, with nothing in the place of float0."""
+        """Return the updates, without leaves of float0."""
         leaves, self._structure = jax.tree.flatten(updates)
         self._without_values = [each if is_float0(each) else None for each in leaves]
         return [each for each in leaves if not is_float0(each)]
@@ -205,7 +205,7 @@ def _added(total: Any, gradient: Any, weight: Any) -> Any:
 
 
 def _checked(weight: Any) -> Any:
-    """A weight as a scalar; one that makes no sense and is known later only is NaN.
+    """Return a weight as a scalar; NaN if it is invalid and only known later.
 
     The sum of weights is then NaN, which the collective refuses.
     """

@@ -127,7 +127,7 @@ def _lower(way: Way, context: Any, *operands: Any, collective: Collective) -> An
 def _by_marked_handler(
     context: Any, operands: list[Any], collective: Collective, name: str
 ) -> list[Any]:
-    """With the mark of the tree behind its arrays."""
+    """Return the arrays of the tree, followed by its mark."""
     if collective.tree is None:
         return _by_handler(context, operands, collective, name)
     place = len(context.avals_out) - 1

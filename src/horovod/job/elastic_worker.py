@@ -116,7 +116,7 @@ class ElasticWorker:
         return self._assignment(place)
 
     def await_others(self, rank: int) -> None:
-        """Waits until those who train come to the generation of a newcomer, however long it takes.
+        """Waits until those who train enter the generation of a newcomer, however long it takes.
 
         Args:
             rank: of this worker there. Rank 0 is one of those who train.

@@ -1,4 +1,4 @@
-"""What can be called on the ranks of a job, and what it can return. Pure."""
+"""Check what can be called on the ranks of a job, and what it can return. Pure."""
 
 from __future__ import annotations
 

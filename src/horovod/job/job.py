@@ -103,7 +103,7 @@ class Job:
             The next event that was not read yet; None if there was none in time.
 
         Raises:
-            MalformedEventError: somebody told what makes no sense; the next call goes on behind it.
+            MalformedEventError: a worker sent a malformed event; the next call goes on after it.
             StartError: the store was lost or closed.
         """
         key = f"{EVENTS}{self._num_events}"

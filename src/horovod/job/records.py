@@ -50,7 +50,7 @@ class Store(Protocol):
 
 
 class MalformedEventError(StartError):
-    """A worker told something that makes no sense."""
+    """A worker sent something that makes no sense."""
 
 
 class EventKind(Enum):
@@ -123,7 +123,7 @@ def dismissed_key(identity: str) -> str:
 
 
 def lost_key(generation: int) -> str:
-    """Holds why a generation cannot go on, for members whom nothing else would tell."""
+    """Return the key that holds why a generation cannot go on, for members that sleep."""
     return f"job/lost/{generation}"
 
 

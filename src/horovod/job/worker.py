@@ -245,10 +245,10 @@ class JoinedWorker:
             generation += 1
 
     def await_entry(self, generation: int) -> None:
-        """Waits until those who trained before go into a generation in which this worker is new.
+        """Waits until those who trained before enter a generation in which this worker is new.
 
         They do so at their next commit or check, however long that takes. Also returns when the
-        generation has failed, or was replaced, which whoever connects finds out.
+        generation has failed or was replaced, which connecting then finds out.
 
         Raises:
             StartError: this worker has left, or the store was lost.

@@ -78,7 +78,7 @@ class Acceptor:
         return admitted
 
     def expect_one_less(self) -> None:
-        """Ends one call of :meth:`take` with a TimeoutError: somebody will not come."""
+        """Ends one call of :meth:`take` with a TimeoutError, as a peer will not come."""
         self._admitted.put(TimeoutError("nobody will come any more"))
 
     def close(self) -> None:

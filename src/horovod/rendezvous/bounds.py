@@ -1,4 +1,4 @@
-"""Bounds of what a peer says: numbers, names and texts, before anything depends on them. Pure.
+"""Check numbers, names and texts from a peer before anything depends on them. Pure.
 
 A peer that knows the secret of a job may still be broken, or hostile to the launcher's machine.
 """
@@ -18,7 +18,7 @@ _GAP = re.compile(r"\s*[\x00-\x1f\x7f-\x9f\u2028\u2029]\s*")
 
 
 def number_in(value: object, least: int, most: int) -> int:
-    """Return an integer that a peer said.
+    """Return an integer from a peer.
 
     Args:
         value: an integer, or its decimal digits.
@@ -35,7 +35,7 @@ def number_in(value: object, least: int, most: int) -> int:
 
 
 def seconds_in(value: object, most: float) -> float:
-    """Return a time that a peer said: finite, and from 0 to ``most``.
+    """Return a time from a peer: finite, and from 0 to ``most``.
 
     Raises:
         ValueError: it is something else.
@@ -48,7 +48,7 @@ def seconds_in(value: object, most: float) -> float:
 
 
 def name_in(value: object) -> str:
-    """Return a name that a peer said, such as that of a host; it may be empty.
+    """Return a name from a peer, such as that of a host; it may be empty.
 
     Raises:
         ValueError: it is too long, or could not be in one word of a line.
@@ -67,7 +67,7 @@ def names_in(values: Iterable[object]) -> None:
 
 
 def one_line(text: str, most: int = MOST_TEXT) -> str:
-    """Return a text as one line of so many characters, whatever it is.
+    """Return any text as one line of limited length.
 
     Example:
         >>> one_line("it failed:\\n    no route", 12)

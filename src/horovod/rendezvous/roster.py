@@ -219,7 +219,7 @@ class Roster:
 
 
 def rank_key(incarnation: Incarnation, rank: int) -> str:
-    """Where a rank leaves what it says of itself when it begins to connect."""
+    """Return the key under which a rank describes itself when it begins to connect."""
     return f"{incarnation.prefix}rank/{rank}"
 
 

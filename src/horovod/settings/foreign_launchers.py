@@ -129,7 +129,7 @@ def _foreign_launcher(kind: _Kind, variables: Mapping[str, str]) -> ForeignLaunc
 
 @dataclass(frozen=True)
 class _Unserved:
-    """How a launcher that Horovod does not join says that it started several processes."""
+    """How a launcher that Horovod does not join shows that it started several processes."""
 
     name: str
     size: str

@@ -40,7 +40,7 @@ class Call:
         job: the number of the context in this process that the call works for.
         waits_briefly: whether the thread that runs it in a graph waits for it for some milliseconds
             and drives the engine meanwhile. For what a step has nothing to do beside.
-        structure: what the ranks compare of a group beside shapes and dtypes; None for nothing.
+        structure: what the ranks compare in addition to shapes and dtypes; None for nothing.
     """
 
     process_set_id: int = 0

@@ -332,7 +332,7 @@ def _reduce_together(
 
 
 def _structure_of(names: Sequence[str]) -> Structure | None:
-    """Which variables go together; ranks may differ in the numbers of automatic names."""
+    """Describe which variables go together; the numbers of automatic names may differ by rank."""
     if len(names) < 2:
         return None
     own = [_PLACE_AND_NAME.search(name) for name in names]
@@ -365,7 +365,7 @@ def _divided(gradient: Any, divisor: Any) -> Any:
 
 
 def _times(gradient: Any, factor: Any) -> Any:
-    """The product; 0 of what does not count, also where the gradient is no number."""
+    """Return the product; 0 where the weight is 0, even if the gradient is NaN."""
 
     def change(values: Any) -> Any:
         product = values * tf.cast(factor, values.dtype)
@@ -375,7 +375,7 @@ def _times(gradient: Any, factor: Any) -> Any:
 
 
 def _as_floats(gradient: Any) -> Any:
-    """A complex gradient as pairs of real numbers, as collectives carry; others as they are."""
+    """Return a complex gradient as pairs of real numbers, which collectives carry; others as is."""
     if not gradient.dtype.is_complex:
         return gradient
 

@@ -138,7 +138,7 @@ def _check_alike(variables: Sequence[Any], group: Group, site: str) -> None:
 
 
 def _own_name(variable: Any) -> str:
-    """What is alike on all ranks in a name: its last word.
+    """Return the part of a name that is the same on all ranks: its last word.
 
     Keras puts the names of models and layers before it, which differ where one rank has loaded its
     model, and the others have made theirs.

@@ -1,4 +1,4 @@
-"""Which run of autograd a hook is part of."""
+"""Tell which run of autograd a hook is part of."""
 
 from __future__ import annotations
 

@@ -122,13 +122,13 @@ class GradientBucket:
             self._leave_to_holder(param)
 
     def _leave_to_holder(self, param: torch.Tensor) -> None:
-        """Gives the tensor of a place, and the values in it, to whoever has kept it."""
+        """Gives the tensor of a place, with its values, to the holder of a reference."""
         kept = self._places[param]
         kept.data = kept.clone()
         self._places[param] = self._place(param)
 
     def _leave(self) -> None:
-        """Leaves the memory to who has views of it, and reduces in memory of its own meanwhile."""
+        """Leaves the memory to the holders of views, and reduces in private memory meanwhile."""
         if self._left is None:
             self._left = self._memory, self._places
         self._settle(private_array(self._plan.num_bytes), 0)

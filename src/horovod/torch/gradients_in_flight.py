@@ -105,7 +105,7 @@ def put(
     sparse_dim: int,
     unused: Container[torch.Tensor],
 ) -> None:
-    """Puts a result into ``p.grad`` unless somebody dropped or replaced what was launched.
+    """Puts a result into ``p.grad`` unless the program dropped or replaced what was launched.
 
     A gradient stays the object that it is, in the memory where it is, as somebody else may refer to
     it. One that has a graph gives way, as its graph is that of this rank's loss alone; so does one

@@ -1,4 +1,4 @@
-"""Whether anybody else refers to a tensor or to its memory."""
+"""Find out whether anything else refers to a tensor or to its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Counts = tuple[int, int, int, int]
 
 
 def is_own_gradient(param: torch.Tensor) -> bool:
-    """Whether ``param.grad`` has memory of its own, to which the parameter alone refers.
+    """Return whether ``param.grad`` has its own memory, to which only the parameter refers.
 
     Args:
         param: has a dense gradient on the CPU, which no variable of the caller holds.
@@ -31,7 +31,7 @@ def is_own_gradient(param: torch.Tensor) -> bool:
 
 
 class Holders(IntEnum):
-    """Who refers to a tensor besides its owner."""
+    """Who refers to a tensor, other than its owner."""
 
     NOBODY = 0
     OF_TENSOR = 1
@@ -41,7 +41,7 @@ class Holders(IntEnum):
 
 
 def holders_of(places: Mapping[torch.Tensor, torch.Tensor], param: torch.Tensor) -> Holders:
-    """Who refers to the place of a parameter, besides the dictionary and ``param.grad``.
+    """Return who refers to a parameter's place, other than the dictionary and ``param.grad``.
 
     Args:
         places: tensors on the CPU, by parameter; no variable of the caller holds the one of

@@ -58,7 +58,7 @@ def view(tensor: torch.Tensor) -> Buffer:
 
 
 def complex_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What the engine has made of views of complex tensors, as a tensor of their dtype.
+    """Return what the engine made of views of complex tensors, as a tensor of their dtype.
 
     Args:
         tensor: a result of the engine.

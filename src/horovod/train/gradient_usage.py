@@ -1,4 +1,4 @@
-"""Which parameters no rank has used in a step: their gradients are left as they are.
+"""Find parameters that no rank has used in a step, to leave their gradients as they are.
 
 A rank cannot know whether others have used a parameter that it has not. So each step has a small
 operation that tells. It leaves together with the last gradient, and runs beside the reductions.
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=Hashable)
 
 
 class GradientUsage(Generic[P]):
-    """What the ranks have used of one optimizer's parameters in one job.
+    """Records which parameters of one optimizer the ranks have used in one job.
 
     Args:
         group: the ranks that take part.

@@ -1,4 +1,4 @@
-"""Which leaf is at which place of a group: ranks must not add what only has the same shape."""
+"""Compare which leaf is where in a group: equal shapes alone must not be added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the ranks compare of a group of arrays beside shapes and dtypes.
+    """What the ranks compare of a group of arrays, in addition to shapes and dtypes.
 
     Attributes:
         digest: of the paths, in their order; from 1 to 2 ** 40.

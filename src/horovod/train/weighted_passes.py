@@ -1,4 +1,4 @@
-"""Gradients of several backward passes that have weights, and become one gradient of a step."""
+"""Combine gradients of several weighted backward passes into one gradient of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True)
 class Shares:
-    """How a gradient that has just been computed is added to what there is.
+    """How a new gradient is added to the one that exists.
 
     Attributes:
         kept: multiplies what earlier passes of this step have left.

@@ -165,7 +165,7 @@ def exposition(number: int, views: Sequence[RankView]) -> str:
 def _serve(
     known: record.Record, source: Monitor, port: int, stdout: TextIO
 ) -> Callable[[], object]:
-    """Serve on a thread; who asks has to know the token, which is in a private file."""
+    """Serve on a thread; clients need the token, which is in a private file."""
     latest = [exposition(known.number, source.look())]
     server = MetricsServer(port, token_in(known.folder), lambda: latest[0])
 

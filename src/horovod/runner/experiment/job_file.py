@@ -87,7 +87,7 @@ class Experiment:
 
     @property
     def shell(self) -> tuple[str, ...]:
-        """The words behind which a line is the last one."""
+        """The words after which a line is the last argument."""
         return self.runs[0].lines[0].shell
 
     @property

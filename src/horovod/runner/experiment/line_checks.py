@@ -1,4 +1,4 @@
-"""What is wrong, or doubtful, in the lines of a job file and their placeholders. Pure."""
+"""Find faults and doubtful places in the lines of a job file. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def doubtful_lines(lines: Sequence[Line], num_ranks: int) -> Iterator[tuple[Path, str]]:
-    """Yield lines that have no effect, or are in each other's way."""
+    """Yield lines that have no effect or disturb each other."""
     for index, line in enumerate(lines):
         path: Path = ("train", "run", index)
         if _LOST.match(line.text):

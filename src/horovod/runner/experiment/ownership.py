@@ -1,4 +1,4 @@
-"""Who runs an experiment: one process at a time, for as long as it lives."""
+"""Let one process at a time run an experiment, for as long as it lives."""
 
 from __future__ import annotations
 

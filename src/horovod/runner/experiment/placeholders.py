@@ -1,4 +1,4 @@
-"""Placeholders of lines: where they are, and how a value is put in their place. Pure.
+"""Find placeholders in lines, and put values in their place. Pure.
 
 A shell reads the line afterward. A value that is a whole word for the shell is quoted if it is not
 a plain one. Inside quotes and inside words it stays as it is: there the user has chosen the quotes.

@@ -113,6 +113,6 @@ def described(parameters: Mapping[str, str]) -> str:
 
 
 def shown(text: str) -> str:
-    """A text as it can be in a line of a table: in quotes if it would not be seen as it is."""
+    """Return a text for a line of a table, in quotes if it has characters that would not show."""
     is_plain = text.isprintable() and text == text.strip() and text and ", " not in text
     return text if is_plain else json.dumps(text, ensure_ascii=not text.isprintable())

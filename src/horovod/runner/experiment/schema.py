@@ -288,7 +288,7 @@ def duration_s(value: str) -> float:
 
 
 def shell_words(value: str) -> tuple[str, ...]:
-    """The words of ``shell``, behind which a line is the last one. Pure.
+    """Return the words of ``shell``, after which a line is the last argument. Pure.
 
     Raises:
         ValueError: they are no command that takes a line.

@@ -1,4 +1,4 @@
-"""Files of an experiment that decide what this process does: nobody else may have written them."""
+"""Read files of an experiment that nobody else may write, as they decide what is run."""
 
 from __future__ import annotations
 

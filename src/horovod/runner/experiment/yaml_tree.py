@@ -98,7 +98,7 @@ def load(text: str, is_raw: Callable[[Path], bool]) -> Document:
 
 
 def _unfit(text: str) -> Problem | None:
-    """What is too deep to be read, or says itself what it is, as ``!!binary``.
+    """Report what is nested too deeply to be read, or has a tag such as ``!!binary``.
 
     Raises:
         YAMLError: it is not YAML.
@@ -198,7 +198,7 @@ class _Reader:
 
 
 def _two_meanings(text: str, value: int | float) -> str:
-    """What to say of a number that only YAML 1.1 takes for that number."""
+    """Return the message for a number that only YAML 1.1 reads in this way."""
     other = text.replace("_", "").lstrip("+-0")
     if text.replace("_", "").lstrip("+-").isdecimal() and other and "_" not in text:
         return f"{text} is {value} for YAML 1.1 and {other} for YAML 1.2: write the one you mean"

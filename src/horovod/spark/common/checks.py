@@ -1,4 +1,4 @@
-"""What an estimator refuses of its columns before a rank starts."""
+"""Refuse columns that no estimator can train on, before a rank starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders of a store this process has for itself, so that no other one writes into them.
+"""Claim folders of a store, so that no other process writes into them.
 
 On a local disk, also one of NFS, a folder belongs to the process that holds the lock of a file next
 to it; the lock ends with the process. Elsewhere, a process writes a file with an unguessable name
@@ -30,7 +30,7 @@ class Hold(Protocol):
         """Give it up."""
 
     def forget(self) -> None:
-        """Leave it to the parent of this process."""
+        """Release it without taking it from the parent of this process."""
 
 
 class Claims:
@@ -146,7 +146,7 @@ def _locked(path: str) -> Hold | None:
 
 
 class Announcement:
-    """A file whose name tells that somebody wants a folder.
+    """A file whose name announces that a process wants a folder.
 
     Args:
         fs: of fsspec.
@@ -176,7 +176,7 @@ class Announcement:
 
 
 def announced(fs: Any, folder: str) -> Hold | None:
-    """Take what a folder of such files stands for; None if others want it, too."""
+    """Take a folder by such a file; return None if others want it, too."""
     mine = Announcement(fs, folder)
     try:
         if mine.is_alone():

@@ -1,4 +1,4 @@
-"""What tells the data in a folder from all other data that were or will be there.
+"""Distinguish the data in a folder from all other data that were or will be there.
 
 A preparation leaves a token in its folder. The mark of a folder that nobody has prepared follows
 from its files. Ranks compare marks, so this loads nothing of Spark.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 METADATA_FILE = "_horovod_metadata.json"
-"""What a data folder says of itself; Spark and readers of Parquet skip names with an underscore."""
+"""Describes the data of a folder. Spark and readers of Parquet skip names with an underscore."""
 VERSION = 2
 """Of that file."""
 

@@ -1,4 +1,4 @@
-"""What a training consists of, as texts that can be compared: the same in every process."""
+"""Describe what a training consists of, as texts that are the same in every process."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _callable(value: Any, depth: int) -> Any:
 
 
 def _function(function: FunctionType, depth: int) -> Any:
-    """Of a library its name; otherwise also its code, and the values that it holds."""
+    """Describe a function of a library by its name, others also by their code and values."""
     code = function.__code__
     if _is_of_library(code.co_filename) and not function.__closure__:
         return _name(function)
@@ -161,7 +161,7 @@ def _content(cell: Any) -> Any:
 
 
 def _code(code: CodeType) -> list[Any]:
-    """What a function does, without where it is written."""
+    """Return the code of a function, without its place in a file."""
     consts = [
         _code(each)
         if inspect.iscode(each)
@@ -209,7 +209,7 @@ def _flattened(name: str, tree: Any) -> dict[str, str]:
 
 
 def _short(*texts: str | None) -> list[str]:
-    """Texts as they are shown together: of long ones the part where they differ."""
+    """Return two texts for a message; of long ones only the part where they differ."""
     pairs = enumerate(itertools.zip_longest(*(text or "" for text in texts)))
     start = max(0, next((at for at, each in pairs if len(set(each)) > 1), 0) - _CONTEXT)
     found = []

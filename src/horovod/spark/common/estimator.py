@@ -170,7 +170,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _described_optimizer(self) -> Any:
-        """What the optimizer was made with."""
+        """Return the options of the optimizer."""
         raise NotImplementedError
 
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:

@@ -147,7 +147,7 @@ def split(df: DataFrame, validation: float | str | None, keep: bool = False) -> 
 
 
 def content_of(df: DataFrame) -> str:
-    """A text that is the same for the same rows, whatever their order, and for no others.
+    """Return a text that is the same for the same rows in any order, and differs for others.
 
     Args:
         df: has no vectors.

@@ -263,7 +263,7 @@ class TrainingData:
         }
 
     def _transform_fn(self) -> Any:
-        """What is applied to each row: the function of the user, which never sees packed rows."""
+        """Return what is applied to each row: the user's function, which never sees packed rows."""
         packed = self._packed()
         if self.transform is None or not packed:
             return self.transform

@@ -188,7 +188,7 @@ def _as_numbers(column: str, kind: Any) -> Any:
 
 
 def _udf(predicting: Predicting) -> Any:
-    """What Spark calls in each task, once for each partition."""
+    """Return what Spark calls in each task, once for each partition."""
     import pandas as pd
 
     def predict(parts: Any) -> Any:

@@ -89,7 +89,7 @@ class ParquetFiles:
         )
 
     def digest(self) -> str:
-        """What the footers say of the contents: sizes, and the least and greatest values."""
+        """Return what the footers say about the contents: sizes, minima and maxima."""
         said = hashlib.sha256()
         for footer in self._footers:
             for index in range(footer.num_row_groups):

@@ -1,4 +1,4 @@
-"""What no model can be trained on: nulls, and arrays of several lengths, found from footers."""
+"""Find what no model can be trained on, from footers: nulls, and arrays of several lengths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_BYTES = 32 << 20
 
 
 class Findings(NamedTuple):
-    """What is wrong in a column.
+    """Faults of a column.
 
     Attributes:
         nulls: how many values, arrays and elements of arrays are null.

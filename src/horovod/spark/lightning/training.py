@@ -148,7 +148,7 @@ class _Training:
             self._task.run.save(path.read_bytes())
 
     def described_run(self) -> str:
-        """What the run trains, for its checkpoint."""
+        """Return a description of what the run trains, for its checkpoint."""
         return self._task.run.described()
 
     def _options(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The loss of a batch, and how losses and metrics of PyTorch get labels that are integers."""
+"""Compute the loss of a batch, and give PyTorch's losses and metrics integer labels."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _name_of(function: Any) -> str:
 
 
 class OfLabels:
-    """A loss or a metric that gets integer labels as it wants them.
+    """A loss or a metric that gets integer labels in the type that it needs.
 
     Integer labels come as int64, which is what losses of classes take. A function that fails with
     them gets the floating-point type of the output, and from then on always: most losses of

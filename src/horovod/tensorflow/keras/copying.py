@@ -1,4 +1,4 @@
-"""Copies and pickles of wrapped optimizers, and of models that hold one: they reduce, too.
+"""Copy and pickle wrapped optimizers, and models that hold one: the copies reduce, too.
 
 Keras copies by what it would save, and in a saved model the optimizer is a plain one.
 """
@@ -27,7 +27,7 @@ _done: set[tuple[type, str]] = set()
 
 
 class Wrapped(NamedTuple):
-    """What makes a wrapped optimizer of a plain one.
+    """Options that make a wrapped optimizer from a plain one.
 
     Attributes:
         plain_class: of the optimizer, for where Keras does not find it by its name.
@@ -43,7 +43,7 @@ class Wrapped(NamedTuple):
 
 
 def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
-    """What a copy of an optimizer needs to be wrapped in the same way.
+    """Options that a copy of an optimizer needs to be wrapped in the same way.
 
     Args:
         optimizer: to be copied.

@@ -1,4 +1,4 @@
-"""What a ``DataLoader`` says of its samples, honoured when ranks divide them, or refused."""
+"""Honor a ``DataLoader``'s settings when ranks divide its samples, or refuse them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check_loader(loader: DataLoader[Any]) -> None:
 
 
 def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What a loader was told that has nothing to do with the order of samples."""
+    """Return the options of a loader that do not affect the order of samples."""
     return {name: getattr(loader, name) for name in _HONOURED}
 
 
@@ -131,7 +131,7 @@ def order_of_sampler(loader: DataLoader[Any], seed: int, epoch: int) -> Sequence
 
 @contextmanager
 def _drawn_from(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
-    """The sampler, such that what it draws follows from the seed and the epoch."""
+    """Return the sampler, with random numbers that follow from the seed and the epoch."""
     own_generator = getattr(sampler, "generator", None)
     generator = own_generator if isinstance(own_generator, torch.Generator) else None
     number = ((seed if generator is None else generator.initial_seed()) + epoch) % (1 << 63)

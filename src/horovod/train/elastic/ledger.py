@@ -123,7 +123,7 @@ class Ledger:
 
     @property
     def digest(self) -> int:
-        """A number that tells orders from one another, below 2**32."""
+        """Return a checksum of an order, below 2**32."""
         if self._indices is None:
             return zlib.crc32(repr((self.length, self.seed, self.shuffle)).encode())
         return zlib.crc32(repr(self._indices).encode())

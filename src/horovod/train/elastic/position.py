@@ -45,7 +45,7 @@ class Position:
         return self._consumed.get(loop, 0)
 
     def digest(self, loop: str) -> int | None:
-        """That of the order of its samples, None if nobody has said it."""
+        """The checksum of the order of its samples; None if it is unknown."""
         return self._digests.get(loop)
 
     def begin(self, loop: str, digest: int | None = None) -> None:

@@ -205,7 +205,7 @@ class BreakUp(Command):
 
 @dataclass(frozen=True)
 class TellLoss(Command):
-    """Let members that train in a generation know that it has lost one, should they sleep.
+    """Let members that train in a generation know that it has lost one, in case they sleep.
 
     Attributes:
         generation: which one.

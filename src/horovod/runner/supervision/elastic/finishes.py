@@ -1,4 +1,4 @@
-"""What becomes of the others when members of a generation have ended well. Pure.
+"""Decide about the others when members of a generation have ended well. Pure.
 
 Members of a generation come to their end at about the same time, and each may still have to test or
 to save something. One that has to give up the generation was in the middle, however: its peer has
@@ -55,7 +55,7 @@ def spend_slot(turn: Turn, process: Process) -> None:
 
 
 def dismiss_newcomers(turn: Turn) -> None:
-    """Lets newcomers go once all who trained have ended: nobody can hand over what was trained."""
+    """Dismisses newcomers once all who trained have ended: nobody can give them the state."""
     facts, due_s = turn.facts, turn.at_s + turn.rules.grace_s
     ends = [each for each in facts.members() if each.left_s is not None and not each.leaving]
     ended = [*facts.finished, *ends]
@@ -73,7 +73,7 @@ def dismiss_newcomers(turn: Turn) -> None:
 
 
 def outcome(facts: Facts) -> Outcome:
-    """How a job ends some of whose members ended well, after all of them have ended."""
+    """Returns the outcome of a job of which some members ended well, when all have ended."""
     if not facts.exits:
         return Outcome(0)
     real = [each for each in facts.exits if not each.is_follow_up]

@@ -209,7 +209,7 @@ class Commits:
                 numbers = [number for number in numbers if number != readable[0]]
 
     def _readable(self, numbers: Iterable[int]) -> list[int]:
-        """Those that are good, from the oldest; what cannot be read is neither counted nor removed.
+        """Return the good ones, oldest first; unreadable files are neither counted nor removed.
 
         What another process has written is read once.
         """

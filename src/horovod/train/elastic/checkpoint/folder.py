@@ -49,7 +49,7 @@ class Folder(ABC):
         """Removes a file."""
 
     def remove_parts(self) -> bool:
-        """Remove what writers of other processes did not finish; returns whether there was any.
+        """Remove files that writers of other processes left unfinished; return whether any was.
 
         There is one writer; others before it have died.
         """
