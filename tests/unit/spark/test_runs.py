@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import enum
+import errno
 import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -323,3 +325,16 @@ def test_differences_name_both_values_and_how_many_more_there_are() -> None:
     groups = [flat("groups", [{"rate": rate, "decay": 0}]) for rate in (0.1, 0.2)]
     assert differences(*groups) == "groups[0].rate was 0.1, and is 0.2"
     assert described({"a": (1, 2.5)}) == {"a": [1, 2.5]}
+
+
+def test_a_file_system_without_hard_links_has_one_writer_of_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: str) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", link)
+    store = FilesystemStore(str(tmp_path))
+    path = f"{store.get_run_path('r')}/run.json"
+    assert [store.write_new(path, data) for data in (b"first", b"second")] == [True, False]
+    assert store.read(path) == b"first"
