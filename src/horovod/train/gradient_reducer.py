@@ -187,6 +187,7 @@ class GradientReducer(ABC, Generic[P, B]):
         if self._in_flight or self._held:
             self._launch_missing(params)
         self._finish(_drop)
+        self._hook_passes()
 
     def abandon(self) -> None:
         """Forgets this step, whatever became of its gradients."""
@@ -275,8 +276,9 @@ class GradientReducer(ABC, Generic[P, B]):
         return self.passes > 1 and self._weight.exists
 
     def _hook_passes(self) -> None:
+        """Weighs the passes of all parameters that can be trained now, also those not watched."""
         if self._weighs_passes:
-            for param in self._watched:
+            for param in self.names:
                 self._hook_pass(param)
 
     def _watch(self, params: Sequence[P]) -> None:
