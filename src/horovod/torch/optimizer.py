@@ -11,6 +11,7 @@ import torch
 
 from horovod import context
 from horovod.errors import UsageError
+from horovod.group import ReduceOp
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
@@ -199,9 +200,18 @@ class ReducingOptimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters; they are reduced from the next step on, one by one."""
+        """Adds parameters; they are reduced from the next step on, one by one.
+
+        Raises:
+            UsageError: a parameter is complex, and the reduction is neither Average nor Sum.
+        """
         super().add_param_group(param_group)
         groups = self.param_groups
+        try:
+            check_sums(ReduceOp(self.op), groups[-1]["params"])
+        except UsageError:
+            groups.pop()
+            raise
         for index, param in enumerate(groups[-1]["params"]):
             self._reducer.names.setdefault(param, f"allreduce.noname.{len(groups) - 1}.{index}")
 

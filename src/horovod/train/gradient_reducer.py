@@ -138,6 +138,7 @@ class GradientReducer(ABC, Generic[P, B]):
         self._watched: dict[P, str] = {}
         self._in_flight: list[GradientsInFlight[P]] = []
         self._used: list[P] = []
+        self._noted: list[P] = []
         self._has_unused = False
         self._usage: GradientUsage[P]
         self._telling = threading.Lock()
@@ -186,6 +187,7 @@ class GradientReducer(ABC, Generic[P, B]):
         if self._in_flight or self._held:
             self._launch_missing(params)
         self._finish(_drop)
+        self._hook_passes()
 
     def abandon(self) -> None:
         """Forgets this step, whatever became of its gradients."""
@@ -247,7 +249,7 @@ class GradientReducer(ABC, Generic[P, B]):
                 self._launch(members)
             elif members:
                 self._held.append(members)
-            if len(self._used) == len(self.names):
+            if self._is_use_final():
                 self._tell_use(group)
 
     def weigh_pass(self, param: P, run: int, is_nested: Callable[[], bool]) -> Shares | None:
@@ -274,8 +276,9 @@ class GradientReducer(ABC, Generic[P, B]):
         return self.passes > 1 and self._weight.exists
 
     def _hook_passes(self) -> None:
+        """Weighs the passes of all parameters that can be trained now, also those not watched."""
         if self._weighs_passes:
-            for param in self._watched:
+            for param in self.names:
                 self._hook_pass(param)
 
     def _watch(self, params: Sequence[P]) -> None:
@@ -308,6 +311,7 @@ class GradientReducer(ABC, Generic[P, B]):
     def _begin_step(self) -> None:
         self._in_flight = []
         self._used.clear()
+        self._noted.clear()
         self._has_unused = False
         self._left_dense.clear()
         self._held.clear()
@@ -348,10 +352,22 @@ class GradientReducer(ABC, Generic[P, B]):
         self._tell_use(group)
 
     def _tell_use(self, group: Group) -> None:
-        """Tells what this rank has used; already in the backward pass if that is everything."""
+        """Tells what this rank has used; already in the backward pass if that is known then."""
         with self._telling:  # a framework may have a thread for each device
             if not self._usage.is_told:
                 self._tell_now(group)
+
+    def _is_use_final(self) -> bool:
+        """Whether all gradients of this step have been launched, those of frozen parameters aside.
+
+        A parameter that can be trained but is not watched yet is launched in the step.
+        """
+        if len(self._noted) < len(self._watched):
+            return False
+        if len(self._watched) == len(self.names):
+            return True
+        kind, frozen = self._gradients.kind, self.names.keys() - self._watched.keys()
+        return not any(self._is_trainable(p) or kind(p) is not Kind.NONE for p in frozen)
 
     def _tell_now(self, group: Group) -> None:
         try:
@@ -419,6 +435,7 @@ class GradientReducer(ABC, Generic[P, B]):
         used = [] if weight == 0.0 else [p for p in members if kind(p) is not Kind.NONE]
         self._used += used
         self._has_unused = self._has_unused or len(used) < len(members)
+        self._noted += members  # last, as other threads look at it
 
     def _complete_passes(self, params: Iterable[P]) -> None:
         if self._weighs_passes:

@@ -102,6 +102,11 @@ def test_other_reductions_are_refused_with_advice_that_can_be_followed() -> None
             param = torch.nn.Parameter(plain)
             with pytest.raises(UsageError, match=op.name):
                 hvd.DistributedOptimizer(torch.optim.SGD([param], 0.1), [("p", param)], op=op)
+            plain_sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
+            optimizer = hvd.DistributedOptimizer(plain_sgd, op=op)
+            with pytest.raises(UsageError, match=op.name):
+                optimizer.add_param_group({"params": [param]})
+            assert len(optimizer.param_groups) == len(plain_sgd.param_groups) == 1
         with pytest.raises(UsageError, match="resolve_conj"):
             hvd.allreduce(mine)
         for call in (hvd.allgather, hvd.alltoall, hvd.reducescatter):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from thread_ranks import run_ranks
@@ -20,6 +22,7 @@ from torch_training import (
 )
 
 import horovod.torch as hvd
+from horovod.torch.optimizer import ReducingOptimizer
 
 
 def test_parameters_frozen_after_wrapping_stay_as_they_are() -> None:
@@ -53,6 +56,36 @@ def test_parameters_unfrozen_after_wrapping_are_reduced() -> None:
             backward(model, rank, step)
             optimizer.step()
         assert_ranks_agree(model)
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("changes_weight", [True, False])
+def test_passes_of_unfrozen_parameters_have_their_weights(changes_weight: bool) -> None:
+    def body(rank: int) -> None:
+        weights = itertools.cycle([1.0, 3.0])
+        params = {"p": torch.nn.Parameter(torch.ones(2)), "q": torch.nn.Parameter(torch.ones(2))}
+        params["q"].requires_grad_(changes_weight)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params.values(), lr=0.1),
+            params.items(),
+            backward_passes_per_step=2,
+            weight=None if changes_weight else lambda: next(weights),
+        )
+        assert isinstance(optimizer, ReducingOptimizer)
+        params["q"].requires_grad_(False)
+        if changes_weight:
+            optimizer.set_weight(lambda: next(weights))
+        for step in range(4):
+            params["q"].requires_grad_(step > 1)
+            optimizer.zero_grad()
+            for factor in (1.0, 2.0):
+                sum((param * factor).sum() for param in params.values()).backward()
+            optimizer.step()
+            for param in params.values() if step > 1 else [params["p"]]:
+                assert param.grad is not None
+                # Twice the mean of 1 and 2 that weighs them by 1 and 3.
+                assert_close([param.grad], [torch.full((2,), 3.5)])
 
     run_ranks(2, body)
 
