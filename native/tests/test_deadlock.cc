@@ -133,6 +133,21 @@ TEST("deadlock: a program that waits in a framework is held if none of the proce
   CHECK(!is_held(both, one, [] { return ThreadSleeps{{101, kForEvents}, {102, kNot}}; }, {}));
 }
 
+TEST("deadlock: a thread that feeds a sleeping one may make it go on") {
+  using enum ThreadSleep;
+  // The main thread has submitted before, and sleeps until 2 has read from a worker process; 3 waits for an operation.
+  const Callers callers{.waiting = {3}, .submitters = {1, 3}};
+  const auto held = [&](bool in_framework, ThreadSleep feeder) {
+    const Threads threads = {{.id = 1, .idle = true, .native = 101},
+                             {.id = 2, .idle = true, .native = 102, .in_framework = in_framework},
+                             {.id = 3, .native = 103}};
+    return is_held(threads, callers, [&] { return ThreadSleeps{{101, kForOthers}, {102, feeder}, {103, kNot}}; }, {});
+  };
+  CHECK(!held(false, kNot));
+  CHECK(held(false, kForOthers));  // nobody feeds it
+  CHECK(held(true, kNot));         // it is Horovod's own, or of what runs ranks, and feeds nobody
+}
+
 std::string system_call(long number, const std::string& arguments) { return std::to_string(number) + " " + arguments; }
 
 TEST("threads: how one sleeps follows from its system call") {

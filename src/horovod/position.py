@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
 
     from horovod._native import Engine
@@ -44,17 +45,13 @@ _IDLE_FILES = (
 
 # Whose threads call nothing of the user's: Horovod's own, and those of what runs ranks.
 _OWN = os.path.join(os.path.dirname(__file__), "")
-_STARTERS = tuple(
-    os.path.join("", "site-packages", name, "") for name in ("ray", "pyspark", "py4j")
-)
+_LOADERS = os.path.join(_OWN, "data", "")  # whose threads read what the user's data set gives
+_STARTERS = ("ray", "pyspark", "py4j")
 # Where a thread is that waits for a program of a framework. While it waits, it may look for signals
 # from time to time.
-_FRAMEWORKS = (
-    *(
-        os.path.join("", "site-packages", name, "")
-        for name in ("tensorflow", "keras", "tf_keras", "jax", "jaxlib", "mxnet")
-    ),
-    *(os.path.join(_OWN, name, "") for name in ("tensorflow", "keras", "jax", "mxnet")),
+_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "jaxlib", "mxnet")
+_OWN_FRAMEWORKS = tuple(
+    os.path.join(_OWN, name, "") for name in ("tensorflow", "keras", "jax", "mxnet")
 )
 
 
@@ -136,36 +133,49 @@ def current_threads() -> list[tuple[int, bool, int, bool]]:
 
     Returns:
         For each, its ident, whether it is idle, its native id, and whether it is in a call of a
-        framework that runs Horovod's kernels.
+        framework that runs Horovod's kernels, or is an idle thread that Horovod or the system that
+        started this process runs. A stack of the standard library alone may hide native code.
     """
     native_ids = {thread.ident: thread.native_id or 0 for thread in threading.enumerate()}
     main = threading.main_thread().ident
+    frameworks = (*_OWN_FRAMEWORKS, *_folders_of(_FRAMEWORKS))
+    starters = (_OWN, *_folders_of(_STARTERS))
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
-    return [
-        (
-            ident,
-            _waits_for_work(frame) or (ident != main and _is_housekeeping(frame)),
-            native_ids.get(ident, 0),
-            any(part in frame.f_code.co_filename for part in _FRAMEWORKS),
-        )
-        for ident, frame in frames.items()
-    ]
+    threads: list[tuple[int, bool, int, bool]] = []
+    for ident, frame in frames.items():
+        files = _files_of(frame)
+        housekeeping = ident != main and all(_is_of_no_user(file, starters) for file in files)
+        started = housekeeping and any(file.startswith(starters) for file in files)
+        in_framework = started or files[0].startswith(frameworks)
+        idle = housekeeping or _waits_for_work(frame)
+        threads.append((ident, idle, native_ids.get(ident, 0), in_framework))
+    return threads
+
+
+def _folders_of(packages: Iterable[str]) -> list[str]:
+    """Return the folders of the packages that are loaded; that of one in an archive is in it."""
+    loaded = (sys.modules.get(name) for name in packages)
+    return [os.path.join(path, "") for module in loaded for path in getattr(module, "__path__", ())]
 
 
 def _waits_for_work(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_IDLE_FILES)
 
 
-def _is_housekeeping(frame: FrameType | None) -> bool:
+def _files_of(frame: FrameType | None) -> list[str]:
+    files: list[str] = []
     while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith(_OWN) and not any(part in path for part in _STARTERS):
-            third_party = "site-packages" in path or "dist-packages" in path
-            if third_party or not path.startswith((_STDLIB, "<frozen ")):
-                return False
+        files.append(frame.f_code.co_filename)
         frame = frame.f_back
-    return True
+    return files
+
+
+def _is_of_no_user(file: str, starters: tuple[str, ...]) -> bool:
+    if file.startswith(starters):
+        return not file.startswith(_LOADERS)
+    third_party = "site-packages" in file or "dist-packages" in file
+    return not third_party and file.startswith((_STDLIB, "<frozen "))
 
 
 def _stack_of(frame: FrameType | None) -> list[str]:

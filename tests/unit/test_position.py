@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,41 +128,69 @@ def test_a_thread_that_is_elsewhere_is_not_idle() -> None:
         assert not idle_threads()["loader"]
 
 
-def test_threads_of_horovod_and_of_what_started_it_are_idle(tmp_path: Path) -> None:
+def position_of_a_thread_in(folder: str) -> tuple[bool, bool]:
+    """Return whether a thread that waits in a file of this folder is idle, and in a framework."""
+    source = compile(
+        "def sleep(there, wait): there.set(); wait(True, 20.0)", f"{folder}/a.py", "exec"
+    )
+    namespace: dict[str, Callable[..., None]] = {}
+    exec(source, namespace)
+    there = threading.Event()
+    gate = threading.Lock()
+    gate.acquire()
+    thread = threading.Thread(target=namespace["sleep"], args=(there, gate.acquire), name="other")
+    thread.start()
+    assert there.wait(TIMEOUT_S)
+    told = position_of(thread)
+    gate.release()
+    thread.join(TIMEOUT_S)
+    return told
+
+
+def position_of(thread: threading.Thread) -> tuple[bool, bool]:
+    found: list[tuple[int, bool, int, bool]] = []
+    asker = threading.Thread(target=lambda: found.extend(current_threads()))
+    asker.start()
+    asker.join(TIMEOUT_S)
+    (told,) = [each for each in found if each[0] == thread.ident]
+    assert told[2] == thread.native_id
+    return told[1], told[3]
+
+
+def test_threads_of_horovod_are_idle(tmp_path: Path) -> None:
     """They read from a launcher, or write a checkpoint, and run nothing of the user's."""
-
-    def sleeping_in(folder: str) -> tuple[bool, bool]:
-        source = compile(
-            "def sleep(there, wait): there.set(); wait(True, 20.0)", f"{folder}/a.py", "exec"
-        )
-        namespace: dict[str, Callable[..., None]] = {}
-        exec(source, namespace)
-        gate = threading.Lock()
-        gate.acquire()
-
-        there = threading.Event()
-        target = functools.partial(namespace["sleep"], there, gate.acquire)
-        thread = threading.Thread(target=target, name="other")
-        thread.start()
-        assert there.wait(TIMEOUT_S)
-        found: list[tuple[int, bool, int, bool]] = []
-        asker = threading.Thread(target=lambda: found.extend(current_threads()))
-        asker.start()
-        asker.join(TIMEOUT_S)
-        gate.release()
-        thread.join(TIMEOUT_S)
-        (told,) = [each for each in found if each[0] == thread.ident]
-        assert told[2] == thread.native_id
-        return told[1], told[3]
-
     own = str(Path(position.__file__).parent)
-    packages = "/usr/lib/python3/site-packages"
-    assert sleeping_in(f"{own}/job") == (True, False)
-    assert sleeping_in(f"{own}/mxnet") == (True, True)
-    assert sleeping_in(f"{packages}/ray/_private") == (True, False)
-    assert sleeping_in(f"{packages}/jax/_src") == (False, True)
-    assert sleeping_in(f"{packages}/rays") == (False, False)
-    assert sleeping_in(str(tmp_path)) == (False, False)
+    assert position_of_a_thread_in(f"{own}/job") == (True, True)
+    assert position_of_a_thread_in(f"{own}/mxnet") == (True, True)
+    assert position_of_a_thread_in(f"{own}/data") == (False, False)  # it reads the user's data
+    assert position_of_a_thread_in(str(tmp_path)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "packages", ["/usr/lib/python3/site-packages", "/usr/lib/python3/dist-packages", "/a/b.zip"]
+)
+def test_frameworks_are_known_wherever_they_are_installed(
+    packages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ray", "jax"):
+        module = ModuleType(name)
+        module.__path__ = [f"{packages}/{name}"]
+        monkeypatch.setitem(sys.modules, name, module)
+    assert position_of_a_thread_in(f"{packages}/ray/_private") == (True, True)
+    assert position_of_a_thread_in(f"{packages}/jax/_src") == (False, True)
+    assert position_of_a_thread_in(f"{packages}/rays") == (False, False)
+
+
+def test_a_thread_of_native_code_alone_may_wake_others() -> None:
+    """It has no frame but those of the standard library, as a loader that is written in C++ has."""
+    gate = threading.Lock()
+    gate.acquire()
+    thread = threading.Thread(target=gate.acquire, args=(True, TIMEOUT_S))
+    thread.start()
+    told = position_of(thread)
+    gate.release()
+    thread.join(TIMEOUT_S)
+    assert told == (True, False)
 
 
 def test_a_signal_makes_the_process_write_its_stacks() -> None:

@@ -18,7 +18,8 @@ struct InterpreterThread {
   uint64_t id = 0;
   bool idle = false;
   pid_t native = 0;           // as the system calls it; 0 if nobody knows
-  bool in_framework = false;  // it is in a call of a framework that runs Horovod's kernels
+  bool in_framework = false;  // it is in a call of a framework that runs Horovod's kernels; or it is idle, and runs
+                              // nothing but Horovod or what started this process
 };
 
 // An operation that a rank waits for.

@@ -18,6 +18,8 @@ bool is_held(const std::optional<std::vector<InterpreterThread>>& threads, const
     const bool sleeps = found != others.end() && (found->second == ThreadSleep::kForOthers ||
                                                   (thread.in_framework && found->second == ThreadSleep::kForEvents));
     if (!sleeps && !is_done_with(thread)) return false;
+    const bool reads = found != others.end() && found->second == ThreadSleep::kNot && !thread.in_framework;
+    if (reads && !callers.waiting.contains(thread.id)) return false;
     if (found != others.end()) others.erase(found);
   }
   return std::none_of(others.begin(), others.end(),

@@ -25,8 +25,8 @@ struct Callers {
 // cannot be the one that comes with the missing operation, unless it has submitted some before. One that sleeps until
 // another thread of the process wakes it cannot either, if no thread of the process goes on; nor one that sleeps in a
 // framework, which looks for signals from time to time; the same holds for the threads of a framework, which submit
-// what a program of it has come to. `look` at all threads is taken if it matters;
-// those of the engine's own, and that wait for it, do not count.
+// what a program of it has come to. An idle thread that runs, or reads from another process, may wake one of those that
+// sleep. `look` at all threads is taken if it matters; those of the engine's own, and that wait for it, do not count.
 [[nodiscard]] bool is_held(const std::optional<std::vector<InterpreterThread>>& threads, const Callers& callers,
                            const std::function<ThreadSleeps()>& look, const std::set<pid_t>& own);
 

@@ -61,10 +61,7 @@ void Watch::answer_inquirers(TimePoint now) {
   message.kind = MessageKind::kPosition;
   message.position = std::move(*report);
   for (const Inquirer& inquirer : std::exchange(inquirers_, {})) {
-    message.position.unready.clear();
-    for (const Wait& wait : inquirer.waits) {
-      if (std::optional<Unready> found = unready_of(wait)) message.position.unready.push_back(*std::move(found));
-    }
+    message.position.unready = unready_of(inquirer.waits);
     if (inquirer.rank == with_.job.rank) {
       note_position(with_.job.rank, message);
     } else {

@@ -56,23 +56,32 @@ Evidence Watch::evidence_of(const Inquiry& inquiry) const {
     more = false;
     const std::optional<OpenQuestions> open = open_questions(evidence);
     if (!open) break;
-    for (const Wait& wait : open->waits) {
-      if (!coordinates(wait)) continue;
-      evidence.unready[wait] = unready_of(wait).value_or(Unready{.wait = wait});
+    for (const Unready& unready : unready_of({open->waits.begin(), open->waits.end()})) {
+      evidence.unready[unready.wait] = unready;
       more = true;
     }
   }
   return evidence;
 }
 
-// Nothing if this rank does not coordinate it, or if it is not waiting for members.
-std::optional<Unready> Watch::unready_of(const Wait& wait) const {
-  if (!coordinates(wait)) return std::nullopt;
-  const ProcessSet& set = *find_set(wait.set);
-  for (const Stall& stall : set.negotiator->stalls(with_.job.clock->now())) {
-    if (stall.name == wait.name) return unready_of(set, stall);
+// Of those that this rank coordinates; without missing ranks if it is not waiting for members. Each process set is
+// looked through once: a model may have thousands of operations in flight.
+std::vector<Unready> Watch::unready_of(const std::vector<Wait>& waits) const {
+  std::map<uint32_t, std::map<std::string, Unready>> by_set;
+  std::vector<Unready> found;
+  for (const Wait& wait : waits) {
+    if (!coordinates(wait)) continue;
+    const auto [looked, is_first] = by_set.try_emplace(wait.set);
+    if (is_first) {
+      const ProcessSet& set = *find_set(wait.set);
+      for (const Stall& stall : set.negotiator->stalls(with_.job.clock->now())) {
+        looked->second.emplace(stall.name, unready_of(set, stall));
+      }
+    }
+    const auto unready = looked->second.find(wait.name);
+    found.push_back(unready != looked->second.end() ? unready->second : Unready{.wait = wait});
   }
-  return Unready{.wait = wait};
+  return found;
 }
 
 Unready Watch::unready_of(const ProcessSet& set, const Stall& stall) {

@@ -90,7 +90,7 @@ class Watch {
   // From what ranks tell to what they wait for, through all process sets (search.cc).
   void go_on_with_deadlock(Inquiry inquiry);
   [[nodiscard]] Evidence evidence_of(const Inquiry& inquiry) const;
-  [[nodiscard]] std::optional<Unready> unready_of(const Wait& wait) const;
+  [[nodiscard]] std::vector<Unready> unready_of(const std::vector<Wait>& waits) const;
   [[nodiscard]] static Unready unready_of(const ProcessSet& set, const Stall& stall);
   [[nodiscard]] bool coordinates(const Wait& wait) const;
   void add_question(Questions& questions, const Wait& wait) const;
