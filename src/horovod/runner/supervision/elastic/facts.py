@@ -34,6 +34,7 @@ class Facts:
         changes: why the next generation differs, in words.
         exits: of workers in this generation that failed by themselves.
         finished: members of this generation that ended well, as long as nobody was in the middle.
+        cut: members of this generation that were lost or killed before their end, in words.
         entered: whether those who trained before have gone into the current generation; newcomers
             wait in it for them.
         unseen: generations that were replaced before anybody who trained went into them.
@@ -71,6 +72,7 @@ class Facts:
     changes: tuple[str, ...] = ()
     exits: History[RankExit] = field(default_factory=History)
     finished: tuple[Process, ...] = ()
+    cut: tuple[str, ...] = ()
     entered: bool = True
     unseen: frozenset[int] = frozenset()
     told_broken: bool = False

@@ -74,10 +74,12 @@ def dismiss_newcomers(turn: Turn) -> None:
 
 def outcome(facts: Facts) -> Outcome:
     """How a job ends some of whose members ended well, after all of them have ended."""
-    if not facts.exits:
-        return Outcome(0)
-    real = [each for each in facts.exits if not each.is_follow_up]
-    return reports.failed(facts, real or facts.exits, _ended(facts))
+    if facts.exits:
+        real = [each for each in facts.exits if not each.is_follow_up]
+        return reports.failed(facts, real or facts.exits, _ended(facts))
+    if facts.cut:
+        return Outcome(1, f"{reports.joined(facts.cut)}; {_ended(facts)}")
+    return Outcome(0)
 
 
 def _ended(facts: Facts) -> str:
