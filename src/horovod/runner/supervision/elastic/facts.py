@@ -132,6 +132,10 @@ class Facts:
         """Whether a process has a place in the current generation."""
         return process.identity in self.ranks
 
+    def counts(self, process: Process) -> bool:
+        """Whether the job loses something with a process: it has trained, or nobody has yet."""
+        return process.ran >= 0 or not self.trained
+
     def members(self) -> list[Process]:
         """The members of the current generation that have not ended, the most senior first."""
         return [self.processes[each] for each in self.seniority if each in self.processes]

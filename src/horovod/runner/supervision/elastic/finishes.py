@@ -26,11 +26,7 @@ def resume(turn: Turn) -> None:
     facts = turn.facts
     if not facts.finished or facts.membership is None:
         return
-    middle = [
-        each
-        for each in facts.alive()
-        if each.waits_s is not None and (each.ran >= 0 or not facts.trained)
-    ]
+    middle = [each for each in facts.alive() if each.waits_s is not None and facts.counts(each)]
     first_s = min((each.waits_s or 0.0 for each in middle), default=float("inf"))
     if not middle or not turn.is_due(first_s + turn.rules.settle_s):
         return

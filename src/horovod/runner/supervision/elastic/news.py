@@ -276,7 +276,7 @@ def _on_failure(turn: Turn, process: Process, ended: RankExit) -> None:
     facts = turn.facts
     is_member = facts.is_member(process)
     counts = is_member or facts.membership is None
-    if counts:
+    if counts and (facts.counts(process) or not facts.finished):
         facts.exits = facts.exits.then(ended)
     line = reports.end_of(process, ended)
     if is_member and ended.is_follow_up:

@@ -127,9 +127,8 @@ class Turn:
     def cut_short(self, process: Process, text: str) -> None:
         """Note a member that is gone before its end: if the others finish, the job has not."""
         facts = self.facts
-        trained = process.ran >= 0 or not facts.trained
         may_go = process.leaving or process.dismissed_s is not None or not facts.wanted(process)
-        if facts.is_member(process) and trained and not may_go:
+        if facts.is_member(process) and facts.counts(process) and not may_go:
             facts.cut = (*facts.cut, text)
 
     def dismiss(self, process: Process, why: str, due_s: float) -> None:

@@ -159,14 +159,20 @@ def test_a_member_that_is_killed_has_not_finished_with_the_others() -> None:
     assert "rank 1 (blue-1) on blue was ended: it has been silent" in world.verdict.message
 
 
-def test_a_newcomer_that_is_lost_before_it_trains_is_not_missed_at_the_end() -> None:
+@pytest.mark.parametrize("how", ["host", "code"])
+def test_a_newcomer_that_is_lost_before_it_trains_is_not_missed_at_the_end(how: str) -> None:
     world = started(Rules(np=2, min_np=2), red=2)
     world.discover(red=2, blue=1)
     world.find("blue")
     world.ready(*world.on("blue"))
     assert world.size == 3
-    world.lose_host("blue")
-    world.finish()
+    world.exit(0, 0)
+    world.workers[1].stage = "training"  # it evaluates
+    if how == "host":
+        world.lose_host("blue")
+    else:
+        world.exit(*world.on("blue"), 1)
+    world.exit(1, 0)
     assert world.verdict is not None
     assert world.verdict.exit_code == 0
 
