@@ -107,9 +107,10 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
         if each.takes_part:
             if facts.is_member(each):
                 turn.miss(each, line)
-                turn.cut_short(each, f"{reports.named(facts, each)} was lost with {event.host}")
             # If its process lives, nobody can end it, but it can still hear this.
             turn.do(elastic.Dismiss(each.identity, f"the agent of {event.host} is lost"))
+        if each.left_s is None and not each.told:  # its connection may have ended a moment before
+            turn.cut_short(each, f"{reports.named(facts, each)} was lost with {event.host}")
         turn.tell_lost(each.ran, line)
         del facts.processes[each.number]
 

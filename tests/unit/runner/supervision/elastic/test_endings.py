@@ -159,6 +159,18 @@ def test_a_member_that_is_killed_has_not_finished_with_the_others() -> None:
     assert "rank 1 (blue-1) on blue was ended: it has been silent" in world.verdict.message
 
 
+def test_a_member_whose_host_vanishes_has_not_finished_with_the_others() -> None:
+    """Its connection may end before that of its agent."""
+    world = started(Rules(np=2, min_np=1), red=1, blue=1)
+    red, blue = *world.on("red"), *world.on("blue")
+    world.gone(blue)
+    world.lose_host("blue")
+    world.exit(red, 0)
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 1
+    assert world.verdict.message.startswith("rank 1 (blue-1) was lost with blue; rank 0 (red-0)")
+
+
 @pytest.mark.parametrize("how", ["host", "code"])
 def test_a_newcomer_that_is_lost_before_it_trains_is_not_missed_at_the_end(how: str) -> None:
     world = started(Rules(np=2, min_np=2), red=2)
