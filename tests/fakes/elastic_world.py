@@ -67,6 +67,7 @@ class World:
         seen: those above 0 into which somebody went who had trained.
         ended: the identities of all processes that have ended.
         failed: those that ended otherwise than well, or cannot be reached.
+        cut_short: those who had trained, and were killed or lost with a host that was to stay.
         cut_off: those that waited to train on, and were sent home in place of that.
         loses_wakeups: whether those who train sleep on when a peer fails, unless the job tells.
     """
@@ -84,6 +85,7 @@ class World:
     seen: set[int] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    cut_short: set[str] = field(default_factory=set)
     cut_off: set[str] = field(default_factory=set)
     loses_wakeups: bool = False
     told_end: bool = False
@@ -152,6 +154,9 @@ class World:
             middle = [each for each in lives if each.trained >= 0 and each.stage != "left"]
             assert not middle, f"{middle} are in the middle: {self.verdict}"
             assert not self.cut_off, f"{self.cut_off} were in the middle"
+            newest = self.memberships[-1].places if self.memberships else {}
+            lost = self.cut_short & newest.keys()
+            assert not lost, f"{lost} did not come to their end: {self.verdict}"
 
     def _check_slow(self) -> None:
         """At most one goes at a time, and only if the user wants it."""
@@ -295,6 +300,7 @@ class World:
                 self.ended.add(each.identity)
                 self.failed.add(each.identity)
                 del self.workers[number]
+                self._note_cut(each)
                 self._break_peers(each)
         return self.feed(events.HostLost(self.now_s, host, reason))
 
@@ -321,11 +327,20 @@ class World:
         self.ended.add(worker.identity)
         if code:
             self.failed.add(worker.identity)
+        if code and worker.told:
+            self._note_cut(worker)
         self._break_peers(worker, told=not code)
         report = EndReport(error, "bad", "train.py:7") if error else None
         tail = (words,) if words else ()
         ended = RankExit(0, worker.host, code, self.now_s, tail, why, number, report)
         return self.feed(events.WorkerExited(self.now_s, number, ended))
+
+    def _note_cut(self, worker: Process) -> None:
+        """A worker is gone that neither had come to its end nor was asked to go."""
+        is_listed = worker.slot < self.listing.get(worker.host, 0)
+        asked = worker.dismissed or worker.leaving or worker.stage == "left"
+        if worker.trained >= 0 and is_listed and not asked:
+            self.cut_short.add(worker.identity)
 
     def _break_peers(self, worker: Process, *, told: bool = False) -> None:
         """Peers in the same generation notice at their next collective, if anything wakes them.

@@ -138,12 +138,16 @@ class ElasticWorker:
             self._is_waiting = False
 
     def _await(self, after: int) -> Place:
-        """The next place; a newcomer waits for it as long as the others train."""
+        """The next place; who has not trained yet waits for it as long as the others train.
+
+        It may have had a place that came to nothing, as when the others were about to end.
+        """
+        began_with_all = self._has_run or self.generation == 0
         while True:
             try:
                 place = self._joined.await_place(after, self.told.elastic_timeout_s).place
             except StartError:
-                if self.leaving or self.generation >= 0 or self._joined.newest() < 0:
+                if self.leaving or began_with_all or self._joined.newest() < 0:
                     raise
             else:
                 assert place is not None

@@ -12,6 +12,7 @@ from horovod.job.environment import Assignment, StoreAddress
 from horovod.job.membership import Membership, Worker, assign_places
 from horovod.job.records import (
     EVENTS,
+    LOST,
     NEWEST_KEY,
     Event,
     EventKind,
@@ -174,9 +175,10 @@ class Job:
         They usually notice it by themselves, and sooner; this is for those whom nothing wakes up.
 
         Args:
-            generation: which one.
+            generation: which one; nobody trains any more in those before it.
             text: why.
         """
+        self._store.delete_prefix(LOST)
         self._store.add(lost_key(generation), text.encode())
 
     def publish(self, membership: Membership) -> None:
@@ -199,7 +201,6 @@ class Job:
         self._store.set(generation_key(last.generation), places_to_json({}))
         if last.generation > 0:
             self._store.delete_prefix(f"peers/{last.generation - 1}.")
-            self._store.delete_prefix(lost_key(last.generation - 1))
 
     def _fail(self, membership: Membership, text: str) -> None:
         started = {Incarnation(membership.generation, 1)}

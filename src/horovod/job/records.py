@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 EVENTS = "job/events/"
+LOST = "job/lost/"
 _MOST = 2**31 - 1
 NEWEST_KEY = "job/newest"
 
@@ -124,7 +125,7 @@ def dismissed_key(identity: str) -> str:
 
 def lost_key(generation: int) -> str:
     """Return the key that holds why a generation cannot go on, for members that sleep."""
-    return f"job/lost/{generation}"
+    return f"{LOST}{generation}"
 
 
 def alive_key(identity: str) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_NAME = 255
+# Of a host's name, which has up to 253 characters, and what is made of it.
+MOST_NAME = 512
 MOST_TEXT = 500
 _GAP = re.compile(r"\s*[\x00-\x1f\x7f-\x9f\u2028\u2029]\s*")
 

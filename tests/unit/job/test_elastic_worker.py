@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,6 +93,28 @@ def test_the_same_place_counts_until_a_change_is_expected(job: Job) -> None:
     job.begin_generation()
     assert worker.await_place().place == Place(generation=1)
     worker.leave("")
+
+
+def test_a_newcomer_whose_place_came_to_nothing_waits_as_long_as_the_others(job: Job) -> None:
+    first = worker_of(job, 0)
+    began(job, first)
+    first.runs()
+    new = worker_of(job, 1, timeout_s=0.05)
+    new._joined.ready()
+    job.wait_until(lambda job: len(job.available) == 2, PATIENCE_S)
+    job.begin_generation()
+    assert new.await_place().place == Place(1, 2, 1, 2, 0, 1, 1)
+    job.break_up("rank 0 has ended")
+    new.await_others(1)  # nobody comes
+    new.fail("rank 0 has ended")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(new.await_place)
+        assert not wait([waiting], 0.3).done  # several times as long as its elastic timeout
+        job.dismiss(new.identity, "rank 0 ended")
+        with pytest.raises(Dismissed):
+            waiting.result(PATIENCE_S)
+    for worker in (first, new):
+        worker.leave("")
 
 
 def test_who_is_new_is_known_from_the_record(job: Job) -> None:

@@ -12,7 +12,7 @@ import pytest
 from horovod.errors import StartError, UsageError
 from horovod.job import Assignment, Place, StoreAddress, Worker
 from horovod.job.job import Job, open_job, open_job_process
-from horovod.job.records import EventKind
+from horovod.job.records import EventKind, lost_key
 from horovod.job.store_process import start_store_process
 from horovod.job.worker import JoinedWorker, join, join_as
 from horovod.rendezvous import StoreClient, make_secret
@@ -34,6 +34,21 @@ def joined(job: Job, *hosts: str) -> list[JoinedWorker]:
     workers = [join(job.where, host, slot) for slot, host in enumerate(hosts)]
     job.wait_until(lambda job: {w.identity for w in workers} <= set(job.available), PATIENCE_S)
     return workers
+
+
+def test_a_loss_can_be_read_until_nobody_trains_where_it_came(job: Job) -> None:
+    """Newer generations come and go while the others still train in the old one."""
+    (worker,) = joined(job, "a")
+    job.begin_generation()
+    job.tell_loss(0, "b is lost")
+    with StoreClient(job.where.address, job.where.port, job.where.secret) as store:
+        for _ in range(3):
+            job.begin_generation()
+        assert store.try_get(lost_key(0)) == b"b is lost"
+        job.tell_loss(3, "c is lost")
+        assert store.try_get(lost_key(0)) is None
+        assert store.try_get(lost_key(3)) == b"c is lost"
+    worker.leave()
 
 
 def test_generations_of_a_job(job: Job) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from horovod.errors import StartError
+from horovod.job.membership import Worker
+from horovod.job.records import Event, EventKind
 from horovod.rendezvous.bounds import name_in, number_in, one_line, seconds_in
-from horovod.rendezvous.roster import RankInfo
+from horovod.rendezvous.roster import RankInfo, host_key
 from horovod.rendezvous.waits import Waits
 
 
@@ -29,7 +31,7 @@ def test_times_out_of_bounds_are_refused(value: object) -> None:
         seconds_in(value, 10.0)
 
 
-@pytest.mark.parametrize("value", ["a\nb", "a b", "a" * 256, "\x1b[2J", 3, None])
+@pytest.mark.parametrize("value", ["a\nb", "a b", "a" * 513, "\x1b[2J", 3, None])
 def test_names_that_would_spoil_a_line_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="name"):
         name_in(value)
@@ -53,6 +55,14 @@ def test_a_rank_that_publishes_absurd_things_is_refused(fields: dict[str, int | 
     with pytest.raises(StartError, match="a rank published") as caught:
         RankInfo.from_json(replace(INFO, **fields).to_json())  # type: ignore[arg-type]
     assert len(str(caught.value)) < 500
+
+
+def test_the_longest_name_of_a_host_is_taken() -> None:
+    host = ".".join(["h" * 63] * 3 + ["h" * 61])
+    info = replace(INFO, host=host, host_key=host_key(host))
+    assert RankInfo.from_json(info.to_json()) == info
+    event = Event(EventKind.READY, Worker(f"{host}-123456", host))
+    assert Event.from_json(event.to_json()) == event
 
 
 @pytest.mark.parametrize("text", [b"[NaN, 1, 1]", b"[1, Infinity, 1]", b"[1, 1, -1]"])

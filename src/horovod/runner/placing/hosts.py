@@ -173,12 +173,14 @@ def _with_slots(hosts: Sequence[Host], where: str) -> list[Host]:
         hosts: as they were listed.
         where: for messages.
     """
-    empty = [host.name for host in hosts if host.slots == 0]
-    if len(empty) == len(hosts):
-        raise UsageError(f"no host of {where} has a slot: give {empty[0]!r} at least one")
+    kept = [host for host in hosts if host.slots != 0]
+    if not kept:
+        raise UsageError(f"no host of {where} has a slot: give {hosts[0].name!r} at least one")
+    names = {host.name for host in kept}
+    empty = dict.fromkeys(host.name for host in hosts if host.name not in names)
     if empty:
         _logger.warning("hosts with 0 slots get no rank: %s", ", ".join(empty))
-    return [host for host in hosts if host.slots != 0]
+    return kept
 
 
 def _parse_host(entry: str) -> Host:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod.errors import StartError, UsageError
 from horovod.job.records import EventKind, MalformedEventError, alive_key, beat_s_of
-from horovod.rendezvous.bounds import one_line
+from horovod.rendezvous.bounds import name_in, one_line
 from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,
@@ -53,6 +53,13 @@ class Discovery(Protocol):
         ...
 
 
+def _check_name(name: str) -> None:
+    try:
+        name_in(name)
+    except ValueError as error:
+        raise UsageError(f"{name[:80]!r} cannot be the name of a host: {error}") from None
+
+
 def ask(discovery: Discovery, has_answered: bool) -> Event:
     """Asks once which hosts there are.
 
@@ -64,6 +71,7 @@ def ask(discovery: Discovery, has_answered: bool) -> Event:
         found = discovery.find_available_hosts_and_slots()
         hosts = tuple((str(name), int(slots)) for name, slots in found.items())
         for name, slots in hosts:
+            _check_name(name)
             if slots > MOST_SLOTS:
                 raise UsageError(f"{name} has {slots:.3g} slots, more than {MOST_SLOTS}")
     except Exception as error:

@@ -368,7 +368,8 @@ class Supervisor:
             case Kind.LEFT_RUNNING:
                 left = one_line(frame.payload.decode(errors="replace"), 1000)
                 left = f"{left} on {link.hostname}"
-                self._left_running = ", ".join(filter(None, [self._left_running, left]))
+                all_left = filter(None, [self._left_running, left])
+                self._left_running = one_line(", ".join(all_left), 1000)
                 self._log(f"what the ranks left running is ended: {left}")
             case Kind.DROPPED:
                 self._dropped += number_of(frame.payload, 0, 2**62)

@@ -44,7 +44,7 @@ def test_parse_hosts_quotes_what_it_cannot_read(text: str) -> None:
 
 def test_hosts_without_slots_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "horovod"):
-        assert parse_hostfile("a slots=0\nb slots=2\nc:0\n", "f") == [Host("b", 2)]
+        assert parse_hostfile("a slots=0\nb slots=2\nc:0\nb:0\na:0", "f") == [Host("b", 2)]
     assert caplog.messages == ["hosts with 0 slots get no rank: a, c"]
     assert parse_hosts("a:0", least_slots=0) == [Host("a", 0)]
     for text in ("a:0", "a:0,b:0"):

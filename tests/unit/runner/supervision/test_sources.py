@@ -160,6 +160,12 @@ def test_discovery_that_names_absurdly_many_slots_fails(slots: int) -> None:
     assert event.message.endswith("slots, more than 65536")
 
 
+def test_discovery_that_names_what_cannot_be_a_host_fails() -> None:
+    event = ask(FixedHosts({"a\nb": 1}), has_answered=True)
+    assert isinstance(event, DiscoveryFailed)
+    assert event.message.startswith("'a\\nb' cannot be the name of a host")
+
+
 def test_discovery_is_quoted_in_one_short_line() -> None:
     event = ask(HostDiscoveryScript("head -c 10000000 /dev/zero | tr '\\0' ,", 1), False)
     assert isinstance(event, DiscoveryFailed)

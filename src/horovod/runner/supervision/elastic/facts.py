@@ -34,6 +34,7 @@ class Facts:
         changes: why the next generation differs, in words.
         exits: of workers in this generation that failed by themselves.
         finished: members of this generation that ended well, as long as nobody was in the middle.
+        cut: members of this generation that were lost or killed before their end, in words.
         entered: whether those who trained before have gone into the current generation; newcomers
             wait in it for them.
         unseen: generations that were replaced before anybody who trained went into them.
@@ -71,6 +72,7 @@ class Facts:
     changes: tuple[str, ...] = ()
     exits: History[RankExit] = field(default_factory=History)
     finished: tuple[Process, ...] = ()
+    cut: tuple[str, ...] = ()
     entered: bool = True
     unseen: frozenset[int] = frozenset()
     told_broken: bool = False
@@ -129,6 +131,10 @@ class Facts:
     def is_member(self, process: Process) -> bool:
         """Whether a process has a place in the current generation."""
         return process.identity in self.ranks
+
+    def counts(self, process: Process) -> bool:
+        """Whether the job loses something with a process: it has trained, or nobody has yet."""
+        return process.ran >= 0 or not self.trained
 
     def members(self) -> list[Process]:
         """The members of the current generation that have not ended, the most senior first."""

@@ -26,11 +26,7 @@ def resume(turn: Turn) -> None:
     facts = turn.facts
     if not facts.finished or facts.membership is None:
         return
-    middle = [
-        each
-        for each in facts.alive()
-        if each.waits_s is not None and (each.ran >= 0 or not facts.trained)
-    ]
+    middle = [each for each in facts.alive() if each.waits_s is not None and facts.counts(each)]
     first_s = min((each.waits_s or 0.0 for each in middle), default=float("inf"))
     if not middle or not turn.is_due(first_s + turn.rules.settle_s):
         return
@@ -73,11 +69,13 @@ def dismiss_newcomers(turn: Turn) -> None:
 
 
 def outcome(facts: Facts) -> Outcome:
-    """Returns the outcome of a job of which some members ended well, when all have ended."""
-    if not facts.exits:
-        return Outcome(0)
-    real = [each for each in facts.exits if not each.is_follow_up]
-    return reports.failed(facts, real or facts.exits, _ended(facts))
+    """Return the outcome of a job of which some members ended well, when all have ended."""
+    if facts.exits:
+        real = [each for each in facts.exits if not each.is_follow_up]
+        return reports.failed(facts, real or facts.exits, _ended(facts))
+    if facts.cut:
+        return Outcome(1, f"{reports.joined(facts.cut)}; {_ended(facts)}")
+    return Outcome(0)
 
 
 def _ended(facts: Facts) -> str:

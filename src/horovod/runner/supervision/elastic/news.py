@@ -109,6 +109,8 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
                 turn.miss(each, line)
             # If its process lives, nobody can end it, but it can still hear this.
             turn.do(elastic.Dismiss(each.identity, f"the agent of {event.host} is lost"))
+        if each.left_s is None and not each.told:  # its connection may have ended a moment before
+            turn.cut_short(each, f"{reports.named(facts, each)} was lost with {event.host}")
         turn.tell_lost(each.ran, line)
         del facts.processes[each.number]
 
@@ -275,7 +277,7 @@ def _on_failure(turn: Turn, process: Process, ended: RankExit) -> None:
     facts = turn.facts
     is_member = facts.is_member(process)
     counts = is_member or facts.membership is None
-    if counts:
+    if counts and (facts.counts(process) or not facts.finished):
         facts.exits = facts.exits.then(ended)
     line = reports.end_of(process, ended)
     if is_member and ended.is_follow_up:

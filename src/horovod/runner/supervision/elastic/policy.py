@@ -177,7 +177,7 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     facts.entered = not old or any(each.waits_s is not None for each in old)
     facts.broken_s, facts.changes, facts.exits, facts.finished = None, (), History(), ()
     facts.runs, facts.short_s, facts.stands_s, facts.removal_s = False, None, 0.0, None
-    facts.told_broken = False
+    facts.told_broken, facts.cut = False, ()
     for each in members:
         current = facts.processes[each.number]
         facts.processes[each.number] = replace(current, waits_s=None)

@@ -116,12 +116,20 @@ class Turn:
         if process.told:
             return
         name = reports.named(self.facts, process)
+        self.cut_short(process, f"{name} on {process.host} was ended: {why}")
         if process.takes_part:
             self.lose(process, f"{name} is ended: {why}")
         else:
             self.tell_lost(process.ran, f"{name} is ended: {why}")
         self.change(process, told=why)
         self.do(EndWorker(process.number, how), f"ending {name}: {why}")
+
+    def cut_short(self, process: Process, text: str) -> None:
+        """Note a member that is gone before its end: if the others finish, the job has not."""
+        facts = self.facts
+        may_go = process.leaving or process.dismissed_s is not None or not facts.wanted(process)
+        if facts.is_member(process) and facts.counts(process) and not may_go:
+            facts.cut = (*facts.cut, text)
 
     def dismiss(self, process: Process, why: str, due_s: float) -> None:
         """Tells a process that it is no longer needed."""

@@ -8,6 +8,7 @@ import pytest
 from elastic_world import World
 
 from horovod.runner.supervision import events
+from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic.rules import Rules
 from horovod.runner.supervision.elastic.stopping import Over, Stopping
 
@@ -126,6 +127,66 @@ def test_who_fails_since_others_finished_was_in_the_middle() -> None:
     assert world.verdict.message == (
         "rank 1 on red exited with code 1; rank 0 (red-0) on red ended with code 0"
     )
+
+
+def test_a_member_that_is_ended_since_others_finished_was_in_the_middle() -> None:
+    """It may evaluate or save for longer than the others wait, once one of them is lost."""
+    world = started(Rules(np=3, min_np=1), red=1, blue=1, green=1)
+    red, blue = *world.on("red"), *world.on("blue")
+    world.exit(red, 0)
+    world.lose_host("green")
+    world.workers[blue].stage = "training"
+    world.wait(700.0)
+    world.end_told()
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 1
+    assert world.verdict.message == (
+        "rank 2 (green-2) was lost with green; rank 1 (blue-1) on blue was ended: others finished, "
+        "but it has not ended within 600 s; rank 0 (red-0) on red ended with code 0"
+    )
+
+
+def test_a_member_that_is_killed_has_not_finished_with_the_others() -> None:
+    world = started(Rules(np=2, min_np=1), red=1, blue=1)
+    red, blue = *world.on("red"), *world.on("blue")
+    world.workers[blue].stopped = True
+    silent = elastic.WorkerSilent(world.now_s, world.workers[blue].identity, 60.0)
+    world.feed(silent)
+    world.exit(blue, -9)
+    world.exit(red, 0)
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 1
+    assert "rank 1 (blue-1) on blue was ended: it has been silent" in world.verdict.message
+
+
+def test_a_member_whose_host_vanishes_has_not_finished_with_the_others() -> None:
+    """Its connection may end before that of its agent."""
+    world = started(Rules(np=2, min_np=1), red=1, blue=1)
+    red, blue = *world.on("red"), *world.on("blue")
+    world.gone(blue)
+    world.lose_host("blue")
+    world.exit(red, 0)
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 1
+    assert world.verdict.message.startswith("rank 1 (blue-1) was lost with blue; rank 0 (red-0)")
+
+
+@pytest.mark.parametrize("how", ["host", "code"])
+def test_a_newcomer_that_is_lost_before_it_trains_is_not_missed_at_the_end(how: str) -> None:
+    world = started(Rules(np=2, min_np=2), red=2)
+    world.discover(red=2, blue=1)
+    world.find("blue")
+    world.ready(*world.on("blue"))
+    assert world.size == 3
+    world.exit(0, 0)
+    world.workers[1].stage = "training"  # it evaluates
+    if how == "host":
+        world.lose_host("blue")
+    else:
+        world.exit(*world.on("blue"), 1)
+    world.exit(1, 0)
+    assert world.verdict is not None
+    assert world.verdict.exit_code == 0
 
 
 def test_earlier_failures_do_not_show_in_the_exit_code() -> None:
