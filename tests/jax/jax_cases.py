@@ -208,7 +208,8 @@ def integers_of_numpy_are_not_cut(rank: int, size: int) -> None:
             _expect(UsageError, "would cut", lambda w=wrong: hvd.allreduce(w))
         assert float(hvd.allreduce(np.float64("inf"))) == float("inf")
         state = {
-            "step": np.int64(large + rank), "mean": np.array([1e300 + rank, 0.1]),
+            "step": np.int64(large + rank), "count": np.array(large + rank),
+            "mean": np.array([1e300 + rank, 0.1]),
             "none": np.zeros((0, 3)), "key": np.uint64(2**63 + rank), "phase": jnp.ones(2) * 1j,
             "small": jnp.ones(2, jnp.float8_e4m3fn), "wide": np.full(1, 1e-300j * rank),
         }  # fmt: skip

@@ -205,6 +205,24 @@ def passes_count_as_often_as_their_weights_say(rank: int, size: int) -> None:
         _expect_same(params, expected)
 
 
+def passes_outside_of_jit_compile_nothing_again(rank: int, size: int) -> None:
+    tx = hvd.DistributedOptimizer(optax.sgd(1.0), backward_passes_per_step=2)
+    grads = {"w": jnp.full(3, 1.0 + rank)}
+    state = tx.init(grads)
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    jax.jit(lambda x: x + 137)(1).block_until_ready()
+    assert compiled, "what is counted has another name in this JAX"
+    for step in range(3):
+        for i in range(2):
+            compiled.clear()
+            updates, state = tx.update(grads, state)
+            np.testing.assert_array_equal(updates["w"], -(size + 1.0) * i)
+            assert not (step and compiled), compiled
+
+
 def gradients_without_values_pass_several_passes(rank: int, size: int) -> None:
     params = {"w": jnp.ones(3), "n": jnp.arange(2)}
     grads = jax.grad(lambda p: (p["w"] * (1.0 + rank)).sum() + 0 * p["n"].sum(), allow_int=True)(
@@ -264,6 +282,7 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     several_passes_equal_one_process,
     every_leaf_of_a_gradient_is_reduced,
     passes_count_as_often_as_their_weights_say,
+    passes_outside_of_jit_compile_nothing_again,
     gradients_without_values_pass_several_passes,
     copies_of_an_optimizer_reduce,
     bfloat16_and_compression,

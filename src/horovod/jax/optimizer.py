@@ -148,9 +148,12 @@ class _Passes:
 
         count = state.pass_count + 1
         is_last = count >= self._passes
-        updates, inner_state, rest, left = jax.lax.cond(
-            is_last, step, wait, sums, total, state.inner_state
-        )
+        operands = (sums, total, state.inner_state)
+        if isinstance(is_last, jax.core.Tracer):
+            updates, inner_state, rest, left = jax.lax.cond(is_last, step, wait, *operands)
+        else:
+            # Outside of jit, JAX would compile both branches for each update.
+            updates, inner_state, rest, left = (step if is_last else wait)(*operands)
         count = jnp.where(is_last, 0, count)
         return whole.completed(updates), DistributedState(inner_state, rest, count, left)
 

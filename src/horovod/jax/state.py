@@ -100,7 +100,9 @@ def _received(got: Any, leaf: Any) -> Any:
     if isinstance(leaf, jax.Array) and leaf.dtype.name in DTYPES:
         return got
     values = np.array(got).view(leaf.dtype).reshape(leaf.shape)
-    return put_back(values, leaf) if isinstance(leaf, jax.Array) else values[()]
+    if isinstance(leaf, jax.Array):
+        return put_back(values, leaf)
+    return values if isinstance(leaf, np.ndarray) else values[()]
 
 
 def _described(path: str, leaf: Any) -> Parameter:

@@ -186,6 +186,11 @@ class GradientReducer:
             gradients[index] = gradient
         return gradients
 
+    @property
+    def local_layers(self) -> Sequence[Any]:
+        """The Keras layers whose gradients are left out."""
+        return self._local_layers
+
     def local_keys(self) -> set[Hashable]:
         """The keys of the variables whose gradients are left out."""
         weights = [weight for layer in self._local_layers for weight in layer.trainable_weights]

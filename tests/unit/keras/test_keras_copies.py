@@ -119,6 +119,33 @@ def test_variables_of_this_rank_and_groups_are_those_of_the_copy(
         pickle.dumps(model.optimizer)
 
 
+@pytest.mark.parametrize("way", [copy.deepcopy, _pickled])
+def test_local_layers_that_are_frozen_stay_local_in_the_copy(way: Callable[[Any], Any]) -> None:
+    keras = ("tf_keras", " ", "legacy")  # others refuse variables that come later
+    model = _linear(keras, "sgd")
+    own = model.get_layer("two")
+    optimizer = hvd.PartialDistributedOptimizer(
+        _sgd(keras), local_layers=[own], scale_local_gradients=False
+    )
+    own.trainable = False
+    model.compile(optimizer, "mean_absolute_error")
+    copied = way(model)
+    copied.get_layer("two").trainable = True
+    copied.compile(copied.optimizer, "mean_absolute_error")
+    assert _moved(copied) == [REDUCED, 1.0]
+
+
+def test_a_copy_with_local_layers_that_are_not_built_is_refused(keras: Any) -> None:
+    module = _module(keras)
+    layer = module.layers.Dense(1, name="own")
+    model = module.Sequential([layer])
+    optimizer = hvd.PartialDistributedOptimizer(_sgd(keras), local_layers=[layer])
+    model.compile(optimizer, "mean_absolute_error")
+    for each in (model, optimizer):
+        with pytest.raises(UsageError, match="'own' is not: build the model first"):
+            copy.deepcopy(each)
+
+
 def test_a_copy_between_the_passes_of_a_step_is_refused(keras: Any) -> None:
     optimizer = hvd.DistributedOptimizer(_sgd(keras), backward_passes_per_step=2)
     model = _linear(keras, optimizer)

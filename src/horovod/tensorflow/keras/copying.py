@@ -50,9 +50,10 @@ def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
         variables: whose places are the same in the copy.
 
     Raises:
-        UsageError: it was told of other variables; or it is between two passes of a step.
+        UsageError: it was told of other variables, or of layers that have none yet; or it is
+            between two passes of a step.
     """
-    wrapping, reducer = optimizer.wrapping, optimizer._reducer
+    wrapping = optimizer.wrapping
     helper = optimizer._agg_helper
     if helper is not None and int(helper.counter.numpy()):
         raise UsageError(
@@ -60,7 +61,7 @@ def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
             "only: the copy would lose the gradients of the passes since the last one"
         )
     place_of = {variable_key(variable): place for place, variable in enumerate(variables)}
-    local = _places(reducer.local_keys(), place_of)
+    local = _places(_local_keys(optimizer), place_of)
     groups, placed = wrapping.settings.groups, None
     if isinstance(groups, tuple):
         wrapping = replace(wrapping, settings=replace(wrapping.settings, groups=None))
@@ -145,16 +146,29 @@ def _described(model: Any) -> Wrapped | None:
 
     optimizer = vars(model).get("optimizer") or vars(model).get("_optimizer")
     return (
-        describe(optimizer, _trained_by(model))
+        describe(optimizer, _weights_of(model))
         if isinstance(optimizer, ReducingOptimizer)
         else None
     )
 
 
-def _trained_by(model: Any) -> Sequence[Any]:
-    """The variables of a model; none before it is built, when Keras 2 raises."""
-    variables: Sequence[Any] = model.trainable_variables if model.built else ()
-    return variables
+def _weights_of(model: Any) -> Sequence[Any]:
+    """Return the weights of a model, frozen ones too; none before it is built: Keras 2 raises."""
+    weights: Sequence[Any] = model.weights if model.built else ()
+    return weights
+
+
+def _local_keys(optimizer: ReducingOptimizer) -> set[Hashable]:
+    """Return the keys of local variables, also of layers that are frozen now."""
+    layers = optimizer._reducer.local_layers
+    unbuilt = [layer.name for layer in layers if not layer.built]
+    if unbuilt:
+        raise UsageError(
+            f"a DistributedOptimizer with local_layers can be copied once these are built, but "
+            f"{unbuilt[0]!r} is not: build the model first"
+        )
+    weights = (weight for layer in layers for weight in layer.weights)
+    return optimizer._reducer.local_keys().union(map(variable_key, weights))
 
 
 def _keeping_in_pickles(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +205,7 @@ def _copied_model(function: Callable[..., Any], given: Any, wrapped: Wrapped) ->
     if generation_of(keras_of(type(optimizer))) >= 3:
         # What Keras chose for the plain optimizer; XLA cannot compile this one.
         model.jit_compile = False
-    model.optimizer = rewrap(optimizer, wrapped, _trained_by(model))
+    model.optimizer = rewrap(optimizer, wrapped, _weights_of(model))
     return model
 
 
