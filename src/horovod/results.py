@@ -58,8 +58,8 @@ def _rank(environ: Mapping[str, str]) -> str:
         return environ.get(found[1][0], "0")
     if environ.get("HOROVOD_ELASTIC"):
         raise UsageError(
-            "report_result() in an elastic line before hvd.init(): this worker has no rank yet, and "
-            "only rank 0 reports; call it after hvd.init()"
+            "report_result() in an elastic line before hvd.init(): this worker has no rank yet, "
+            "and only rank 0 reports; call it after hvd.init()"
         )
     return "0"
 
