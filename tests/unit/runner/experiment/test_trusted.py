@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from typing import TYPE_CHECKING
@@ -38,6 +39,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_an_experiment_writes_is_trusted_under_any_umask(folder: Path) -> None:
     assert resumed(folder).file.project == "p"
     assert len(token_in(folder)) == 64
+
+
+def test_an_experiment_begins_where_modes_cannot_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    (job := tmp_path / "job.yml").write_text("project: p\ntrain: {run: a}\n")
+    before = os.umask(0o002)
+    try:
+        found = new_folder(tmp_path / "output", str(job))
+        record.begin(found, runs_of({}, [Line("a")]))
+    finally:
+        os.umask(before)
+    with pytest.raises(UsageError, match="other users may change it"):
+        record.read(found)
 
 
 @pytest.mark.parametrize("name", [".", record.EXPERIMENT, record.JOB_FILE])
