@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import files
 from horovod.config import inherited_environment
 from horovod.errors import UsageError
+from horovod.settings.foreign_launchers import find_foreign_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,14 +31,15 @@ def report_result(**metrics: Any) -> None:
         metrics: names, and numbers or texts; scalars of NumPy and of frameworks count as numbers.
 
     Raises:
-        UsageError: a value is neither, or the file cannot be written.
+        UsageError: a value is neither, the file cannot be written, or this is a worker of an
+            elastic line that has no rank before ``hvd.init()``.
 
     Example:
         >>> horovod.report_result(accuracy=0.98, epoch=3)
     """
     values = {name: _plain(name, value) for name, value in metrics.items()}
     environ = inherited_environment()
-    if "EXPERIMENT_ID" not in environ or environ.get("HOROVOD_RANK", "0") != "0":
+    if "EXPERIMENT_ID" not in environ or _rank(environ) != "0":
         return
     path = Path(environ.get("OUTPUT_DIR", "."), FILE)
     try:
@@ -46,6 +48,20 @@ def report_result(**metrics: Any) -> None:
             file.write(json.dumps(record).encode() + b"\n")
     except OSError as error:
         raise UsageError(f"cannot write the result to {path}: {error.strerror}") from None
+
+
+def _rank(environ: Mapping[str, str]) -> str:
+    """Return the rank of this process; that of a process that nobody told one is 0."""
+    if rank := environ.get("HOROVOD_RANK"):
+        return rank
+    if found := find_foreign_launcher(environ):  # of an exported job, before hvd.init()
+        return environ.get(found[1][0], "0")
+    if environ.get("HOROVOD_ELASTIC"):
+        raise UsageError(
+            "report_result() in an elastic line before hvd.init(): this worker has no rank yet, "
+            "and only rank 0 reports; call it after hvd.init()"
+        )
+    return "0"
 
 
 def _where(environ: Mapping[str, str]) -> dict[str, int]:

@@ -8,12 +8,18 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from tests.ray.ray_waits import wait_until
+
+from horovod.ray import job_lines
+from horovod.runner.experiment.grid import Line
+from horovod.runner.supervision.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.cli"]
@@ -92,6 +98,26 @@ def test_the_digits_are_trained_on_a_cluster() -> None:
     for rank in range(2):
         told = Path(f"output/example/1/logs/line-03/rank.{rank}/stdout").read_text()
         assert told.startswith("prepared\n")
+
+
+def test_a_secret_of_the_user_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes: list[Any] = []
+
+    def execution(executor: object, node: object, options: object) -> Any:
+        nodes.append(node)
+        return SimpleNamespace(run=lambda: Outcome(0, ""))
+
+    monkeypatch.setattr(job_lines, "_Execution", execution)
+    names = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE", "HOROVOD_CYCLE_TIME", "HOME")
+    settings: Any = SimpleNamespace(
+        environ=dict.fromkeys(names, "1"), variables={"LR": "2"}, grace_s=3, command=[], cwd="."
+    )
+    options: Any = SimpleNamespace(start_timeout_s=None, output_filename=None)
+    launch = job_lines.launch_on_ray(1, None, 0)
+    launch(Line("a"), [], settings, options, lambda _: nullcontext())
+    assert nodes[0]._variables == {
+        "HOROVOD_CYCLE_TIME": "1", "LR": "2", "HOROVOD_GRACE_SECONDS": "3"
+    }  # fmt: skip
 
 
 def test_the_first_failure_stops_everything() -> None:

@@ -34,6 +34,38 @@ def test_rank_0_writes_what_counts_as_a_number_or_a_text(
     ]
 
 
+@pytest.mark.parametrize(
+    ("variables", "reports"),
+    [
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, False),
+        ({"JOB_COMPLETION_INDEX": "1", "HOROVOD_SIZE": "2"}, False),
+        ({"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "0"}, True),
+        ({"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "2"}, False),
+    ],
+)
+def test_only_rank_0_reports_whoever_has_told_it_its_rank(
+    variables: dict[str, str], reports: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    for name, value in {**variables, "EXPERIMENT_ID": "1", "OUTPUT_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    horovod.report_result(accuracy=1)
+    assert (tmp_path / "results.jsonl").exists() == reports
+
+
+def test_an_elastic_worker_without_a_rank_reports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    for name, value in (("HOROVOD_ELASTIC", "1"), ("EXPERIMENT_ID", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    with pytest.raises(UsageError, match=r"call it after hvd\.init"):
+        horovod.report_result(accuracy=1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_link_in_the_place_of_the_results_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

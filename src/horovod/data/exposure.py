@@ -7,7 +7,6 @@ bind them to one address nor let clients prove who they are.
 
 from __future__ import annotations
 
-import getpass
 import os
 import pwd
 import socket
@@ -20,8 +19,10 @@ from horovod.rendezvous.interfaces import reachable_addresses
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# As shadow and systemd number the accounts of people; daemons have smaller numbers.
-_PEOPLE = range(1000, 60001)
+# Daemons have smaller numbers than people. Those of directories such as LDAP have no upper bound;
+# systemd takes these for services that come and go, and the last ones are nobody and "no user".
+_FIRST_PERSON = 1000
+_SERVICES = range(61184, 65536)
 _NO_LOGIN = ("nologin", "false", "sync")
 _MOST_NAMED = 3
 
@@ -60,7 +61,8 @@ def other_people(accounts: Iterable[pwd.struct_passwd], user: int) -> list[str]:
     return sorted(
         account.pw_name
         for account in accounts
-        if account.pw_uid in _PEOPLE
+        if account.pw_uid >= _FIRST_PERSON
+        and account.pw_uid not in _SERVICES
         and account.pw_uid != user
         and os.path.basename(account.pw_shell) not in _NO_LOGIN
     )
@@ -74,6 +76,7 @@ def _describe_people(names: list[str]) -> list[str]:
 
 
 def _own_name() -> str:
-    with suppress(KeyError, OSError):  # the user of a container may have no account
-        return getpass.getuser()
-    return str(os.geteuid())
+    user = os.geteuid()
+    with suppress(KeyError):  # the user of a container may have no account
+        return pwd.getpwuid(user).pw_name
+    return str(user)

@@ -42,6 +42,8 @@ _JOIN_S = 10.0
 _PR_SET_PDEATHSIG = 1
 # What an actor has of its own job, in which horovodrun has no part.
 _OF_HOROVOD = re.compile(r"_?HOROVOD_.*")
+# Each line has a secret of its own.
+_SECRETS = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE")
 _LOOPBACK = "127.0.0.1"
 _STREAMS = ("stdout", "stderr")
 
@@ -91,7 +93,9 @@ def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
             words += ["--output-filename", options.output_filename]
         variables = {
             **{
-                name: text for name, text in settings.environ.items() if _OF_HOROVOD.fullmatch(name)
+                name: text
+                for name, text in settings.environ.items()
+                if _OF_HOROVOD.fullmatch(name) and name not in _SECRETS
             },
             **settings.variables,
             "HOROVOD_GRACE_SECONDS": f"{settings.grace_s:g}",

@@ -176,7 +176,7 @@ def _warn_of_tf_config(variables: Mapping[str, str]) -> str:
         cluster, task = described["cluster"], described.get("task", {})
         size = sum(len(cluster.get(role, ())) for role in ("chief", "master", "worker"))
         leads = task.get("type") in ("chief", "master") or (
-            not {"chief", "master"} & set(cluster) and task.get("index", 0) == 0
+            not {"chief", "master"} & set(cluster) and str(task.get("index", 0)) == "0"
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""

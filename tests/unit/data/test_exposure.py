@@ -23,6 +23,7 @@ def test_accounts_of_people_count() -> None:
     assert other_people(accounts, 0) == ["zoe"]
     assert other_people(accounts, 1001) == []
     assert other_people([*accounts, account("ann", 1003)], 1001) == ["ann"]
+    assert other_people([account("of-ldap", 200_017), account("dynamic", 61_200)], 0) == ["of-ldap"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_servers_start_where_nobody_else_could_use_them(
         return addresses
 
     monkeypatch.setattr(pwd, "getpwall", lambda: accounts)
-    monkeypatch.setattr(exposure.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(exposure.os, "geteuid", lambda: 987_654)  # as in containers: no account
     monkeypatch.setattr(exposure, "reachable_addresses", reachable)
     check_exposure(accepted=True)
     if not told:
@@ -58,3 +59,4 @@ def test_servers_start_where_nobody_else_could_use_them(
     with pytest.raises(StartError, match="would answer anyone who connects") as caught:
         check_exposure(accepted=False)
     assert told in str(caught.value)
+    assert "all files of user 987654." in str(caught.value)

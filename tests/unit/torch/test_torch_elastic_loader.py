@@ -255,7 +255,7 @@ def test_what_cannot_be_honoured_is_refused(alone: None, number: int) -> None:
         next(hvd.elastic.Training().batches(loader, **options))
 
 
-@pytest.mark.parametrize("differs", ["sampler", "generator", "length", "seed"])
+@pytest.mark.parametrize("differs", ["sampler", "generator", "length", "seed", "batch", "drop"])
 def test_ranks_with_different_orders_are_an_error_on_all(differs: str) -> None:
     def train() -> None:
         hvd.init()
@@ -266,7 +266,12 @@ def test_ranks_with_different_orders_are_an_error_on_all(differs: str) -> None:
             sampler = SubsetRandomSampler(TRAIN[: 8 + rank])
         if differs == "generator":
             sampler = RandomSampler(data, generator=seeded(rank))
-        loader = DataLoader(data, batch_size=2, sampler=sampler)
+        loader: Any = DataLoader(
+            data,
+            batch_size=2 + rank if differs == "batch" else 2,
+            sampler=sampler,
+            drop_last=differs == "drop" and rank == 1,
+        )
         seed = rank if differs == "seed" else 0
         with pytest.raises(UsageError, match="different data or orders"):
             list(

@@ -248,9 +248,12 @@ def test_a_path_that_is_no_directory_harms_nothing(
 def test_what_a_dead_writer_began_is_removed(tmp_path: Path) -> None:
     part = tmp_path / "commit-000000007.other-12.part"
     part.touch()
+    download = tmp_path / "dataset.tar.part"  # of the user
+    download.touch()
     write(Commits(LocalFolder(str(tmp_path)), 1), 1)
     assert newest(LocalFolder(str(tmp_path))) == 1
     assert not part.exists()
+    assert download.exists()
 
 
 def test_a_link_in_the_place_of_a_commit_is_not_followed(tmp_path: Path) -> None:

@@ -104,12 +104,13 @@ def status(root: Path, name: str | None, stdout: TextIO) -> int:
         lines = record.table(known.run_records(is_running=known.may_run()), metrics)
     else:
         rows = [("experiment", "state", "runs")]
-        for each in record.all_in(root):
+        known_here, refused = record.all_and_refused(root)
+        for each in known_here:
             is_running = each.may_run()
             states = [run.state for run in each.run_records(is_running=is_running)]
             done = f"{states.count('finished')} of {len(states)} finished"
             rows.append((str(each.number), _state(states, is_running=is_running), done))
-        lines = record.aligned(rows)
+        lines = [*record.aligned(rows), *refused]
     print("\n".join(lines), file=stdout)
     return 0
 

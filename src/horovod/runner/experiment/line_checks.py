@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _INSTALLER = re.compile(r"\b(?:pip3?|conda|apt|apt-get|yum|npm)\s+install\b")
 _LOST = re.compile(r"^(?:cd|export|source|\.)\s+[^;&|]+$")
+# What a shell made of a value that was not quoted, as of the name of a folder.
+_EXPANDED = re.compile(r"~|\$[A-Za-z_{]")
 _WHERE = {
     Place.IN_WORD: "inside a word",
     Place.IN_DOUBLE_QUOTES: "inside quotes",
@@ -79,7 +81,7 @@ def unused(parameters: Sequence[str], lines: Sequence[Line]) -> Iterator[str]:
 
 
 def changed_values(lines: Sequence[Line], runs: Sequence[Run]) -> Iterator[tuple[Path, str]]:
-    """Yield where a shell would change a value, one for each placeholder."""
+    """Yield where a program gets another value than the user may expect, for each placeholder."""
     values: Mapping[str, Sequence[str]] = {
         name: list(dict.fromkeys(run.parameters[name] for run in runs))
         for name in (runs[0].parameters if runs else ())
@@ -92,4 +94,11 @@ def changed_values(lines: Sequence[Line], runs: Sequence[Run]) -> Iterator[tuple
                     ("train", "run", index),
                     f"the shell changes {changed[0]!r} where {{{{{each.name}}}}} "
                     f'is {_WHERE[each.place]}: write "${variable_of(each.name)}" there',
+                )
+            expanded = [value for value in values.get(each.name, ()) if _EXPANDED.match(value)]
+            if expanded and each.place is Place.ALONE:
+                yield (
+                    ("train", "run", index),
+                    f"{expanded[0]!r} is quoted where {{{{{each.name}}}}} is a word of its own: "
+                    "the program gets it as it is written, and the shell expands nothing in it",
                 )

@@ -168,17 +168,33 @@ def read(folder: Path) -> Record:
         raise UsageError(
             f"there is no experiment {folder.name} in {folder.parent}; there is {known}"
         ) from None
+    except UsageError:  # which is a ValueError, and says all
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"cannot read {folder / EXPERIMENT}: {error}") from None
 
 
 def all_in(root: Path) -> list[Record]:
-    """All experiments of a project, in the order of their numbers."""
+    """All experiments of a project that can be read, in the order of their numbers."""
+    return all_and_refused(root)[0]
+
+
+def all_and_refused(root: Path) -> tuple[list[Record], list[str]]:
+    """All experiments of a project, and why others, as those of another user, are not used."""
+    found, refused = [], []
+    for number in _numbers_in(root):
+        try:
+            found.append(read(root / str(number)))
+        except UsageError as error:
+            refused.append(str(error))
+    return found, refused
+
+
+def _numbers_in(root: Path) -> list[int]:
     if not root.is_dir():
         return []
     numbers = sorted(int(each.name) for each in root.iterdir() if each.name.isdecimal())
-    folders = [root / str(number) for number in numbers]
-    return [read(folder) for folder in folders if (folder / EXPERIMENT).exists()]
+    return [number for number in numbers if (root / str(number) / EXPERIMENT).exists()]
 
 
 def last_in(root: Path) -> int:
@@ -187,7 +203,7 @@ def last_in(root: Path) -> int:
     Raises:
         UsageError: there is none.
     """
-    numbers = [each.number for each in all_in(root)]
+    numbers = _numbers_in(root)
     if not numbers:
         raise UsageError(f"there is no experiment in {root}: 'horovodrun -f FILE' begins one")
     return max(numbers)

@@ -1,7 +1,7 @@
 """Runs that are chosen in place of the whole grid, and which of them are not worth more time.
 
-Optuna chooses and judges. What is chosen does not depend on results, so all runs are known before
-the first one begins, and are the same when the experiment is resumed.
+Optuna chooses. What is chosen does not depend on results, so all runs are known before the first
+one begins, and are the same when the experiment is resumed.
 """
 
 from __future__ import annotations
@@ -103,72 +103,76 @@ class Pruning:
     """
 
     def __init__(self, search: Search, metric: str, goal: str) -> None:
-        optuna = _optuna()
-        pruner = optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=search.min_results, reduction_factor=search.reduction
-        )
-        direction = "maximize" if goal == "max" else "minimize"
-        self._study = optuna.create_study(direction=direction, pruner=pruner)
+        self._first = search.min_results
+        self._reduction = search.reduction
         self._metric = metric
+        self._sign = -1.0 if goal == "max" else 1.0
+        # By the number of results at which runs are judged: the value of each run there.
+        self._rungs: dict[int, dict[Judged, float]] = {}
         self._lock = threading.Lock()
 
-    def follow(self, folder: Path) -> Judged:
-        """Judges the run that writes its results to a folder."""
+    def follow(self, folder: Path, attempt: int = 1) -> Judged:
+        """Judge the run that writes its results to a folder.
+
+        Args:
+            folder: of the run.
+            attempt: the number of the attempt that counts; what earlier ones reported does not.
+        """
+        return Judged(self, self._metric, folder, attempt)
+
+    def is_poor(self, run: Judged, num_results: int, value: float) -> bool:
+        """Take note of a result, and return whether its run is not worth more time."""
+        if not self._is_rung(num_results):
+            return False
+        if math.isnan(value):
+            return True
         with self._lock:
-            return Judged(self._study, self._lock, self._metric, folder)
+            rung = self._rungs.setdefault(num_results, {})
+            rung[run] = self._sign * value
+            return rung[run] > sorted(rung.values())[max(len(rung) // self._reduction, 1) - 1]
+
+    def forget(self, run: Judged) -> None:
+        """Compare other runs, and the next attempt at this one, with nothing that it reported."""
+        with self._lock:
+            for rung in self._rungs.values():
+                rung.pop(run, None)
+
+    def _is_rung(self, num_results: int) -> bool:
+        at = self._first
+        while at < num_results:
+            at *= self._reduction
+        return at == num_results
 
 
 class Judged:
     """A run that is compared with the others; see :class:`Pruning`."""
 
-    def __init__(self, study: Any, lock: threading.Lock, metric: str, folder: Path) -> None:
-        self._study = study
-        self._trial = study.ask()
-        self._lock = lock
+    def __init__(self, pruning: Pruning, metric: str, folder: Path, attempt: int) -> None:
+        self._pruning = pruning
         self._metric = metric
         self._results = NewLines(folder / record.RESULTS)
-        self._value = math.nan
         self._num_results = 0
-        self._attempt = 1
+        self._attempt = attempt
 
     def why_in_vain(self) -> str:
         """Why the run is not worth more time, after what it has reported; nothing if it is."""
+        why = ""
         for line in self._results.read():
             attempt, value = _value_in(line, self._metric)
             if value is None or attempt < self._attempt:
                 continue
             if attempt > self._attempt:  # what a failed one has reported does not count
-                self._begin_again(attempt)
-            self._value, self._num_results = value, self._num_results + 1
-            with self._lock:
-                self._trial.report(value, self._num_results)
-                is_poor = self._trial.should_prune()
-            if is_poor:
+                self._pruning.forget(self)
+                self._attempt, self._num_results, why = attempt, 0, ""
+            self._num_results += 1
+            if self._pruning.is_poor(self, self._num_results, value) and not why:
                 result = f"{self._metric}={value:.6g} in result {self._num_results}"
-                return f"the run is pruned: others have better than {result}"
-        return ""
+                why = f"the run is pruned: others have better than {result}"
+        return why
 
-    def _begin_again(self, attempt: int) -> None:
-        from optuna.trial import TrialState
-
-        with self._lock:
-            if self._num_results:
-                self._study.tell(self._trial, state=TrialState.FAIL)
-                self._trial = self._study.ask()
-        self._attempt, self._num_results, self._value = attempt, 0, math.nan
-
-    def end(self, state: str) -> None:
-        """The run has ended in a state of :class:`RunRecord`."""
+    def end(self) -> None:
+        """The run has ended."""
         self.why_in_vain()  # what came last counts, too
-        from optuna.trial import TrialState
-
-        with self._lock:
-            if state == "finished" and not math.isnan(self._value):
-                self._study.tell(self._trial, self._value)
-            else:
-                is_pruned = state == "pruned" and self._num_results
-                told = TrialState.PRUNED if is_pruned else TrialState.FAIL
-                self._study.tell(self._trial, state=told)
 
 
 def _value_in(line: str, metric: str) -> tuple[int, float | None]:

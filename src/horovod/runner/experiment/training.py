@@ -79,13 +79,13 @@ class Training:
 
         def work(index: int, lane: Lane) -> bool:
             run, name, folder = runs[index - 1], own.name_of(index), own.folder_of(index)
-            judged = None if pruning is None else pruning.follow(folder)
-            asked = None if judged is None else judged.why_in_vain
             attempt = records[index - 1].attempt + 1
+            judged = None if pruning is None else pruning.follow(folder, attempt)
+            asked = None if judged is None else judged.why_in_vain
             lines = RunLines(run, name, folder, lane, means, asked, attempt)
             ended = self._run(run, name, folder, lines, attempt)
             if judged is not None:
-                judged.end(ended.state)
+                judged.end()
             codes[index] = ended.exit_code
             return ended.state != "killed"
 
@@ -127,7 +127,7 @@ class Training:
         pruning = Pruning(train.search, *next(iter(train.metrics.items())))
         for index, each in enumerate(records, 1):
             if each.state in _DONE:
-                pruning.follow(own.folder_of(index)).end(each.state)
+                pruning.follow(own.folder_of(index)).end()
         return pruning
 
     def _means(self, own: Record) -> Means:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from horovod import files
@@ -49,5 +50,11 @@ def check_folder(path: Path) -> None:
 
 
 def close_to_others(path: Path) -> None:
-    """Take from others the right to write, which a umask such as 002 gives to a group."""
-    os.chmod(path, stat.S_IMODE(path.stat().st_mode) & ~files.WRITES)
+    """Take from others the right to write, which a umask such as 002 gives to a group.
+
+    Some file systems keep no modes. Who reads the file there is told, see :func:`read_trusted`.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & files.WRITES:
+        with suppress(OSError):
+            os.chmod(path, mode & ~files.WRITES)

@@ -185,7 +185,8 @@ class _Reader:
         try:
             value = self._scalars.construct_object(node)
             plain = _PLAIN_NUMBERS.get(node.tag)
-            if plain is not None and not plain.fullmatch(node.value):
+            is_foreign = any(str(part).startswith("x-") for part in path)  # for other programs
+            if plain is not None and not is_foreign and not plain.fullmatch(node.value):
                 self._complain(path, _two_meanings(node.value, value))
             return value
         except (yaml.YAMLError, ValueError) as error:

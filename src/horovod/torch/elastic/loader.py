@@ -7,6 +7,7 @@ import operator
 import random
 import sys
 import threading
+from array import array
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -124,8 +125,8 @@ def order_of_sampler(loader: DataLoader[Any], seed: int, epoch: int) -> Sequence
             f"length says, which is {length}"
         )
     try:
-        return [operator.index(index) for index in drawn]
-    except TypeError:  # keys of a data set that is a dictionary
+        return array("q", map(operator.index, drawn))
+    except (TypeError, OverflowError):  # keys of a data set that is a dictionary
         return drawn
 
 

@@ -126,6 +126,8 @@ class Ledger:
         """Return a checksum of an order, below 2**32."""
         if self._indices is None:
             return zlib.crc32(repr((self.length, self.seed, self.shuffle)).encode())
+        if isinstance(self._indices, array):
+            return zlib.crc32(self._indices)
         return zlib.crc32(repr(self._indices).encode())
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+import zlib
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,8 @@ class Training(ABC):
         self._in_epochs = False
         # Of the samples of the loop that the program is in.
         self._digest = 0
+        # Of what must be the same on all ranks of this job in this loop.
+        self._agreed = 0
         # The loop that the program is in, or was in last.
         self._running: object = None
         # What was lost in the step that is being taken, if something was.
@@ -146,7 +149,7 @@ class Training(ABC):
 
         Raises:
             UsageError: an argument is wrong, another loop of the epoch has the name, or ranks have
-                different data or orders of it.
+                different data, orders of it or batch sizes.
             StartError, Dismissed: see :meth:`epochs`.
         """
         self._begin()
@@ -277,6 +280,8 @@ class Training(ABC):
         if not self._enter(loop, ledger):
             return
         running = self._running = object()
+        drops_last = ledger is not None and ledger.drop_last
+        self._agreed = zlib.crc32(repr((self._digest, batch_size, drops_last)).encode())
         try:
             while position.epoch == self._epoch and not position.is_over(loop):
                 is_empty = True
@@ -314,8 +319,9 @@ class Training(ABC):
     def _order_differs(self, loop: str) -> UsageError:
         return UsageError(
             f"rank {context.rank()}, {loop} of epoch {self._epoch}: the ranks, or this job and the "
-            "one before, have different data or orders of it: give the same data and seed on all "
-            "ranks; a sampler must yield the same indices on all of them, in each epoch"
+            "one before, have different data or orders of it, or the ranks have different batch "
+            "sizes: give the same data, seed and batch_size on all ranks; a sampler must yield the "
+            "same indices on all of them, in each epoch"
         )
 
     def _read_places(
@@ -341,7 +347,7 @@ class Training(ABC):
             self._position.advance(loop, share.consumed)
             is_last = share.is_last
             is_old = time.monotonic() - self._committed_at_s >= self._commit_every_s
-            change, commits = agree_at_boundary(commits=is_last or is_old, digest=self._digest)
+            change, commits = agree_at_boundary(commits=is_last or is_old, digest=self._agreed)
             if is_last:
                 self._position.end(loop)
             worker = context.elastic_worker()

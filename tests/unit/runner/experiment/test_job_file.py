@@ -119,6 +119,7 @@ def test_lines_may_be_folded_or_one_word() -> None:
 
 def test_keys_of_others_are_left_alone() -> None:
     assert parsed("x-team: vision\n" + train("  x-note: {any: thing}")).size == 1
+    assert parsed("x-ports: [2222:22, 0755]\n" + train("  x-note: {id: 1_000}")).size == 1
 
 
 @pytest.mark.parametrize(

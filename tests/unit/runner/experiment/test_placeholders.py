@@ -161,3 +161,12 @@ def test_what_only_looks_like_a_placeholder_is_found() -> None:
         assert only.rstrip() == text
     for text in ("{{}}", "'{{.State}}'", "'{{json .}}'", "${lr}", "{lr}", "{{lr}}", "{{ lr }}"):
         assert list(malformed(f"a {text}", ["lr"])) == []
+
+
+@pytest.mark.parametrize("value", ["~/data", "$HOME/data", "${HOME}"])
+def test_what_a_shell_would_have_expanded_is_said_to_be_quoted(value: str) -> None:
+    text = "project: p\ntrain:\n  run: a {{dir}} b{{dir}}\n"
+    text += f"  parameters: {{dir: ['{value}']}}\n"
+    quoted, *others = parse_job_file(text, "job.yml").warnings
+    assert f"{value!r} is quoted where {{{{dir}}}} is a word of its own" in quoted
+    assert all("is quoted" not in each for each in others)

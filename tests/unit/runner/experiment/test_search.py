@@ -95,12 +95,12 @@ def test_a_run_that_others_surpass_is_pruned(tmp_path: Path) -> None:
     assert second.why_in_vain() == ""  # it is judged after two results
     report(tmp_path / "2", 0.6)
     assert second.why_in_vain() == "the run is pruned: others have better than loss=0.6 in result 2"
-    second.end("pruned")
-    first.end("finished")
+    second.end()
+    first.end()
     third = pruning.follow(tmp_path / "3")
     report(tmp_path / "3", 0.4, 0.3)
     assert third.why_in_vain() == ""
-    third.end("failed")
+    third.end()
 
 
 def test_results_of_a_failed_attempt_are_not_those_of_the_next_one(tmp_path: Path) -> None:
@@ -117,14 +117,48 @@ def test_results_of_a_failed_attempt_are_not_those_of_the_next_one(tmp_path: Pat
         reported = json.dumps({"line": 1, "attempt": attempt, "metrics": {"loss": loss}})
         record.write(tmp_path / "2" / record.RESULTS, reported + "\n", append=True)
     assert second.why_in_vain() == ""  # 0.4 is the second result of the second attempt
-    second.end("finished")
+    second.end()
+
+
+def test_the_next_attempt_does_not_compete_with_the_failed_one(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha"), "loss", "min")
+    run = pruning.follow(tmp_path)
+    for attempt, loss in ((1, 0.1), (2, 0.9)):
+        reported = json.dumps({"line": 1, "attempt": attempt, "metrics": {"loss": loss}})
+        record.write(tmp_path / record.RESULTS, reported + "\n", append=True)
+        assert run.why_in_vain() == ""
+    other = pruning.follow(tmp_path / "other")
+    report(tmp_path / "other", 0.5)  # worse than the attempt that failed, best of those that count
+    assert other.why_in_vain() == ""
+
+
+def test_a_resumed_run_is_not_judged_by_what_an_earlier_attempt_reported(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha"), "loss", "min")
+    report(tmp_path / "1", 0.5)
+    pruning.follow(tmp_path / "1").end()
+    report(tmp_path / "2", 7.0)
+    resumed = pruning.follow(tmp_path / "2", attempt=2)
+    assert resumed.why_in_vain() == ""
+    reported = json.dumps({"line": 1, "attempt": 2, "metrics": {"loss": 0.4}})
+    record.write(tmp_path / "2" / record.RESULTS, reported + "\n", append=True)
+    assert resumed.why_in_vain() == ""
+
+
+def test_all_that_a_run_has_reported_counts_in_later_comparisons(tmp_path: Path) -> None:
+    pruning = Pruning(Search(method="asha", reduction=2), "loss", "min")
+    report(tmp_path / "1", 0.5, 0.3)
+    pruning.follow(tmp_path / "1").end()
+    report(tmp_path / "2", 0.6, 0.1)  # poor in the first result, which came before that of run 1
+    pruning.follow(tmp_path / "2").end()
+    report(tmp_path / "3", 0.4, 0.2)
+    assert "loss=0.2 in result 2" in pruning.follow(tmp_path / "3").why_in_vain()
 
 
 def test_what_was_done_before_counts_when_an_experiment_is_resumed(tmp_path: Path) -> None:
     pruning = Pruning(Search(method="asha"), "loss", "min")
     report(tmp_path / "1", 0.5)
-    pruning.follow(tmp_path / "1").end("finished")
-    pruning.follow(tmp_path / "2").end("pruned")  # it had no result
+    pruning.follow(tmp_path / "1").end()
+    pruning.follow(tmp_path / "2").end()  # it had no result
     last = pruning.follow(tmp_path / "3")
     report(tmp_path / "3", 0.6)
     assert "loss=0.6" in last.why_in_vain()

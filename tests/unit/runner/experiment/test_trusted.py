@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import pytest
 
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.experiment.background import resumed
+from horovod.runner.experiment.background import resumed, status
 from horovod.runner.experiment.display import TOKEN, token_in
 from horovod.runner.experiment.grid import Line, runs_of
 from horovod.runner.experiment.training import new_folder
@@ -39,6 +41,24 @@ def test_what_an_experiment_writes_is_trusted_under_any_umask(folder: Path) -> N
     assert len(token_in(folder)) == 64
 
 
+def test_an_experiment_begins_where_modes_cannot_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    (job := tmp_path / "job.yml").write_text("project: p\ntrain: {run: a}\n")
+    before = os.umask(0o002)
+    try:
+        found = new_folder(tmp_path / "output", str(job))
+        record.begin(found, runs_of({}, [Line("a")]))
+    finally:
+        os.umask(before)
+    with pytest.raises(UsageError, match="other users may change it"):
+        record.read(found)
+
+
 @pytest.mark.parametrize("name", [".", record.EXPERIMENT, record.JOB_FILE])
 def test_what_others_may_write_is_not_used(folder: Path, name: str) -> None:
     path = folder / name
@@ -66,6 +86,22 @@ def test_what_belongs_to_another_user_is_not_used(
         resumed(folder)
     with pytest.raises(UsageError, match="belongs to user"):
         token_in(folder)
+
+
+def test_one_experiment_that_is_not_used_does_not_hide_the_others(folder: Path) -> None:
+    root = folder.parent
+    second = new_folder(root, str(root.parent / "job.yml"))
+    record.begin(second, runs_of({}, [Line("a")]))
+    folder.chmod(0o777)
+    assert [each.number for each in record.all_in(root)] == [2]
+    assert record.last_in(root) == 2
+    status(root, None, out := io.StringIO())
+    title, row, refused = out.getvalue().splitlines()
+    assert title.startswith("experiment")
+    assert row.startswith("2 ")
+    assert refused.startswith(f"{folder} is not used: other users may change it")
+    second.chmod(0o777)
+    assert record.last_in(root) == 2  # and reading it says why not, in place of showing another one
 
 
 @pytest.mark.parametrize("kind", ["readable", "link", "fifo"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LOCAL = ("file://", "local://")
+# The folder may hold other files of the user.
+_PART_OF_COMMIT = re.compile(rf"(?:state\d+-)?commit-\d+\..+{re.escape(files.PART)}")
 _WHAT = "--checkpoint-dir (HOROVOD_CHECKPOINT_DIR)"
 
 
@@ -83,8 +86,8 @@ class LocalFolder(Folder):
 
     def remove_parts(self) -> bool:
         found = False
-        for name in os.listdir(self._path):
-            if name.endswith(files.PART) and files.part_of_process() not in name:
+        for name in self.names():
+            if _PART_OF_COMMIT.fullmatch(name) and files.part_of_process() not in name:
                 with suppress(OSError):
                     (self._path / name).unlink()
                     found = True
