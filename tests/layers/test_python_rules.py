@@ -75,6 +75,7 @@ WRITES_OF_ITS_OWN = {
     "horovod/settings/document.py": "writes docs/settings.md into the sources",
     "horovod/spark/common/store.py": "declares and uses Store.write_text, which is no pathlib",
     "horovod/spark/common/data_folder.py": "calls Store.write_text",
+    "horovod/spark/common/runs.py": "calls Store.write_text",
     "horovod/spark/common/serialization.py": "calls Store.write_text",
     "horovod/spark/keras/estimator.py": "in a temporary folder of its own",
     "horovod/spark/keras/model_bytes.py": "in a temporary folder of its own",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.implementations.local import LocalFileSystem
 
+from horovod import files
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -66,10 +68,10 @@ def write_new(fs: Any, path: str, data: bytes) -> bool:
 
 def _create_by_open(path: str, data: bytes) -> bool:
     try:
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
+        file = files.create(path)
     except FileExistsError:
         return False
-    with open(file, "wb") as opened:
+    with os.fdopen(file, "wb") as opened:
         opened.write(data)
     return True
 
