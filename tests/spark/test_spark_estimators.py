@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml import Pipeline, PipelineModel, tuning
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import MaxAbsScaler
 from pyspark.ml.linalg import DenseVector, VectorUDT
+from pyspark.ml.tuning import CrossValidator
 from pyspark.sql.functions import col
 from pyspark.sql.types import DoubleType, LongType
 from tests.spark.spark_models import (
@@ -37,7 +38,7 @@ from horovod.errors import RankFailedError, UsageError
 from horovod.spark.torch import TorchModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -94,7 +95,7 @@ def test_a_run_that_broke_off_goes_on_as_one_process_would(
         given = {estimator.num_proc: 2, estimator.store: store, estimator.run_id: "r"}
         with pytest.raises(RankFailedError, match=BROKEN_OFF) as caught:
             estimator.fit(frame, given)
-        assert re.search(r"-task[01] \(executor [\w.:]+\)$", caught.value.host)
+        assert re.search(r"-task[01]\.executor-[\w.-]+-\d+$", caught.value.host)
         assert last_epoch(kind, store.read(store.get_run_path("r") + "/checkpoint")) == 0
         broken.unlink()
         with pytest.raises(UsageError, match="trains something else: batch_size was 8, and is 4"):
@@ -134,27 +135,46 @@ def rows_of(predictions: Any) -> list[float]:
 
 
 def test_candidates_that_train_at_once_are_chosen_by_what_they_have_learned(
-    line: Any, store: Any
+    line: Any, store: Any, pools: None
 ) -> None:
     frame = with_features(line)
     estimator = for_lines("torch", store, num_proc=1)
-    found = fitted_at_once(estimator, frame, [{estimator.epochs: 1}, {estimator.epochs: 20}])
-    assert [len(model.getHistory()) for model in found] == [1, 20]
-    evaluator = RegressionEvaluator(predictionCol="y__output", labelCol="y")
-    worse, better = (evaluator.evaluate(model.transform(frame)) for model in found)
+    search = CrossValidator(
+        estimator=estimator,
+        estimatorParamMaps=[{estimator.epochs: 1}, {estimator.epochs: 20}],
+        evaluator=RegressionEvaluator(predictionCol="y__output", labelCol="y"),
+        numFolds=2,
+        parallelism=2,
+        seed=0,
+        collectSubModels=True,
+    )
+    found = search.fit(frame)
+    for models in found.subModels:
+        assert [len(model.getHistory()) for model in models] == [1, 20]
+    worse, better = found.avgMetrics
     assert better < worse / 2
+    assert len(found.bestModel.getHistory()) == 20
     # The second one would go on with the first one's model, or train at the same time.
-    estimator.setRunId("r")
+    named = search.copy({estimator.run_id: "r"})
+    named.setEstimatorParamMaps([{estimator.batch_size: 4}, {estimator.batch_size: 8}])
     with pytest.raises(UsageError, match=r"run 'r'"):
-        fitted_at_once(estimator, frame, [{estimator.batch_size: 4}, {estimator.batch_size: 8}])
+        named.fit(frame)
 
 
-def fitted_at_once(estimator: Any, frame: Any, grid: list[dict[Any, Any]]) -> list[Any]:
-    """A model for each map of Params, as CrossValidator trains them with parallelism=2."""
-    models = estimator.fitMultiple(frame, grid)
-    with ThreadPoolExecutor(len(grid)) as pool:
-        found = dict(pool.map(lambda _: next(models), grid))
-    return [found[number] for number in range(len(grid))]
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the pools of threads that PySpark leaves open, each with a warning."""
+    opened: list[ThreadPool] = []
+
+    def open_pool(processes: int) -> ThreadPool:
+        opened.append(ThreadPool(processes))
+        return opened[-1]
+
+    monkeypatch.setattr(tuning, "ThreadPool", open_pool)
+    yield
+    for pool in opened:
+        pool.close()
+        pool.join()
 
 
 def test_an_estimator_with_a_store_is_saved_through_it(store: Any, tmp_path: Path) -> None:

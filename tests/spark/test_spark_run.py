@@ -96,7 +96,7 @@ def test_a_failure_names_rank_executor_and_traceback(spark: Any) -> None:
     assert [line for line in errors.lines if line.startswith("horovod.spark: rank 1 on")]
     late_s = time.time() - float(re.findall(r"it was ([\d.]+)", str(caught.value))[-1])
     assert caught.value.rank == 1
-    assert re.search(r"-task1 \(executor [\w.:]+\)$", caught.value.host)
+    assert re.search(r"-task1\.executor-[\w.-]+-\d+$", caught.value.host)
     assert "in fail" in caught.value.traceback
     assert late_s < 3
     pids = heard.numbers("process")

@@ -23,6 +23,8 @@ from tests.spark.spark_type_models import estimator_of, keras_model
 
 from horovod.errors import UsageError
 from horovod.spark.common.checks import check_data
+from horovod.spark.common.datamodule import DataModule
+from horovod.spark.common.frames import content_of
 from horovod.spark.common.metadata import column_of_file
 from horovod.spark.common.preparation import get_dataset_properties, prepare_data
 from horovod.spark.torch import TorchModel
@@ -264,10 +266,34 @@ def test_what_the_schema_does_not_say_is_refused_before_a_rank_starts(
     )
     with pytest.raises(UsageError, match="have between 1 and 2 numbers"):
         estimator.fit(vectors)
-    with pytest.raises(AssertionError, match="ranks were started"):
-        estimator.fit(ragged, {estimator.transformation_fn: dict})
     with pytest.raises(UsageError, match="there are no rows in the DataFrame"):
         estimator.fit(ragged.where("y > 5"))
+    # The first rows show it before data is written.
+    assert not store.exists(store.get_train_data_path(0))
+    late = spark.range(0, 200, 1, 1).selectExpr(
+        "array_repeat(1D, IF(id = 199, 2, 1)) AS `x.x`", "1D AS y"
+    )
+    with pytest.raises(UsageError, match=r"feature column 'x\.x' have between 1 and 2 numbers"):
+        estimator.fit(late, {estimator.partitions_per_process: 1})
+    with pytest.raises(AssertionError, match="ranks were started"):
+        estimator.fit(ragged, {estimator.transformation_fn: dict})
+
+
+def test_a_data_module_of_the_user_gets_columns_that_spark_does_not_hash(
+    spark: Any, store: Any
+) -> None:
+    class Module(DataModule):
+        pass
+
+    made = [text for text in ("map('a', id)", "parse_json('[1]')") if is_known(spark, text)]
+    columns = [f"{text} AS `x.{place}`" for place, text in enumerate(made)]
+    frame = spark.range(4).selectExpr(*columns, "array(map(id, 'b')) AS nested", "id AS y")
+    features = frame.columns[:-1]
+    estimator = small("torch", store, feature_cols=features, label_cols=["y"], data_module=Module)
+    with pytest.raises(AssertionError, match="ranks were started"):
+        estimator.fit(frame)
+    turned = frame.orderBy(F.desc("y"))
+    assert content_of(frame) == content_of(turned) != content_of(frame.where("y != 2"))
 
 
 def test_columns_that_spark_cannot_tell_apart_are_refused(spark: Any, store: Any) -> None:

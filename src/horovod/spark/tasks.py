@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from horovod.rendezvous.server import StoreServer
     from horovod.runner.protocol.invitation import Invitation
+
+_NO_PART_OF_A_NAME = re.compile(r"[^A-Za-z0-9_.]+")
 
 SCHEMA = "task int"
 """Of what tasks return: nothing, in one column."""
@@ -99,20 +102,31 @@ def worker_of(store: StoreServer, name: str) -> Worker:
 
 def index_of(name: str) -> int:
     """The number of a task, in the name under which it joins."""
-    return int(name.partition("-task")[2].partition(".")[0].partition(" ")[0])
+    return int(name.partition("-task")[2].partition(".")[0])
 
 
 def _place_key(name: str) -> str:
     return f"spark/task/{name}"
 
 
+def name_of(hostname: str, index: int, detail: str) -> str:
+    """Return the name under which a task joins, which can be that of a host.
+
+    Args:
+        hostname: where the task runs.
+        index: the number of the task.
+        detail: what else is to be told of it.
+    """
+    detail = _NO_PART_OF_A_NAME.sub("-", detail).strip("-")
+    return f"{hostname.replace('-task', '')}-task{index}.{detail}"
+
+
 def _name(context: TaskContext) -> str:
-    """The host, the task, and what its executor is called in the pages of Spark."""
-    name = f"{socket.gethostname().replace('-task', '')}-task{context.partitionId()}"
+    """The host, the task, and where its executor listens, or the number of the attempt."""
+    index, detail = context.partitionId(), str(context.attemptNumber())
     if isinstance(context, BarrierTaskContext):
-        address = context.getTaskInfos()[context.partitionId()].address
-        return f"{name} (executor {address})"
-    return f"{name}.{context.attemptNumber()}"
+        detail = f"executor-{context.getTaskInfos()[index].address}"
+    return name_of(socket.gethostname(), index, detail)
 
 
 def _environment(hosting: Hosting, context: TaskContext) -> dict[str, str]:

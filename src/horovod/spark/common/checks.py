@@ -10,7 +10,7 @@ from horovod.spark.common.column_types import check_types
 from horovod.spark.common.frames import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -55,12 +55,30 @@ def check_data(estimator: Any, columns: Mapping[str, Mapping[str, Any]]) -> None
     for use, name in uses:
         if given != "files":
             _check_nulls(owner, use, name, columns[name].get("nulls", 0))
-        if given == "numbers" and "lengths" in columns[name]:
-            least, most = columns[name]["lengths"]
+    check_lengths(
+        estimator, {name: each["lengths"] for name, each in columns.items() if "lengths" in each}
+    )
+
+
+def check_lengths(estimator: Any, lengths: Mapping[str, Sequence[int]]) -> None:
+    """Refuse arrays and vectors of several lengths, unless the training is given rows or files.
+
+    Args:
+        estimator: its Params say what each column is for.
+        lengths: the least and the most numbers of a row, of columns where they are known.
+
+    Raises:
+        UsageError: names the column and both lengths.
+    """
+    if given_of(estimator) != "numbers":
+        return
+    for use, name in uses_of(estimator):
+        least, most = lengths.get(name, (0, 0))
+        if least != most:
             raise UsageError(
-                f"{owner}: rows of {use} column {name!r} have between {least} and {most} numbers, "
-                "but must all have the same shape: pad or cut them, or give a transformation_fn "
-                "that does"
+                f"{type(estimator).__name__}: rows of {use} column {name!r} have between {least} "
+                f"and {most} numbers, but must all have the same shape: pad or cut them, or give a "
+                "transformation_fn that does"
             )
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types
 
 from horovod.errors import UsageError
-from horovod.spark.common.column_types import is_vector
+from horovod.spark.common.column_types import element_of, is_vector
 from horovod.spark.common.metadata import (
     Column,
     array_column,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SPLIT_SEED = 0
 _LOOK = "struct<is_sparse: boolean, size: int, stored: int>"
+_FIRST_ROWS = 100
 
 
 class Split(NamedTuple):
@@ -152,10 +153,51 @@ def content_of(df: DataFrame) -> str:
     Args:
         df: has no vectors.
     """
-    hashed = F.xxhash64(*[F.col(_quoted(name)) for name in sorted(df.columns)])
+    fields = sorted(df.schema.fields, key=lambda field: field.name)
+    hashed = F.xxhash64(*map(_hashable, fields))
     row = df.agg(F.count(F.lit(1)), F.sum(hashed.cast("decimal(20,0)"))).first()
     assert row is not None
     return f"{row[0]} rows {row[1]}"
+
+
+def _hashable(field: types.StructField) -> Any:
+    """Return a column, as text if Spark refuses to hash its type."""
+    column, name = F.col(_quoted(field.name)), field.dataType.simpleString()
+    return F.to_json(F.struct(column)) if "map<" in name or "variant" in name else column
+
+
+def first_lengths(df: DataFrame) -> dict[str, tuple[int, int]]:
+    """Return how many numbers the first rows have, for columns of arrays of numbers and vectors.
+
+    Args:
+        df: the frame, of which Spark computes no more rows than it needs.
+
+    Returns:
+        The least and the most, by column.
+
+    Raises:
+        UsageError: there are no rows.
+    """
+    lengths = {
+        field.name: _length(field)
+        for field in df.schema.fields
+        if is_vector(field.dataType) or element_of(field.dataType)[1] == 1
+    }
+    rows = df.select(F.lit(True), *lengths.values()).head(_FIRST_ROWS)
+    if not rows:
+        raise UsageError("there are no rows in the DataFrame: nothing can be trained on it")
+    found = {}
+    for place, name in enumerate(lengths, start=1):
+        if known := [row[place] for row in rows if row[place] is not None]:
+            found[name] = min(known), max(known)
+    return found
+
+
+def _length(field: types.StructField) -> Any:
+    """Return how many numbers a row has, or null."""
+    column = F.col(_quoted(field.name))
+    array = array_of_vector(column) if is_vector(field.dataType) else column
+    return F.when(column.isNotNull(), F.size(array))
 
 
 def without_vectors(

@@ -19,6 +19,7 @@ from horovod.spark.common.frames import (
     check_validation,
     chosen,
     content_of,
+    first_lengths,
     split,
     without_vectors,
 )
@@ -28,7 +29,7 @@ from horovod.spark.common.store import LocalStore
 from horovod.spark.data.files import data_files, missing_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -67,6 +68,7 @@ def prepare_data(
     compress_sparse: bool = False,
     partitions_per_process: int = 10,
     verbose: int = 0,
+    check_lengths: Callable[[Mapping[str, tuple[int, int]]], None] | None = None,
 ) -> Iterator[int]:
     """Writes a frame into a store, for ranks to read; the data stay after the block.
 
@@ -87,6 +89,8 @@ def prepare_data(
         compress_sparse: write columns of sparse vectors without their zeros.
         partitions_per_process: how many files to write for each rank.
         verbose: say what is written if it is above 0.
+        check_lengths: called before anything is written, with the least and the most numbers that
+            the first rows of each column of arrays or vectors have.
 
     Yields:
         The number of the data set, for ``store.get_train_data_path`` and
@@ -109,6 +113,7 @@ def prepare_data(
         store, df, columns, validation, compress_sparse, num_processes, partitions_per_process
     )
     writing.say = _say if verbose > 0 else _say_nothing
+    writing.check_lengths = check_lengths
     with _cache.using(df, writing.key(), writing.write, writing.is_there, writing.take) as index:
         yield index
 
@@ -177,6 +182,7 @@ class _Writing:
     """How a frame is written, and what its data depend on."""
 
     say: Callable[[str], None]
+    check_lengths: Callable[[Mapping[str, tuple[int, int]]], None] | None
 
     def __init__(
         self,
@@ -235,8 +241,9 @@ class _Writing:
         val_path = self._store.get_val_data_path(index)
         by_column = [self._validation] if isinstance(self._validation, str) else []
         df = chosen(self._df, list(dict.fromkeys([*self._columns, *by_column])))
-        if df.isEmpty():
-            raise UsageError("there are no rows in the DataFrame: nothing can be trained on it")
+        lengths = first_lengths(df)
+        if self.check_lengths is not None:
+            self.check_lengths(lengths)
         known = columns_of_frame(df.schema)
         df, looked_at = without_vectors(df, self._compress_sparse, as_is=by_column)
         known = {name: (known | looked_at)[name] for name in self._columns}
