@@ -1,6 +1,6 @@
-#include <cmath>
-
 #include "tests/test_engine_gpu.h"
+
+#include <cmath>
 
 namespace hvd::testing {
 namespace {
@@ -42,8 +42,7 @@ TEST("engine gpu: averages, factors and weights") {
       const auto value = [&](const std::string& name, ReduceOp op, double prescale, double postscale,
                              std::optional<double> weight, DType dtype, int64_t count = kCount) {
         const double without_weight = rank == 0 ? NAN : INFINITY;
-        const GpuTensor tensor =
-            world.tensor(rank, dtype, count, weight == 0.0 ? without_weight : (rank == 0 ? 8 : 4));
+        const GpuTensor tensor = world.tensor(rank, dtype, count, weight == 0.0 ? without_weight : (rank == 0 ? 8 : 4));
         auto operation = reduction(name, tensor, op);
         operation->request.prescale = prescale;
         operation->request.postscale = postscale;

@@ -167,8 +167,15 @@ class ProcessSet:
         table = table_of(context.global_group())
         return table, self._groups.get(table)
 
+    def __copy__(self) -> ProcessSet:
+        """Return the set itself: its ranks know it by its number."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> ProcessSet:
+        return self
+
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """A copy is the set itself, in another process the set of the same ranks there."""
+        """Return what makes a pickle the set of the same ranks, where it is read."""
         return _set_of, (tuple(self._ranks),)
 
     def __str__(self) -> str:
