@@ -44,7 +44,7 @@ bool Machine::pass(bool look_for_lost) {
 bool Machine::pass_or_throw(bool look_for_lost) {
   if (!with_.transport.all_local()) with_.transport.notice();
   if (with_.transport.take_liveness_event()) look_for_lost = true;
-  if (with_.submission.is_closing() && (failed_ || (with_.observer.has_ended() && executions_.devices_have_ended()))) {
+  if (with_.submission.is_closing() && (failed_ || (with_.observer.has_ended() && executions_.last_have_ended()))) {
     leave();
     return false;
   }
@@ -189,7 +189,7 @@ bool Machine::has_work(bool checks) const {
 
 std::optional<Duration> Machine::until_next_check() const {
   if (failed_) return executions_.has_left_to_devices() ? std::optional(kInquiryPeriod) : std::nullopt;
-  if (watch_.inquires() || executions_.awaits_devices()) return kInquiryPeriod;
+  if (watch_.inquires() || executions_.awaits_last()) return kInquiryPeriod;
   const std::optional<Duration> flush = with_.observer.until_flush();
   const std::optional<Duration> check = watch_.until_check();
   return flush && check ? std::min(*flush, *check) : (flush ? flush : check);

@@ -87,10 +87,11 @@ class Executions {
   void release() { backends_ = {}; }
   // After a failure: frees what devices have done with meanwhile. `all`: what they have not is let go of, too.
   void look_for_ended_devices(bool all = false);
-  // The last collectives of a job that ends well may still be under way: other ranks take part in them.
-  [[nodiscard]] bool devices_have_ended();
-  // Whether to look again at devices, though nothing rings.
-  [[nodiscard]] bool awaits_devices() const { return devices_awaited_.has_value(); }
+  // The last collectives of a job that ends well may still be under way, on devices, or for a rank that had joined:
+  // other ranks take part in them.
+  [[nodiscard]] bool last_have_ended();
+  // Whether to look again at them, though nothing rings.
+  [[nodiscard]] bool awaits_last() const { return last_awaited_.has_value(); }
   [[nodiscard]] bool has_left_to_devices() const { return !left_to_devices_.empty(); }
 
  private:
@@ -117,7 +118,7 @@ class Executions {
   TimePoint last_progress_{};
   uint64_t num_advances_ = 0;
   std::vector<std::shared_ptr<Operation>> left_to_devices_;  // after a failure
-  std::optional<TimePoint> devices_awaited_;                 // since when the end of this engine waits for them
+  std::optional<TimePoint> last_awaited_;                    // since when the end of this engine waits for them
 };
 
 }  // namespace hvd
