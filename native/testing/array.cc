@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "testing/world.h"
 
@@ -24,7 +25,8 @@ uint16_t float16_of(double value) {
 double float16_value(uint16_t bits) {
   if ((bits & 0x7fff) == 0) return 0.0;
   if ((bits & 0x7fff) > 0x7c00) return NAN;
-  if ((bits & 0x7fff) == 0x7c00) return (bits & 0x8000) != 0 ? -INFINITY : INFINITY;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if ((bits & 0x7fff) == 0x7c00) return (bits & 0x8000) != 0 ? -kInfinity : kInfinity;
   const double magnitude = std::ldexp(1.0 + (bits & 0x3ff) / 1024.0, (bits >> 10 & 0x1f) - 15);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
