@@ -163,3 +163,25 @@ def test_a_cluster_without_room_and_what_does_not_go_together() -> None:
         code, _, stderr = run(text, *words)
         assert (code, said in stderr) == (2, True)
     assert os.listdir() == ["job.yml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_worker_says_that_a_full_disk_has_cut_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from horovod.ray import job_lines
+
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    monkeypatch.setattr(job_lines.ray_logger, "log", lambda item: None)
+    (full := tmp_path / "full").mkdir()
+    words = ["-np", "1", "--num-nodes", "1", "--output-filename", str(full / "logs")]
+    script = "for _ in range(1000): print('x' * 1000)"
+    node = job_lines._Node(words, [sys.executable, "-c", script], str(tmp_path), {})
+    node.address = job_lines._free_address()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(full)], check=True)
+    try:
+        code, error = node()
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+    assert code == 0
+    assert "No space left on device" in error

@@ -25,7 +25,7 @@ from horovod.job.environment import python_command, with_horovod_on_path
 from horovod.ray import ray_logger
 from horovod.ray.executor import RayExecutor
 from horovod.rendezvous.secret import make_secret
-from horovod.runner.supervision.outcome import Outcome, stopped_by
+from horovod.runner.supervision.outcome import FILES_INCOMPLETE, Outcome, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +46,7 @@ _OF_HOROVOD = re.compile(r"_?HOROVOD_.*")
 _SECRETS = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE")
 _LOOPBACK = "127.0.0.1"
 _STREAMS = ("stdout", "stderr")
+_INCOMPLETE = f"horovodrun: {FILES_INCOMPLETE}".encode()
 
 
 def connect() -> None:
@@ -154,11 +155,13 @@ class _Execution:
             if self._is_stopped.is_set():
                 return self._outcome
             self._node.address = self._executor.execute_single(lambda _: _free_address())
-            codes = self._executor.run(self._node, callbacks=[_printer(self._options.console)])
+            ends = self._executor.run(self._node, callbacks=[_printer(self._options.console)])
         except Exception as error:
             return Outcome(1, f"Ray could not run the line: {_last_line(error)}")
-        code = next((each for each in codes if each), 0)
-        return Outcome(code, f"a rank on the cluster ended with code {code}" if code else "")
+        code = next((code for code, _ in ends if code), 0)
+        report = f"a rank on the cluster ended with code {code}" if code else ""
+        files_error = next((error for _, error in ends if error), "")
+        return Outcome(code, report, files_error=files_error)
 
 
 def _last_line(error: Exception) -> str:
@@ -194,8 +197,8 @@ class _Node:
         self._variables = dict(variables)
         self._secret = make_secret()
 
-    def __call__(self) -> int:
-        """Runs to its end; returns the exit code."""
+    def __call__(self) -> tuple[int, str]:
+        """Run to the end; return the exit code, and why files of the output are not complete."""
         inherited = inherited_environment()
         environ = {
             name: text for name, text in inherited.items() if not _OF_HOROVOD.fullmatch(name)
@@ -215,16 +218,17 @@ class _Node:
                 stderr=subprocess.PIPE,
                 pass_fds=[secret],
             )
-        pipes = [process.stdout, process.stderr]
-        threads = [
-            threading.Thread(target=_copy, args=(name, pipe))
-            for name, pipe in zip(_STREAMS, pipes, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return process.wait()
+        files_errors: list[str] = []
+        with process:  # closes the pipes
+            threads = [
+                threading.Thread(target=_copy, args=(name, pipe, files_errors))
+                for name, pipe in zip(_STREAMS, (process.stdout, process.stderr), strict=True)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return process.returncode, "".join(files_errors[:1])
 
 
 @contextmanager
@@ -251,8 +255,11 @@ def _dying_with(pid: int, command: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", prepare, *command]
 
 
-def _copy(name: str, pipe: IO[bytes]) -> None:
+def _copy(name: str, pipe: IO[bytes], files_errors: list[str]) -> None:
+    """Pass lines on, and note what the launcher says of files; lines of ranks begin otherwise."""
     for line in pipe:
+        if line.startswith(_INCOMPLETE):
+            files_errors.append(line.removeprefix(_INCOMPLETE).decode(errors="replace").strip())
         ray_logger.log({"stream": name, "line": line})
 
 

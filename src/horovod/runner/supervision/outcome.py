@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.failure import RankExit
 
 
+FILES_INCOMPLETE = "the files of the output are not complete: "
+"""What the launcher says in front of :attr:`Outcome.files_error`."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a job ended.

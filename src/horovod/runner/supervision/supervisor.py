@@ -24,7 +24,7 @@ from horovod.runner.supervision.fixed import FixedJob, Placed
 from horovod.runner.supervision.host_readiness import HostReadiness
 from horovod.runner.supervision.link import AgentLink
 from horovod.runner.supervision.news import News
-from horovod.runner.supervision.outcome import Outcome
+from horovod.runner.supervision.outcome import FILES_INCOMPLETE, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -493,7 +493,7 @@ class Supervisor:
         if self._dropped and not self._silent:
             self._announce(f"{self._dropped} bytes of output are lost: nobody took them")
         if self._disk_error:
-            self._announce(f"the files of the output are not complete: {self._disk_error}")
+            self._announce(f"{FILES_INCOMPLETE}{self._disk_error}")
 
 
 def _placed(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
