@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from horovod.errors import UsageError
@@ -152,8 +154,8 @@ def alltoall(
 
 def _splits_of(splits: Any) -> Any:
     """Return row counts as an int32 tensor, into which TensorFlow would squeeze larger ones."""
-    if not tf.is_tensor(splits):
-        too_many = [rows for rows in splits if not tf.is_tensor(rows) and rows > tf.int32.max]
+    if isinstance(splits, list | tuple | np.ndarray):
+        too_many = [rows for rows in splits if isinstance(rows, Integral) and rows > tf.int32.max]
         if too_many:
             raise UsageError(
                 f"splits={list(splits)} sends {too_many[0]} rows to one rank, but counts are "
