@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
-from doors import listed, observed
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.dist.doors import listed, observed
 from tests.ray.ray_ranks import Counter, rank
 from tests.ray.ray_waits import PATIENCE_S, START_S, is_running, wait_until
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from doors import listed, observed
+from tests.dist.doors import listed, observed
 from tests.fakes.linear_training import train_linear
 from tests.spark.spark_training import await_file, die, fail, leave_traces, rank, who
 from tests.spark.spark_waits import Heard, is_running, wait_until
