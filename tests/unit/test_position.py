@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-import horovod.torch as hvd
 from horovod import _native, position
 from horovod._native import EngineOptions, make_world
 from horovod.errors import StalledError
 from horovod.position import PositionWatch, StackDump, current_stacks, current_threads
-from horovod.testing import run_ranks
 from horovod.train.call_site import call_site
 
 if TYPE_CHECKING:
@@ -262,15 +261,31 @@ def test_the_call_site_is_outside_of_the_package() -> None:
     assert public() == expected
 
 
-def test_ranks_that_are_threads_and_wait_for_each_other_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A thread that waits for another engine of the process is idle to this one."""
-    monkeypatch.setenv("HOROVOD_DEADLOCK_TIMEOUT", "1.5")
+CROSSED_THREADS = """
+import torch
+import horovod.torch as hvd
+from horovod.testing import run_ranks
 
-    def crossed() -> None:
-        hvd.init()
-        hvd.allreduce(torch.ones(3), name=f"of_rank_{hvd.rank()}")
+def crossed():
+    hvd.init()
+    hvd.allreduce(torch.ones(3), name=f"of_rank_{hvd.rank()}")
 
-    with pytest.raises(StalledError, match="Ranks wait for each other"):
-        run_ranks(2, crossed)
+run_ranks(2, crossed)
+"""
+
+
+def test_ranks_that_are_threads_and_wait_for_each_other_end() -> None:
+    """A thread that waits for another engine of the process is idle to this one.
+
+    In a process of its own: a thread of pytest-xdist reads from another process, so it may go on.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", CROSSED_THREADS],
+        env={**os.environ, "HOROVOD_DEADLOCK_TIMEOUT": "1.5"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 1
+    assert re.search(r"StalledError: .*Ranks wait for each other", done.stderr, re.S), done.stderr

@@ -224,7 +224,7 @@ def test_names_that_are_not_of_a_host_are_refused(job: Job, host: str) -> None:
     [
         Word("join", "v", "a\nhorovodrun: all is well", 1, horovod.__version__),
         Word("join", "v", "a" * 100_000, 1, horovod.__version__),
-        Word("join", "v" * 300, "a", 1, horovod.__version__),
+        Word("join", "v" * 600, "a", 1, horovod.__version__),
         Word("join", "v", "a", 10**4000, horovod.__version__),
         Word("join", "v", "a", 1, "1.0\n"),
     ],
