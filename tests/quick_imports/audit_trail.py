@@ -45,6 +45,10 @@ def _cause() -> str:
     return ""
 
 
+def _is_module(path: str) -> bool:
+    return "/site-packages/" in path or path.endswith((".py", ".pyc"))
+
+
 def install(folder: str) -> None:
     """Begin to record into a file of this process."""
     out = os.open(
@@ -65,7 +69,7 @@ def install(folder: str) -> None:
         elif event == "open" and isinstance(arguments[0], str | bytes):
             path, _, flags = arguments
             path = os.path.abspath(os.fsdecode(path))
-            if not path.startswith(ignored) and not os.path.isdir(path):
+            if not (path.startswith(ignored) or _is_module(path) or os.path.isdir(path)):
                 add("write" if flags & _WRITES else "read", path)
 
     sys.addaudithook(hear)

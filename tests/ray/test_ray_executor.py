@@ -252,7 +252,7 @@ def test_arguments_that_contradict_one_another() -> None:
         ({"num_hosts": 0}, "num_hosts=0 must be a whole number"),
         ({"num_hosts": 1, "num_workers_per_host": 0}, "num_workers_per_host=0 must be"),
         ({"min_workers": 0}, "min_workers=0 must be"),
-        ({"min_workers": 2, "max_workers": 1}, "max_workers=1 is less than min_workers=2"),
+        ({"min_workers": 2, "max_workers": 1}, "max_workers 1 is less than min_workers 2"),
         ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker=0 must be more than 0"),
         ({"num_workers": 1, "cpus_per_worker": None}, "cpus_per_worker=None must be more than"),
         ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker=-1 must be more than 0"),

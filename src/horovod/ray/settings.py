@@ -198,15 +198,12 @@ def check_amounts(
         cpus_per_worker, gpus_per_worker: as Ray counts them; None and 0 for no CPU.
 
     Raises:
-        ValueError: a count is not a whole number above 0, there are fewer workers at most than at
-            least, or a worker needs nothing, so that Ray could not place it.
+        ValueError: a count is not a whole number above 0, or a worker needs nothing, so that Ray
+            could not place it.
     """
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or count != int(count) or count < 1):
             raise ValueError(f"{name}={count} must be a whole number, at least 1")
-    fewest, most = counts.get("min_workers"), counts.get("max_workers")
-    if fewest is not None and most is not None and most < fewest:
-        raise ValueError(f"max_workers={most:g} is less than min_workers={fewest:g}")
     if cpus_per_worker is not None and not 0 <= cpus_per_worker < float("inf"):
         raise ValueError(f"cpus_per_worker={cpus_per_worker} must be more than 0")
     if not cpus_per_worker and not gpus_per_worker:
