@@ -446,6 +446,30 @@ TEST("negotiator: tells once, for each purpose, what some members have waited fo
   CHECK(!members.negotiator.is_waiting("late"));
 }
 
+TEST("negotiator: ranks are probed again at twice the age, until the user has been told") {
+  Members members(2);
+  const auto probes = [&] {
+    return members.negotiator.take_stalls(members.clock.now(), std::chrono::seconds(1), Purpose::kProbe).size();
+  };
+  CHECK(members.announce(1, in_full(make_spec("early"))));
+  members.clock.advance(std::chrono::seconds(3));
+  CHECK(members.announce(0, in_full(make_spec("crosswise"))));
+  CHECK_EQ(probes(), 2U);
+  members.clock.advance(std::chrono::seconds(2));
+  CHECK_EQ(probes(), 0U);
+  members.clock.advance(std::chrono::seconds(1));
+  CHECK_EQ(probes(), 2U);
+  members.clock.advance(std::chrono::seconds(5));
+  CHECK_EQ(probes(), 0U);
+  members.negotiator.mark_reported();
+  members.clock.advance(std::chrono::minutes(5));
+  CHECK_EQ(probes(), 0U);
+  members.announce(1, in_full(make_spec("crosswise")));
+  members.announce(1, in_full(make_spec("later")));
+  members.clock.advance(std::chrono::seconds(1));
+  CHECK_EQ(probes(), 2U);
+}
+
 TEST("negotiator: a long wait of the past is expected again, for a while") {
   Members members(2);
   CHECK(members.negotiator.usual_wait() == Duration::zero());

@@ -203,22 +203,23 @@ void Negotiator::reset(Entry& entry) {
   for (Slot& slot : entry.slots) slot = Slot();
   entry.num_announced = 0;
   entry.ready = false;
-  entry.probed = false;
+  entry.next_probe = Duration::zero();
   entry.reported = false;
   --num_pending_;
   if (entry.id < 0) entries_.erase(std::string(entry.name));
 }
 
 std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again) {
-  const auto was_told = [&](Entry& entry) -> bool& {
-    return purpose == Purpose::kProbe ? entry.probed : entry.reported;
+  const auto is_due = [&](const Entry& entry) {
+    const Duration age = age_of(entry, now);
+    return age >= patience && (purpose == Purpose::kProbe ? age >= entry.next_probe : again || !entry.reported);
   };
   std::vector<Entry*> partial;
   bool news = false;
   for (const auto& [name, entry] : entries_) {
     if (entry->num_announced == 0 || entry->ready) continue;
     partial.push_back(entry.get());
-    news = news || (age_of(*entry, now) >= patience && (again || !was_told(*entry)));
+    news = news || is_due(*entry);
   }
   if (!news) return {};
   if (purpose == Purpose::kWarning) {  // what was announced a moment ago only looks late
@@ -229,7 +230,11 @@ std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Pur
   });
   std::vector<Stall> stalls;
   for (Entry* entry : partial) {
-    was_told(*entry) = true;
+    if (purpose == Purpose::kProbe) {
+      entry->next_probe = std::max(entry->next_probe, 2 * age_of(*partial.front(), now));
+    } else {
+      entry->reported = true;
+    }
     stalls.push_back(stall_of(*entry, now));
   }
   return stalls;
@@ -255,7 +260,9 @@ std::string Negotiator::last_announced(int member, TimePoint now) const {
 
 void Negotiator::mark_reported() {
   for (const auto& [name, entry] : entries_) {
-    if (entry->num_announced > 0 && !entry->ready) entry->reported = true;
+    if (entry->num_announced == 0 || entry->ready) continue;
+    entry->reported = true;
+    entry->next_probe = Duration::max();
   }
 }
 

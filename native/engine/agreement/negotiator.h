@@ -57,8 +57,9 @@ class Negotiator {
   // room, the highest priority first. What has to wait can be fused with what becomes ready meanwhile.
   [[nodiscard]] std::vector<Response> take_responses(const Room& room);
 
-  // The names that some members have waited for, the oldest first, if there is one that was not told for the same
-  // purpose before and is older than `patience`. With `again` those too that were.
+  // The names that some members have waited for, the oldest first, if there is one older than `patience` that was not
+  // told for the same purpose before. With `again` those too that were. A probe is due again at twice the age, until
+  // the user has been told: ranks may come to wait for each other later.
   enum class Purpose : uint8_t { kProbe, kWarning };
   [[nodiscard]] std::vector<Stall> take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again = false);
   // All names that some members wait for, the oldest first.
@@ -98,7 +99,7 @@ class Negotiator {
     int num_announced = 0;
     bool ready = false;
     TimePoint first;
-    bool probed = false;
+    Duration next_probe{};  // at this age
     bool reported = false;
     std::list<Entry*>::iterator recent;  // place in recent_, if it has a number
   };

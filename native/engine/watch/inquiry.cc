@@ -120,6 +120,10 @@ void Watch::conclude(TimePoint now) {
     return answer.second.has_value() && answer.second->blocked;
   });
   if (inquiry.purpose == Inquiry::Purpose::kDeadlock && !all_blocked) return;
+  if (inquiry.purpose == Inquiry::Purpose::kStall && all_blocked) {
+    inquiry.purpose = Inquiry::Purpose::kDeadlock;
+    inquiry.headline = kDeadlockHeadline;
+  }
   report(inquiry);
 }
 

@@ -17,10 +17,6 @@ constexpr Duration kMostDeadlockPeriod = std::chrono::seconds(10);
 // The coordinator reports in time, unless it is in trouble itself.
 constexpr Duration kCoordinatorTime = std::chrono::seconds(3);
 
-constexpr const char* kDeadlockHeadline =
-    "Ranks wait for each other: each of these operations needs a rank that waits for another one of them. The ranks "
-    "took different branches, left an operation out, or submit them in different orders.";
-
 // Such as "60 s" or "0.5 s".
 std::string in_words(Duration duration) {
   std::ostringstream text;

@@ -76,6 +76,10 @@ class Watch {
   };
   using Questions = std::map<int, std::vector<Wait>>;  // by global rank
 
+  static constexpr const char* kDeadlockHeadline =
+      "Ranks wait for each other: each of these operations needs a rank that waits for another one of them. The ranks "
+      "took different branches, left an operation out, or submit them in different orders.";
+
   [[nodiscard]] bool watches() const { return options_.stall_check_time != Duration::zero(); }
   [[nodiscard]] Duration patience_of(const ProcessSet& set) const;
   [[nodiscard]] ProcessSet* find_set(uint32_t id) const { return with_.agreement.find(id); }
