@@ -322,7 +322,7 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 	python benchmarks/simulate.py
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links
-	python -m horovod.settings.document docs/settings.md
+	python -m horovod._settings.document docs/settings.md
 	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 
 wheel: $(VENV)/wheel.stamp ## build wheels for every Linux with glibc 2.28 into dist/, PYTHONS="python3.10 ..." or all at hand

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod import context
-from horovod.train.elastic.run import run
+from horovod._rank import context
+from horovod._train.elastic.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 import psutil
 from elastic_chaos_worker import BATCH_SIZE, LENGTH, Model
 
-from horovod.train.elastic.ledger import Ledger
+from horovod._train.elastic.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._train import objects
+from horovod._train.elastic.ledger import Ledger
+from horovod._train.elastic.run import run
 from horovod.common.elastic import ObjectState
-from horovod.group import ReduceOp
-from horovod.train import objects
-from horovod.train.elastic.ledger import Ledger
-from horovod.train.elastic.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

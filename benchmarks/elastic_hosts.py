@@ -36,10 +36,10 @@ WORDS = ("-np", "4", "--min-np", "2", "-H", "host0:2,host1:2")
 
 PROGRAM = """
 import os, sys, time
-from horovod import context
+from horovod._rank import context
 from horovod.common.elastic import ObjectState
-from horovod.train import objects
-from horovod.train.elastic.run import run
+from horovod._train import objects
+from horovod._train.elastic.run import run
 
 folder = sys.argv[1]
 marks = open(os.path.join(folder, f"{os.getpid()}.marks"), "a", buffering=1)

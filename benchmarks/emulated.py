@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import measure
 
-from horovod.job.job import open_job
+from horovod._job.job import open_job
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "dist"))
 import cluster

@@ -25,9 +25,9 @@ RANK = """
 import time
 times = [time.monotonic()]
 import numpy as np
-from horovod import context
+from horovod._rank import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 times.append(time.monotonic())
 context.init()
 times.append(time.monotonic())

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 import torch.utils.dlpack
 
-from horovod import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
-from horovod.train.bucket_plan import Sized, plan_buckets
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._train.bucket_plan import Sized, plan_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -34,9 +34,9 @@ from libraries import Library as Library
 from libraries import close_libraries as close_libraries
 from libraries import open_libraries as open_libraries
 
-from horovod.config import Config
-from horovod.job.job import open_job
-from horovod.rendezvous import StoreClient, read_secret
+from horovod._job.job import open_job
+from horovod._rendezvous import StoreClient, read_secret
+from horovod._settings.config import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

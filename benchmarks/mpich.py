@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import Config, inherited_environment
-from horovod.rendezvous import StoreClient, read_secret
+from horovod._rendezvous import StoreClient, read_secret
+from horovod._settings.config import Config, inherited_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,10 +34,10 @@ TIMEOUT_S = 120.0
 
 def train(folder: str) -> None:
     """What each rank does: it writes down when each step ended, with how many ranks."""
-    from horovod import context
-    from horovod.train import objects
-    from horovod.train.elastic.run import run
-    from horovod.train.elastic.state import ObjectState
+    from horovod._rank import context
+    from horovod._train import objects
+    from horovod._train.elastic.run import run
+    from horovod._train.elastic.state import ObjectState
 
     stop = Path(folder) / "stop"
 

@@ -20,9 +20,9 @@ import measure
 import torch
 import torch.utils.dlpack
 
-from horovod import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -44,10 +44,10 @@ MOST_RATIO = 1.10
 
 PROGRAM = """
 import os, sys, time
-from horovod import context
+from horovod._rank import context
 from horovod.common.elastic import ObjectState
-from horovod.train import objects
-from horovod.train.elastic.run import run
+from horovod._train import objects
+from horovod._train.elastic.run import run
 
 folder, computes = sys.argv[1], float(sys.argv[2])
 marks = open(os.path.join(folder, f"{os.getpid()}.marks"), "a", buffering=1)

@@ -30,7 +30,7 @@ import torch
 
 import horovod
 import horovod.torch as hvd
-from horovod import context
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

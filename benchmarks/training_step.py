@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from horovod.config import Config
+from horovod._settings.config import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,87 +1,11 @@
-#include <algorithm>
 #include <cstring>
 
 #include "engine/agreement/negotiator.h"
 #include "testing/check.h"
-#include "testing/manual_clock.h"
+#include "testing/members.h"
 
 namespace hvd {
 namespace {
-
-constexpr int64_t kLarge = 4096;  // elements: too many to travel with the announcement
-
-RequestSpec make_spec(const std::string& name, int64_t count = kLarge) {
-  RequestSpec spec;
-  spec.name = name;
-  spec.tensors = {{DType::kFloat32, {count}}};
-  return spec;
-}
-
-Announcement in_full(const RequestSpec& spec) {
-  Announcement announcement;
-  announcement.spec = spec;
-  announcement.digest = spec.digest();
-  return announcement;
-}
-
-Announcement by_id(uint32_t id, const RequestSpec& spec) {
-  Announcement announcement;
-  announcement.full = false;
-  announcement.id = id;
-  announcement.digest = spec.digest();
-  return announcement;
-}
-
-template <typename T>
-Announcement with_values(const RequestSpec& spec, const std::vector<T>& values) {
-  Announcement announcement = in_full(spec);
-  announcement.payload.resize(values.size() * sizeof(T));
-  std::memcpy(announcement.payload.data(), values.data(), announcement.payload.size());
-  return announcement;
-}
-
-struct Members {
-  explicit Members(int size, NegotiatorOptions options = {})
-      : size(size), negotiator(names(size), std::move(options)), sites(static_cast<size_t>(size)) {}
-
-  static std::vector<std::string> names(int size) {
-    std::vector<std::string> all;
-    for (int rank = 0; rank < size; ++rank)
-      all.push_back("rank " + std::to_string(rank) + " (host:" + std::to_string(rank) + ")");
-    return all;
-  }
-  bool announce_at(int member, const RequestSpec& spec, const std::string& site) {
-    Announcement announcement = in_full(spec);
-    std::vector<std::string>& known = sites[static_cast<size_t>(member)];
-    const auto found = std::find(known.begin(), known.end(), site);
-    announcement.site = static_cast<uint32_t>(found - known.begin()) + 1;
-    if (found == known.end()) {
-      announcement.new_site = site;
-      known.push_back(site);
-    }
-    return announce(member, std::move(announcement));
-  }
-  bool announce(int member, Announcement announcement) {
-    return negotiator.announce(member, std::move(announcement), clock.now());
-  }
-  void announce_all(const RequestSpec& spec) {
-    for (int member = 0; member < size; ++member) CHECK(announce(member, in_full(spec)));
-  }
-  std::vector<Response> take(const Room& room = {}) { return negotiator.take_responses(room); }
-  // All members submit; returns the number that the name has now.
-  int64_t agree(const std::string& name) {
-    announce_all(make_spec(name));
-    const std::vector<Response> responses = take();
-    REQUIRE(responses.size() == 1);
-    REQUIRE(responses[0].kind == Response::Kind::kExecute);
-    return responses[0].names.at(0).new_id;
-  }
-
-  int size;
-  testing::ManualClock clock;
-  Negotiator negotiator;
-  std::vector<std::vector<std::string>> sites;  // of each member, in the order of their numbers
-};
 
 constexpr Room kNoRoom{.any = false, .small = false};
 
@@ -410,78 +334,6 @@ TEST("negotiator: what a member that left would take part in fails, now and late
   members.negotiator.member_left("rank 1 has left (another reason)");
   CHECK(members.announce(0, in_full(make_spec("last"))));
   CHECK(contains(members.take().at(0).message, "rank 2 (host:2)"));
-}
-
-using Purpose = Negotiator::Purpose;
-
-TEST("negotiator: tells once, for each purpose, what some members have waited for, and from where") {
-  Members members(3);
-  const Duration patience = std::chrono::seconds(60);
-  CHECK(members.announce_at(1, make_spec("late"), "train.py:7"));
-  const auto stalls = [&](Purpose purpose, bool again = false) {
-    return members.negotiator.take_stalls(members.clock.now(), patience, purpose, again);
-  };
-  members.clock.advance(std::chrono::seconds(59));
-  CHECK(stalls(Purpose::kWarning).empty());
-  CHECK(members.announce(0, in_full(make_spec("fresh"))));
-  members.clock.advance(std::chrono::seconds(2));
-  const std::vector<Stall> first = stalls(Purpose::kWarning);
-  REQUIRE(first.size() == 1);  // the fresh one is not late
-  CHECK_EQ(first[0].name, "late");
-  CHECK(first[0].waiting == std::vector<int>({1}));
-  CHECK(first[0].missing == std::vector<int>({0, 2}));
-  CHECK(first[0].call_sites == std::vector<std::string>({"train.py:7"}));
-  CHECK(first[0].age == std::chrono::seconds(61));
-  CHECK(stalls(Purpose::kWarning).empty());
-  CHECK_EQ(stalls(Purpose::kProbe).size(), 2U);
-  CHECK(stalls(Purpose::kProbe).empty());
-  CHECK_EQ(stalls(Purpose::kWarning, true).size(), 1U);
-  CHECK(members.negotiator.is_waiting("late"));
-  members.announce(0, in_full(make_spec("told of")));
-  members.negotiator.mark_reported();
-  members.clock.advance(std::chrono::seconds(120));
-  CHECK(stalls(Purpose::kWarning).empty());
-  members.announce(0, in_full(make_spec("late")));
-  members.announce(2, in_full(make_spec("late")));
-  CHECK(!members.negotiator.is_waiting("late"));
-}
-
-TEST("negotiator: ranks are probed again at twice the age, until the user has been told") {
-  Members members(2);
-  const auto probes = [&] {
-    return members.negotiator.take_stalls(members.clock.now(), std::chrono::seconds(1), Purpose::kProbe).size();
-  };
-  CHECK(members.announce(1, in_full(make_spec("early"))));
-  members.clock.advance(std::chrono::seconds(3));
-  CHECK(members.announce(0, in_full(make_spec("crosswise"))));
-  CHECK_EQ(probes(), 2U);
-  members.clock.advance(std::chrono::seconds(2));
-  CHECK_EQ(probes(), 0U);
-  members.clock.advance(std::chrono::seconds(1));
-  CHECK_EQ(probes(), 2U);
-  members.clock.advance(std::chrono::seconds(5));
-  CHECK_EQ(probes(), 0U);
-  members.negotiator.mark_reported();
-  members.clock.advance(std::chrono::minutes(5));
-  CHECK_EQ(probes(), 0U);
-  members.announce(1, in_full(make_spec("crosswise")));
-  members.announce(1, in_full(make_spec("later")));
-  members.clock.advance(std::chrono::seconds(1));
-  CHECK_EQ(probes(), 2U);
-}
-
-TEST("negotiator: a long wait of the past is expected again, for a while") {
-  Members members(2);
-  CHECK(members.negotiator.usual_wait() == Duration::zero());
-  CHECK(members.announce(0, in_full(make_spec("validation"))));
-  members.clock.advance(std::chrono::seconds(40));
-  CHECK(members.announce(1, in_full(make_spec("validation"))));
-  CHECK(members.negotiator.usual_wait() == std::chrono::seconds(40));
-  members.agree("step");
-  CHECK(members.negotiator.usual_wait() == std::chrono::seconds(40));
-  members.clock.advance(std::chrono::hours(1));
-  members.agree("next");
-  CHECK(members.negotiator.usual_wait() == std::chrono::seconds(20));
 }
 
 RequestSpec make_unnamed(OpKind kind, uint64_t number) {

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.results import report_result as report_result
+    from horovod._rank.results import report_result as report_result
     from horovod.runner.function.run import run as run
 
 __version__ = "1.0.0.dev0"
@@ -23,7 +23,7 @@ class _AbsentModules:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         if name.startswith("horovod."):
-            from horovod.absent import refuse
+            from horovod._compat.absent import refuse
 
             refuse(name)
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
 
         return run
     if name == "report_result":
-        from horovod.results import report_result
+        from horovod._rank.results import report_result
 
         return report_result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

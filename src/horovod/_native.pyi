@@ -384,10 +384,10 @@ class EngineOptions:
         log_time: whether messages begin with the time.
         fuse_groups: whether a group of tensors may travel with others.
         core: that the engine's thread is bound to; -1 is none.
-        num_cores: that this process may keep busy, :func:`horovod.cores.usable_cores`; 0 for those
+        num_cores: that this process may keep busy, :func:`horovod._rank.cores.usable_cores`; 0 for those
             that it may run on. Ranks that each have one spin longer before they sleep.
         autotune: tunes the fusion threshold if given.
-        stack_dump: signal, descriptor and thread id of :class:`horovod.position.StackDump`.
+        stack_dump: signal, descriptor and thread id of :class:`horovod._rank.reports.position.StackDump`.
         allreduce_algorithm: exchange, direct, ring, doubling, trees or hierarchical; auto for the
             one that the cost model prefers. The same on all ranks.
         costs: what the cost model knows of the network.

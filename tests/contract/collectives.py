@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from horovod._rank.group import ReduceOp
 from horovod.errors import HorovodInternalError, UsageError
-from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

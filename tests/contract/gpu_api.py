@@ -11,7 +11,7 @@ from gpu_ranks import in_this_process, variables
 from torch_api import TorchApi
 
 import horovod.torch as hvd
-from horovod import context
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,8 @@ import numpy as np
 from collectives import ALL, FLOATS, NUMBERS, data, expect, expect_error, known
 from process_sets import registered
 
+from horovod._rank.group import ReduceOp
 from horovod.errors import HorovodInternalError
-from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from collectives import data, expect, expect_error, known
 
+from horovod._rank.group import ReduceOp
 from horovod.errors import HorovodInternalError, UsageError
-from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -282,7 +282,7 @@ def freed_numbers_are_used_again(api: Api, rank: int, size: int) -> None:
 
 
 def _global_set() -> Any:
-    from horovod.train.process_set import global_process_set
+    from horovod._train.process_set import global_process_set
 
     return global_process_set
 

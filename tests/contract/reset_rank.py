@@ -19,9 +19,9 @@ from checks import CHECKS
 from torch_api import TorchApi
 
 import horovod.torch as hvd
-from horovod import context
-from horovod.job import StoreAddress
-from horovod.job.worker import Dismissed, join
+from horovod._job import StoreAddress
+from horovod._job.worker import Dismissed, join
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ from torch_api import TorchApi
 
 import horovod
 import horovod.torch as hvd
-from horovod.settings.honored import ALLREDUCE_ALGORITHMS
+from horovod._settings.honored import ALLREDUCE_ALGORITHMS
 
 if TYPE_CHECKING:
     import pytest

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from checks import CHECKS
 
-from horovod.job.environment import with_horovod_on_path
-from horovod.job.job import open_job
+from horovod._job.environment import with_horovod_on_path
+from horovod._job.job import open_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from horovod.job.job import Job
+    from horovod._job.job import Job
 
 _RANK = Path(__file__).parent / "reset_rank.py"
 _PATIENCE_S = 120.0

@@ -23,7 +23,7 @@ from thread_ranks import ThreadRanks
 from torch_api import TorchApi
 
 import horovod.torch as hvd
-from horovod import context
+from horovod._rank import context
 from horovod.torch.tensors import adopt
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import numpy as np
 from collectives import FLOATS, data, expect, expect_error, known
 from process_sets import even_and_odd
 
+from horovod._rank.group import ReduceOp
 from horovod.errors import HorovodInternalError, UsageError
-from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from horovod import context
 from horovod._native import Buffer, Handle
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._rendezvous import sockets
 from horovod.errors import HorovodInternalError
-from horovod.group import ReduceOp
-from horovod.rendezvous import sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

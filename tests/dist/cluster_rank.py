@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
-from horovod.config import Config
+from horovod._settings.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS = (1, 1000, 300_007)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from horovod import context
+from horovod._rank import context
 
 context.init()
 rank = context.rank()

@@ -13,10 +13,10 @@ import sys
 import time
 from typing import Any
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.run import run
 from horovod.common.elastic import ObjectState
-from horovod.train import objects
-from horovod.train.elastic.run import run
 
 PATIENCE_S = 90.0
 

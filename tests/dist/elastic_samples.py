@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import horovod.torch as hvd
-from horovod import context
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,10 @@ import time
 
 import numpy as np
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 from horovod.errors import HorovodInternalError
-from horovod.group import ReduceOp
 
 
 def main(fault: str, culprit: int, num_elements: int) -> None:

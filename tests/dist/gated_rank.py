@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from horovod import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 
 
 def main() -> None:

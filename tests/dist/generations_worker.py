@@ -11,10 +11,11 @@ import json
 import os
 import sys
 
-from horovod import _native, context
+from horovod import _native
+from horovod._job import StoreAddress
+from horovod._job.worker import JoinedWorker, join
+from horovod._rank import context
 from horovod.errors import HorovodInternalError
-from horovod.job import StoreAddress
-from horovod.job.worker import JoinedWorker, join
 
 LAST_GENERATION = 2
 PATIENCE_S = 120.0

@@ -13,9 +13,9 @@ from types import FrameType
 
 import numpy as np
 
-from horovod import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 
 NUM_PARTS = 20
 

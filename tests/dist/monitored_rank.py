@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from horovod import context
-from horovod.train import objects
+from horovod._rank import context
+from horovod._train import objects
 
 context.init()
 while not objects.broadcast_object(context.global_group(), Path("stop").exists()):

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from horovod import _native, context
+from horovod import _native
+from horovod._rank import context
+from horovod._rank.group import Group, ReduceOp
 from horovod.errors import HorovodInternalError, StartError
-from horovod.group import Group, ReduceOp
 
 VICTIM = 1
 ROUNDS = 12

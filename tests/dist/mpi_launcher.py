@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from launcher import environment
 
-from horovod.job.job import open_job
+from horovod._job.job import open_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._rank.group import Group, ReduceOp
+from horovod._train.call_site import call_site
 from horovod.errors import HorovodInternalError
-from horovod.group import Group, ReduceOp
-from horovod.train.call_site import call_site
 
 HANG_S = 60.0
 LATE_S = 6.0

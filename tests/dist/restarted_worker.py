@@ -13,15 +13,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.training import Training
 from horovod.common.elastic import ObjectState
-from horovod.train import objects
-from horovod.train.elastic.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod.train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.ledger import Ledger, Share
 
 LENGTH, BATCH_SIZE, EPOCHS = 48, 2, 3
 PATIENCE_S = 90.0

@@ -12,8 +12,8 @@ import time
 import psutil
 from summing_rank import sum_of_ranks
 
-from horovod import context as hvd
-from horovod.train.objects import allgather_object
+from horovod._rank import context as hvd
+from horovod._train.objects import allgather_object
 
 
 def main(mpi: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import array
 
-from horovod import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 
 
 def sum_of_ranks() -> float:

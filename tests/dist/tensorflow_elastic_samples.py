@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import horovod.keras
 import horovod.tensorflow as hvd
-from horovod import context
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -498,7 +498,7 @@ import atexit, os, sys, time
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 if os.environ["HOROVOD_RANK"] == "1":
     atexit.register(time.sleep, 0.5)
-from horovod import context
+from horovod._rank import context
 context.init()
 context.global_group().barrier().wait()
 if context.rank() == 1:

@@ -214,7 +214,7 @@ def test_a_newcomer_that_comes_after_the_last_check_does_not_hold_up_the_end(
 
 def place_at_the_end() -> tuple[int, int]:
     """For horovod.run; travels by value."""
-    from horovod import context
+    from horovod._rank import context
 
     context.init()
     group = context.global_group()

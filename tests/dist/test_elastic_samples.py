@@ -10,9 +10,9 @@ import pytest
 from elastic_samples import EPOCHS, LENGTH, PATIENCE_S
 from test_elastic_workers import PROCESSES
 
-from horovod.job import Assignment, Worker
-from horovod.job.job import Job, open_job
-from horovod.job.records import EventKind
+from horovod._job import Assignment, Worker
+from horovod._job.job import Job, open_job
+from horovod._job.records import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -101,8 +101,8 @@ def test_ctrl_c_while_survivors_wait_leaves_nothing(tmp_path: Path) -> None:
 
 RETURNS_FIRST = """
 import os, time
-from horovod import context
-from horovod.train import objects
+from horovod._rank import context
+from horovod._train import objects
 context.init()
 first = objects.broadcast_object(context.global_group(), os.getpid(), 0)
 while context.rank() and os.path.exists(f"/proc/{first}"):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import elastic_worker
 import pytest
 
-from horovod.job import Assignment, Worker
-from horovod.job.job import Job, open_job
-from horovod.job.records import EventKind
+from horovod._job import Assignment, Worker
+from horovod._job.job import Job, open_job
+from horovod._job.records import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod.job.membership import Membership
+    from horovod._job.membership import Membership
 
 # Of which PyTorch may take a good part to be imported, on a busy machine.
 PATIENCE_S = 240.0

@@ -33,8 +33,8 @@ def _counts_after(before: dict[str, int]) -> dict[str, int]:
 def _many_rounds(num_rounds: int) -> dict[str, Any]:
     import numpy as np
 
-    from horovod import context
     from horovod._native import Buffer
+    from horovod._rank import context
 
     values = np.ones(50_000, np.float32)
 
@@ -73,7 +73,7 @@ def test_200_rounds_of_init_and_shutdown_leave_nothing_behind() -> None:
 
 
 def _idle_cpu_s(seconds: float) -> float:
-    from horovod import context
+    from horovod._rank import context
 
     context.init()
     context.global_group().barrier().wait(30)
@@ -94,8 +94,8 @@ def test_an_idle_engine_uses_no_cpu() -> None:
 def _fork_a_child() -> tuple[int, float]:
     import numpy as np
 
-    from horovod import context
     from horovod._native import Buffer
+    from horovod._rank import context
 
     context.init()
     child = os.fork()

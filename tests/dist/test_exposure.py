@@ -23,8 +23,8 @@ from gated_job import RANK, gated_job, listeners_of, wait_until
 from launcher import environment
 from strangers import send_all, was_thrown_out
 
-from horovod.rendezvous import make_secret
-from horovod.rendezvous.handshake import Hello, pack_hello
+from horovod._rendezvous import make_secret
+from horovod._rendezvous.handshake import Hello, pack_hello
 from horovod.runner.protocol.frames import Kind, encode
 
 if TYPE_CHECKING:

@@ -108,7 +108,7 @@ def test_nothing_is_left_in_shared_memory() -> None:
 WAITING_RANK = """
 import os, sys
 import numpy as np
-from horovod import context
+from horovod._rank import context
 from horovod._native import Buffer
 
 print("port", os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"], flush=True)

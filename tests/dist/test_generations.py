@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horovod.job.environment import with_horovod_on_path
-from horovod.job.job import Job, open_job, open_job_process
-from horovod.job.records import EventKind
+from horovod._job.environment import with_horovod_on_path
+from horovod._job.job import Job, open_job, open_job_process
+from horovod._job.records import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

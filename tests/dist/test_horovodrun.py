@@ -25,7 +25,7 @@ from launcher import (
 )
 
 import horovod
-from horovod.cores import computing_cores
+from horovod._rank.cores import computing_cores
 from horovod.errors import RankFailedError, UsageError
 
 # A rank with a child in its process group, one in a session of its own, and a Python. Each tells
@@ -211,7 +211,7 @@ def test_an_early_exit_with_0_is_no_failure() -> None:
 @pytest.mark.parametrize("before", ["", "hvd.init(); hvd.shutdown(); "])
 def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
     code = (
-        "import os, sys, horovod.context as hvd\n"
+        "import os, sys, horovod._rank.context as hvd\n"
         f"{before}os.environ['HOROVOD_RANK'] == '1' and sys.exit(0)\nhvd.init()"
     )
     run = horovodrun("-np", "3", *python(code))
@@ -525,7 +525,7 @@ def test_importing_horovod_loads_no_framework_and_no_launcher() -> None:
 
 EARLY = """
 import array, sys
-from horovod import context
+from horovod._rank import context
 from horovod._native import Buffer
 context.init()
 group = context.global_group()

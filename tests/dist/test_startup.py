@@ -38,7 +38,7 @@ def start(code: str, slow_s: float) -> list[str]:
 
 def test_the_phases_of_a_start_are_told() -> None:
     began_s = time.monotonic()
-    lines = start("from horovod.context import init; init()", slow_s=0.0)
+    lines = start("from horovod._rank.context import init; init()", slow_s=0.0)
     pattern = (
         rf"starting took {SECONDS}: spawn {SECONDS} {LAST}, import {SECONDS} {LAST}, "
         rf"connect {SECONDS}"

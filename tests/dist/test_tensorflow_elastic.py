@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horovod.job import Assignment, Worker
-from horovod.job.job import Job, open_job
+from horovod._job import Assignment, Worker
+from horovod._job.job import Job, open_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import horovod.wait_report
-from horovod import context
+import horovod._rank.reports.wait
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.run import run
 from horovod.common.elastic import ObjectState
-from horovod.train import objects
-from horovod.train.elastic.run import run
 
 STEP_S = 0.01
 MOST_STEPS = 3000
@@ -107,7 +107,7 @@ def train_in_generations(how: str, number: str, steps: str) -> None:
 
 def main() -> None:
     how, number, steps = sys.argv[1:]
-    horovod.wait_report.INTERVAL_S = 0.2
+    horovod._rank.reports.wait.INTERVAL_S = 0.2
     context.init()
     if "HOROVOD_ELASTIC" in os.environ:
         train_in_generations(how, number, steps)

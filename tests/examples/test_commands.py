@@ -24,10 +24,10 @@ from ssh_hosts import SshHosts, why_not
 from unrun import words_of
 
 import horovod
+from horovod._settings import TABLE
+from horovod._settings.setting import Status
 from horovod.runner.settings.config_file import read_config_file
 from horovod.runner.settings.flags import FLAGS
-from horovod.settings import TABLE
-from horovod.settings.setting import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

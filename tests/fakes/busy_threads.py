@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from horovod._native import Handle
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 Values = NDArray[np.float64]
 _PATIENCE_S = 30.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import horovod.torch as hvd
-from horovod.train.process_set import ProcessSet
+from horovod._train.process_set import ProcessSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from horovod import context
-from horovod.job import Assignment
-from horovod.job.job import Job, open_job
+from horovod._job import Assignment
+from horovod._job.job import Job, open_job
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

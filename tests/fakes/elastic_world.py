@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from horovod.end_report import EndReport
-from horovod.job.membership import Worker
+from horovod._job.membership import Worker
+from horovod._rank.reports.end import EndReport
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic.policy import ElasticJob, Going
@@ -18,7 +18,7 @@ from horovod.runner.supervision.elastic.stopping import Over
 from horovod.runner.supervision.failure import RankExit
 
 if TYPE_CHECKING:
-    from horovod.job.membership import Membership
+    from horovod._job.membership import Membership
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.events import Command, Event, State
     from horovod.runner.supervision.outcome import Outcome

@@ -275,7 +275,7 @@ def shapes_are_known_in_graphs() -> None:
 
 def equal_operations_stay_two() -> None:
     """Neither merged nor computed in advance: each run of a function submits all it says."""
-    from horovod import context
+    from horovod._rank import context
 
     engine = context.global_group().engine
 
@@ -371,7 +371,7 @@ def torch_shares_the_engine() -> None:
 
     torch_hvd.init()
     assert torch_hvd.rank() == hvd.rank()
-    from horovod import context
+    from horovod._rank import context
 
     before = context.global_group().engine.statistics()["submitted"]
     for _ in range(3):

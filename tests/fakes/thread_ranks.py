@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horovod import _native
-from horovod.config import Config
+from horovod._settings.config import Config
 from horovod.testing.threads import ThreadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 DEADLINE_S = 30.0
 

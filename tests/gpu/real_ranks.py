@@ -9,7 +9,8 @@ from checks import CHECKS
 from gpu_api import GpuApi
 
 import horovod.torch as hvd
-from horovod import context, gpu
+from horovod._rank import context
+from horovod._rank.libraries import gpu
 
 _ACTIVE = 1
 _LARGE = 64 * 1024 * 1024

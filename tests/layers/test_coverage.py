@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from horovod.settings import TABLE
-from horovod.settings.setting import Status
+from horovod._settings import TABLE
+from horovod._settings.setting import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 COVERAGE = ROOT / "docs" / "coverage.md"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from horovod._settings import TABLE
+from horovod._settings.document import main, update
+from horovod._settings.setting import Status
 from horovod.errors import UsageError
 from horovod.runner.settings.flags import FLAGS
-from horovod.settings import TABLE
-from horovod.settings.document import main, update
-from horovod.settings.setting import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(

@@ -144,7 +144,7 @@ def test_the_stacks_hang_together() -> None:
 
 def test_a_frame_that_does_not_exist_or_is_left_out_is_noticed() -> None:
     assert body_of(Frame("Engine::no_such_function", "native/engine/engine.cc")) is None
-    assert body_of(Frame("Group.no_such_function", "src/horovod/group.py")) is None
+    assert body_of(Frame("Group.no_such_function", "src/horovod/_rank/group.py")) is None
     *_, advance, try_step, send, _, _ = stacks()["Execute"][1]
     assert calls(advance, try_step)
     assert not calls(advance, send)

@@ -23,7 +23,7 @@ TRUSTED = {
     "spark/torch/model_bytes.py": "the model that the driver sends, or a stage that its user loads",
     "testing/processes.py": "outcomes of ranks, from a folder that only this user can write to",
     "testing/rank_process.py": "the call, from a folder that only this user can write to",
-    "train/objects.py": "from the engine: connections of authenticated ranks of the same job",
+    "_train/objects.py": "from the engine: connections of authenticated ranks of the same job",
 }
 PICKLERS = ("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pickle")
 LOADERS = ("load", "loads", "Unpickler")
@@ -87,7 +87,7 @@ def test_the_page_on_security_lists_every_place_that_unpickles() -> None:
 
 def test_nothing_that_listens_can_unpickle() -> None:
     """The layer of sockets does not even know how."""
-    for path in (SOURCE / "rendezvous").glob("*.py"):
+    for path in (SOURCE / "_rendezvous").glob("*.py"):
         imported = {
             alias.name
             for node in ast.walk(ast.parse(path.read_text()))

@@ -59,20 +59,20 @@ def test_only_config_reads_the_environment() -> None:
     findings = [
         finding
         for path in python_files("src")
-        if path != SOURCE / "config.py"
+        if path != SOURCE / "_settings/config.py"
         for finding in uses_of_the_environment(path)
     ]
     assert not findings, "\n".join(findings)
 
 
 def test_the_rule_about_the_environment_can_fail() -> None:
-    assert uses_of_the_environment(SOURCE / "config.py")
+    assert uses_of_the_environment(SOURCE / "_settings/config.py")
 
 
 # Where files are written that only this process can reach, or that the user of the sources writes.
 WRITES_OF_ITS_OWN = {
-    "horovod/files.py": "the one module that opens what others could have put there",
-    "horovod/settings/document.py": "writes docs/settings.md into the sources",
+    "horovod/_base/files.py": "the one module that opens what others could have put there",
+    "horovod/_settings/document.py": "writes docs/settings.md into the sources",
     "horovod/spark/common/store.py": "declares and uses Store.write_text, which is no pathlib",
     "horovod/spark/common/data_folder.py": "calls Store.write_text",
     "horovod/spark/common/runs.py": "calls Store.write_text",
@@ -83,7 +83,7 @@ WRITES_OF_ITS_OWN = {
     "horovod/spark/lightning/training.py": "in a temporary folder of its own",
     "horovod/testing/processes.py": "in a temporary folder of its own",
     "horovod/testing/rank_process.py": "in a temporary folder of its own",
-    "horovod/train/elastic/checkpoint/folder.py": "RemoteFolder opens files of fsspec",
+    "horovod/_train/elastic/checkpoint/folder.py": "RemoteFolder opens files of fsspec",
 }
 
 

@@ -14,10 +14,10 @@ import mxnet as mx
 import numpy as np
 
 import horovod.mxnet as hvd
+from horovod._train.elastic.checkpoint.data import Packed
+from horovod._train.elastic.checkpoint.file import read, write
 from horovod.errors import UsageError
 from horovod.mxnet import native_ops
-from horovod.train.elastic.checkpoint.data import Packed
-from horovod.train.elastic.checkpoint.file import read, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

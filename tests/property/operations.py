@@ -13,14 +13,14 @@ import numpy as np
 from arrays import Array, Placed, carrier, check_equal, copy_of, make_values, widen
 from reference import Reduction, reduce
 
+from horovod._rank.group import ReduceOp
 from horovod.errors import MismatchError
-from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod._native import Handle
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 
 class _Patience:

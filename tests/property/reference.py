@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from arrays import EPSILON, FLOATS, HALVES, INTEGERS, LEAST, Array, widen
 
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ _LEAST_SQUARE = float(np.sqrt(np.finfo(np.float64).tiny))
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the values of several ranks become one; see :class:`horovod.group.Group`.
+    """How the values of several ranks become one; see :class:`horovod._rank.group.Group`.
 
     Attributes:
         op: the reduction.

@@ -8,7 +8,7 @@ import numpy as np
 from arrays import Placed
 from thread_ranks import ThreadRanks
 
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from horovod.config import Config
-from horovod.errors import StartError, UsageError
-from horovod.rendezvous import messages
-from horovod.rendezvous.framing import FrameError, FrameReader, FrameWriter
-from horovod.rendezvous.handshake import (
+from horovod._rendezvous import messages
+from horovod._rendezvous.framing import FrameError, FrameReader, FrameWriter
+from horovod._rendezvous.handshake import (
     HELLO_BYTES,
     PURPOSES,
     ClientHandshake,
@@ -29,9 +27,11 @@ from horovod.rendezvous.handshake import (
     pack_hello,
     unpack_hello,
 )
-from horovod.rendezvous.incarnation import Incarnation
-from horovod.rendezvous.link_speed import LinkSpeeds
-from horovod.rendezvous.roster import RankInfo
+from horovod._rendezvous.incarnation import Incarnation
+from horovod._rendezvous.link_speed import LinkSpeeds
+from horovod._rendezvous.roster import RankInfo
+from horovod._settings.config import Config
+from horovod.errors import StartError, UsageError
 from horovod.runner.placing.hosts import parse_hostfile, parse_hosts
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Decoder, Kind, encode

@@ -11,7 +11,7 @@ from operations import Operation, Started, check
 from profiles import examples
 from strategies import MOVING, SETTINGS, Settings, operations
 
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from strategies import Joining, joinings
 if TYPE_CHECKING:
     from worlds import Worlds
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 
 @examples()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from horovod.train.elastic.ledger import Ledger
-from horovod.train.elastic.stream import stream_shares
+from horovod._train.elastic.ledger import Ledger
+from horovod._train.elastic.stream import stream_shares
 
 
 class Training(RuleBasedStateMachine):

@@ -17,8 +17,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from horovod._train.elastic.ledger import Ledger
 from horovod.torch.elastic.loader import has_plain_order, order_of_sampler
-from horovod.train.elastic.ledger import Ledger
 
 LENGTH = 40
 Loader = Any

@@ -13,7 +13,7 @@ from strategies import SETTINGS, SIZES, Phase, Program, Settings, operations, pr
 if TYPE_CHECKING:
     from worlds import Worlds
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 
 @examples()

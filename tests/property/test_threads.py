@@ -14,7 +14,7 @@ from strategies import Phase, Program, programs
 if TYPE_CHECKING:
     from worlds import Worlds
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 
 @settings(examples(), max_examples=examples().max_examples // 8)

@@ -17,9 +17,9 @@ _STANDARD = os.path.dirname(os.__file__)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT
 # They act for whoever calls them.
 _PASSED_ON = (
-    "files.py",
-    "rendezvous/secret.py",
-    "rendezvous/sockets.py",
+    "_base/files.py",
+    "_rendezvous/secret.py",
+    "_rendezvous/sockets.py",
     "runner/experiment/trusted.py",
 )
 _PACKAGE = f"{os.sep}horovod{os.sep}"

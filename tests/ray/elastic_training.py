@@ -9,11 +9,11 @@ from typing import Any
 
 import ray.util
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.run import run
+from horovod._train.elastic.state import ObjectState
 from horovod.ray import ray_logger
-from horovod.train import objects
-from horovod.train.elastic.run import run
-from horovod.train.elastic.state import ObjectState
 
 LENGTH, BATCH_SIZE, EPOCHS = 48, 4, 4
 # On a busy machine, a node, an actor and PyTorch take a minute to start.

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from horovod import context
+from horovod._rank import context
 
 
 def rank() -> int:

@@ -21,7 +21,7 @@ import sys
 
 import ray
 
-from horovod import context
+from horovod._rank import context
 from horovod.ray import RayExecutor, ray_logger
 
 

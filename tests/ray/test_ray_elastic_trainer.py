@@ -24,13 +24,13 @@ from ray.train import (
 from tests.ray.elastic_training import broadcast_object
 from tests.ray.ray_waits import START_S
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.run import run
+from horovod._train.elastic.state import ObjectState
 from horovod.errors import UsageError
 from horovod.ray import HorovodConfig, HorovodTrainer
 from horovod.ray.train_functions import Table, pieces_of
-from horovod.train import objects
-from horovod.train.elastic.run import run
-from horovod.train.elastic.state import ObjectState
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
 

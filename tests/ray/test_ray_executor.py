@@ -20,7 +20,7 @@ from tests.dist.doors import listed, observed
 from tests.ray.ray_ranks import Counter, rank
 from tests.ray.ray_waits import PATIENCE_S, START_S, is_running, wait_until
 
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.ray import BaseHorovodWorker, RayExecutor
 from horovod.ray.job_actor import Found, host_names
@@ -78,7 +78,7 @@ def test_an_object_lives_in_each_worker(tmp_path: Path) -> None:
         executor.start()
     assert executor.run(rank) == [0, 1]
     assert observed(tmp_path) <= listed()
-    assert ("bind", "horovod/rendezvous/accept.py") in observed(tmp_path)
+    assert ("bind", "horovod/_rendezvous/accept.py") in observed(tmp_path)
     executor.shutdown()
     executor.shutdown()
     with pytest.raises(UsageError, match=r"call start\(\) first"):

@@ -10,7 +10,7 @@ from tests.fakes.linear_training import train_linear
 from tests.ray.ray_ranks import rank, who
 from tests.ray.ray_waits import START_S, is_running, leaving_nothing, wait_until
 
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.ray import RayExecutor, ray_logger
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import psutil
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.run import run
+from horovod._train.elastic.state import ObjectState
 from horovod.spark.task import get_available_devices
-from horovod.train import objects
-from horovod.train.elastic.run import run
-from horovod.train.elastic.state import ObjectState
 
 PATIENCE_S = 60.0
 # A busy machine takes minutes to start an executor.

@@ -18,8 +18,8 @@ import pytest
 from busy_threads import Tensors, Values, await_end, given, run_threads, start
 from thread_ranks import ThreadRanks
 
+from horovod._rank.group import Group, ReduceOp
 from horovod.errors import DuplicateNameError, HorovodInternalError, UsageError
-from horovod.group import Group, ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,7 +216,7 @@ def test_threads_evaluate_and_log_beside_the_training() -> None:
 _PROGRAM_WITH_DAEMONS = """
 import threading, time
 import numpy as np
-from horovod import context
+from horovod._rank import context
 from horovod._native import Buffer
 
 context.init()

@@ -11,11 +11,11 @@ import pytest
 from told import told
 
 import horovod
-from horovod.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
+from horovod._settings import TABLE
+from horovod._settings.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
+from horovod._settings.reader import SettingsReader
+from horovod._settings.setting import Setting, Status
 from horovod.errors import StartError
-from horovod.settings import TABLE
-from horovod.settings.reader import SettingsReader
-from horovod.settings.setting import Setting, Status
 
 STORE = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod import context
-from horovod.config import Config
+from horovod._rank import context
+from horovod._settings.config import Config
+from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import NotInitializedError, StartError, UsageError
-from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod.cores import computing_cores, usable_cores
+from horovod._rank.cores import computing_cores, usable_cores
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.end_report import EndReport, end_report, report_of, tell_end
+from horovod._rank.reports.end import EndReport, end_report, report_of, tell_end
+from horovod._rendezvous.secret import make_secret
+from horovod._rendezvous.server import StoreServer
 from horovod.errors import PeerLostError, UsageError
-from horovod.rendezvous.secret import make_secret
-from horovod.rendezvous.server import StoreServer
 
 LINE = __name__.rpartition(".")[-1] + ".py:"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod import files
+from horovod._base import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

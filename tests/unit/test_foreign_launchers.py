@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.config import Config
+from horovod._rank.job_context import Context
+from horovod._settings.config import Config
+from horovod._settings.foreign_launchers import ForeignLauncher, find_foreign_launcher
 from horovod.errors import StartError
-from horovod.job_context import Context
-from horovod.settings.foreign_launchers import ForeignLauncher, find_foreign_launcher
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod import gpu
-from horovod.config import Config
+from horovod._rank.libraries import gpu
+from horovod._settings.config import Config
 from horovod.errors import StartError
 from horovod.runner.doctor.examination import examine_libraries
 

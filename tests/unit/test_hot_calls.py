@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horovod import _native, context
-from horovod.group import ReduceOp
+from horovod import _native
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

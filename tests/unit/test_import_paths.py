@@ -16,7 +16,7 @@ import sys
 import pytest
 
 import horovod
-from horovod import absent
+from horovod._compat import absent
 
 QUERIES = """
 init shutdown is_initialized size local_size cross_size rank local_rank cross_rank is_homogeneous

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from horovod import _native, context
-from horovod.config import Config
-from horovod.context import Context
+from horovod import _native
+from horovod._rank import context
+from horovod._rank.context import Context
+from horovod._rendezvous import StoreServer, make_secret
+from horovod._settings.config import Config
+from horovod._train.process_set import ProcessSet, add_process_set
 from horovod.errors import NotInitializedError
-from horovod.rendezvous import StoreServer, make_secret
-from horovod.train.process_set import ProcessSet, add_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,7 +190,8 @@ def test_what_belongs_to_a_context_is_its_own() -> None:
 
 _OTHER_RANK = """
 import sys
-from horovod import _native, context
+from horovod import _native
+from horovod._rank import context
 context.init()
 values = bytearray([1 + context.rank()])
 buffer = _native.Buffer.from_array(values)

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from horovod.log import LEVELS
-from horovod.settings.honored import LOG_LEVELS
+from horovod._base.log import LEVELS
+from horovod._settings.honored import LOG_LEVELS
 
 SCRIPT = """
 import logging, sys
 {setup}
-from horovod import context
+from horovod._rank import context
 context.init()
 logger = logging.getLogger("horovod.some.subject")
 for level in (5, 10, 20, 30, 40, 50):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from told import told
 
-from horovod.config import Config
+from horovod._rank.libraries.mpi import ProcessMpi, find_library, library_candidates
+from horovod._settings.config import Config
 from horovod.errors import StartError
-from horovod.mpi import ProcessMpi, find_library, library_candidates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ class LateMpi:
 @pytest.fixture
 def late_mpi(monkeypatch: pytest.MonkeyPatch) -> ProcessMpi:
     monkeypatch.setattr("horovod._native.MpiProcess", LateMpi)
-    monkeypatch.setattr("horovod.mpi._FINISH_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("horovod._rank.libraries.mpi._FINISH_TIMEOUT_S", 0.0)
     mpi = ProcessMpi()
     mpi.begin(Config(rank=1, size=2))
     return mpi
@@ -98,7 +98,7 @@ def test_a_rank_that_failed_does_not_wait_for_ever(late_mpi: ProcessMpi) -> None
 
 def test_whether_a_library_of_mpi_is_initialized_is_asked_of_it(tmp_path: Path) -> None:
     script = (
-        "import ctypes, sys; from horovod.mpi import was_initialized; "
+        "import ctypes, sys; from horovod._rank.libraries.mpi import was_initialized; "
         "before = was_initialized(); library = ctypes.CDLL(sys.argv[1]); "
         "loaded = was_initialized(); library.begin(); print(before, loaded, was_initialized())"
     )

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod import _native, position
+from horovod import _native
 from horovod._native import EngineOptions, make_world
+from horovod._rank.reports import position
+from horovod._rank.reports.position import PositionWatch, StackDump, current_stacks, current_threads
+from horovod._train.call_site import call_site
 from horovod.errors import StalledError
-from horovod.position import PositionWatch, StackDump, current_stacks, current_threads
-from horovod.train.call_site import call_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod.config import Config
+from horovod._rank.reports.shared import to_print
+from horovod._rendezvous import StoreServer, make_secret
+from horovod._settings.config import Config
 from horovod.errors import HorovodInternalError, MismatchError, StalledError
-from horovod.rendezvous import StoreServer, make_secret
-from horovod.shared_report import to_print
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

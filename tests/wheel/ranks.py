@@ -8,8 +8,8 @@ import pkgutil
 import threading
 
 import horovod
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
 from horovod.errors import MismatchError
 
 

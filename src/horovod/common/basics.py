@@ -1,5 +1,5 @@
 """Where libraries look for the questions about a job, as methods of one object."""
 
-from horovod.train.basics import HorovodBasics
+from horovod._train.basics import HorovodBasics
 
 __all__ = ["HorovodBasics"]

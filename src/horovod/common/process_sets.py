@@ -1,6 +1,6 @@
 """Where libraries look for process sets; the modules of the frameworks have them, too."""
 
-from horovod.train.process_set import (
+from horovod._train.process_set import (
     ProcessSet,
     add_process_set,
     global_process_set,

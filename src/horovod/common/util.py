@@ -1,7 +1,7 @@
 """Where libraries look for questions about the build, and for what Horovod cuts lists with."""
 
-from horovod.config import temporary_environment as env
-from horovod.train.availability import (
+from horovod._settings.config import temporary_environment as env
+from horovod._train.availability import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -12,8 +12,8 @@ from horovod.train.availability import (
     nccl_built,
     rocm_built,
 )
-from horovod.train.gradients import split_list
-from horovod.train.reduce_op import is_power_of_two as num_rank_is_power_2
+from horovod._train.gradients import split_list
+from horovod._train.reduce_op import is_power_of_two as num_rank_is_power_2
 
 __all__ = [
     "ccl_built",

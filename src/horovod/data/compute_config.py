@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from horovod import files
+from horovod._base import files
 from horovod.data.compute_service import Addresses, ComputeClient
 from horovod.errors import UsageError
 

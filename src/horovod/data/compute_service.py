@@ -10,11 +10,11 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from horovod._rendezvous import StoreClient, StoreServer
+from horovod._rendezvous.interfaces import interfaces_of, reachable_addresses
+from horovod._rendezvous.messages import MAX_TIMEOUT_S
+from horovod._rendezvous.reach import AuthenticationError, reach
 from horovod.errors import StartError
-from horovod.rendezvous import StoreClient, StoreServer
-from horovod.rendezvous.interfaces import interfaces_of, reachable_addresses
-from horovod.rendezvous.messages import MAX_TIMEOUT_S
-from horovod.rendezvous.reach import AuthenticationError, reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

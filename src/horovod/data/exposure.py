@@ -13,8 +13,8 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from horovod._rendezvous.interfaces import reachable_addresses
 from horovod.errors import StartError
-from horovod.rendezvous.interfaces import reachable_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

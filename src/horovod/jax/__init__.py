@@ -10,13 +10,16 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.jax import requirement
 
 requirement.checked_jax()
 
 # Whatever imports JAX comes behind that.
+from horovod._train import interface  # noqa: E402
+from horovod._train.interface import *  # noqa: E402, F403
+from horovod._train.library_interface import Max, Min, Product  # noqa: E402
 from horovod.jax import derivatives, elastic, interrupts, ops  # noqa: E402, F401
 from horovod.jax.batch_statistics import batch_statistics  # noqa: E402
 from horovod.jax.compression import Compression  # noqa: E402
@@ -26,9 +29,6 @@ from horovod.jax.ops import *  # noqa: E402, F403
 from horovod.jax.optimizer import DistributedOptimizer, DistributedState  # noqa: E402
 from horovod.jax.state import broadcast_optimizer_state, broadcast_parameters  # noqa: E402
 from horovod.jax.sync_check import check_in_sync  # noqa: E402
-from horovod.train import interface  # noqa: E402
-from horovod.train.interface import *  # noqa: E402, F403
-from horovod.train.library_interface import Max, Min, Product  # noqa: E402
 
 __all__ = [
     "Compression",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from horovod._train.batch_statistics import merged_moments
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod.errors import UsageError
 from horovod.jax.ops import allgather
-from horovod.train.batch_statistics import merged_moments
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,21 +12,22 @@ import numpy as np
 from jax._src import core  # which trace is the current one is told nowhere else
 from jax._src.interpreters import partial_eval
 
-from horovod import _native, context
+from horovod import _native
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, group_of, number_of
+from horovod._train.structure import Structure
 from horovod.errors import MismatchError, UsageError
 from horovod.jax.collective import Collective
 from horovod.jax.errors import in_our_words
 from horovod.jax.host_copy import run_now
 from horovod.jax.primitives import bind
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, group_of, number_of
-from horovod.train.structure import Structure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",

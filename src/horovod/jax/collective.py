@@ -6,11 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from horovod import _native
+from horovod._rank.group import ReduceOp
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 
 if TYPE_CHECKING:
-    from horovod.train.structure import Structure
+    from horovod._train.structure import Structure
 
 KINDS = {
     "allreduce": _native.ALLREDUCE,

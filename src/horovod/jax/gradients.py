@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod._rank.group import ReduceOp
+from horovod._train.gradients import split_list
+from horovod._train.numbering import NameNumbers
+from horovod._train.optimizer_options import checked_reduction, reduces
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.jax.calls import Leaves, sendable
 from horovod.jax.compression import Compression
 from horovod.jax.ops import reduce_leaves
-from horovod.train.gradients import split_list
-from horovod.train.numbering import NameNumbers
-from horovod.train.optimizer_options import checked_reduction, reduces
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._train.kernel_jobs import DEFAULT_JOB
+from horovod._train.process_set_table import table_of
 from horovod.errors import NotInitializedError, UsageError
 from horovod.jax.collective import KINDS
 from horovod.jax.devices import devices_of, put_back
-from horovod.train.kernel_jobs import DEFAULT_JOB
-from horovod.train.process_set_table import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horovod.config import Config
-    from horovod.group import Group
+    from horovod._rank.group import Group
+    from horovod._settings.config import Config
     from horovod.jax.collective import Collective
 
 _logger = logging.getLogger(__name__)

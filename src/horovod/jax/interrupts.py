@@ -13,13 +13,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from horovod import context
+from horovod._rank import context
 from horovod.jax import host_copy, native_ops
 
 if TYPE_CHECKING:
     from horovod._native import Engine
-    from horovod.config import Config
-    from horovod.group import Group
+    from horovod._rank.group import Group
+    from horovod._settings.config import Config
 
 PATIENCE_S = 1.0
 """Collectives may end by themselves for so long after Ctrl-C."""

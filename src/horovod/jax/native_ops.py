@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from horovod.train.kernel_jobs import follow_jobs
+from horovod._train.kernel_jobs import follow_jobs
 
 TARGET = "horovod_jax_collective"
 """The custom call's name in compiled programs."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from horovod._train import objects
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod.jax.calls import refuse_within_jit
-from horovod.train import objects
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
 T = TypeVar("T")
 

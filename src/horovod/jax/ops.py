@@ -25,8 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod._rank.group import ReduceOp
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Average, resolve_reduce_op
+from horovod._train.weights import check_weight, check_weighting
 from horovod.errors import UnsupportedError, UsageError
-from horovod.group import ReduceOp
 from horovod.jax.calls import (
     Leaves,
     collective_of,
@@ -38,10 +42,6 @@ from horovod.jax.calls import (
 )
 from horovod.jax.compression import Compression
 from horovod.jax.errors import in_our_words
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average, resolve_reduce_op
-from horovod.train.weights import check_weight, check_weighting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

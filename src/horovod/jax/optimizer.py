@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from horovod._train.gradients import check_passes
+from horovod._train.optimizer_options import checked_reduction
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average
+from horovod._train.weights import check_weight
 from horovod.jax.compression import Compression
 from horovod.jax.gradients import check_gradients, is_float0, own_name, reduce_gradients
-from horovod.train.gradients import check_passes
-from horovod.train.optimizer_options import checked_reduction
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average
-from horovod.train.weights import check_weight
 
 
 class DistributedState(NamedTuple):

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod._train import objects
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.same_parameters import Parameter, check_same_parameters
 from horovod.errors import UsageError
 from horovod.jax.calls import DTYPES, refuse_within_jit
 from horovod.jax.devices import put_back
 from horovod.jax.ops import broadcast, synchronize
-from horovod.train import objects
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.same_parameters import Parameter, check_same_parameters
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 

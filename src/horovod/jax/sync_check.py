@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from horovod._train import sync_check
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.sync_check import Array
 from horovod.jax.calls import refuse_within_jit
 from horovod.jax.errors import in_our_words
 from horovod.jax.state import is_array, is_key
-from horovod.train import sync_check
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.sync_check import Array
 
 
 def check_in_sync(tree: Any, process_set: ProcessSet = global_process_set) -> None:

@@ -11,15 +11,15 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
+from horovod._train import interface
+from horovod._train.interface import *  # noqa: F403
 from horovod.errors import HorovodInternalError
 from horovod.keras import callbacks, elastic
 from horovod.keras.optimizer import DistributedOptimizer
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras import PartialDistributedOptimizer, load_model, values
 from horovod.tensorflow.keras.values import *  # noqa: F403
-from horovod.train import interface
-from horovod.train.interface import *  # noqa: F403
 
 __all__ = [
     "Compression",

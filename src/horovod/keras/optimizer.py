@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras.distributing import distribute
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from horovod.tensorflow.gradient_groups import Groups

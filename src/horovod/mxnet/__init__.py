@@ -10,13 +10,16 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.mxnet import requirement
 
 requirement.checked_mxnet()
 
 # Whatever imports MXNet comes behind that.
+from horovod._train import interface  # noqa: E402
+from horovod._train.interface import *  # noqa: E402, F403
+from horovod._train.library_interface import Max, Min, Product  # noqa: E402
 from horovod.mxnet import elastic, functions, mpi_ops, ops  # noqa: E402
 from horovod.mxnet.compression import Compression  # noqa: E402
 from horovod.mxnet.errors import FailedOperationError  # noqa: E402
@@ -25,9 +28,6 @@ from horovod.mxnet.ops import *  # noqa: E402, F403
 from horovod.mxnet.optimizer import DistributedOptimizer  # noqa: E402
 from horovod.mxnet.sync_check import check_in_sync  # noqa: E402
 from horovod.mxnet.trainer import DistributedTrainer  # noqa: E402
-from horovod.train import interface  # noqa: E402
-from horovod.train.interface import *  # noqa: E402, F403
-from horovod.train.library_interface import Max, Min, Product  # noqa: E402
 
 __all__ = [
     "Compression",

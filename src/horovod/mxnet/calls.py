@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import mxnet as mx
 
-from horovod import _native, context
+from horovod import _native
+from horovod._rank import context
+from horovod._rank.group import Group, ReduceOp
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, group_of, number_of
 from horovod.errors import HorovodInternalError, UnsupportedError, UsageError
-from horovod.group import Group, ReduceOp
 from horovod.mxnet import native_ops
 from horovod.mxnet.errors import FailedOperationError
 from horovod.mxnet.tensors import (
@@ -31,8 +34,6 @@ from horovod.mxnet.tensors import (
     empty_like,
     view,
 )
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, group_of, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod._train.compression import Compressor, NoneCompressor
 from horovod.mxnet.tensors import dtype_name
-from horovod.train.compression import Compressor, NoneCompressor
 
 if TYPE_CHECKING:
     import mxnet as mx

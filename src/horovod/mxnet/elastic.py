@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import mxnet as mx
 import numpy as np
 
-from horovod import context
-from horovod.context import generation
+from horovod._rank import context
+from horovod._rank.context import generation
+from horovod._train.elastic.handlers import StateHandler
+from horovod._train.elastic.run import error_of_engine, is_recoverable, run_fn
+from horovod._train.elastic.state import ObjectState, State
 from horovod.mxnet.objects import broadcast_object
 from horovod.mxnet.state import broadcast_parameters
 from horovod.mxnet.waits import forget_errors
-from horovod.train.elastic.handlers import StateHandler
-from horovod.train.elastic.run import error_of_engine, is_recoverable, run_fn
-from horovod.train.elastic.state import ObjectState, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,15 +6,15 @@ import copy
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from horovod._train.gradients import split_list
+from horovod._train.numbering import JobNumber, NameNumbers
+from horovod._train.optimizer_options import checked_reduction, reduces
+from horovod._train.process_set import ProcessSet, group_of
+from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.ops import allreduce_, grouped_allreduce_
 from horovod.mxnet.tensors import dtype_name
-from horovod.train.gradients import split_list
-from horovod.train.numbering import JobNumber, NameNumbers
-from horovod.train.optimizer_options import checked_reduction, reduces
-from horovod.train.process_set import ProcessSet, group_of
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """Where libraries look for the operations; scripts find them in ``horovod.mxnet``."""
 
+from horovod._train import interface, library_interface
+from horovod._train.interface import *  # noqa: F403
+from horovod._train.library_interface import *  # noqa: F403
 from horovod.mxnet import ops
 from horovod.mxnet.ops import *  # noqa: F403
-from horovod.train import interface, library_interface
-from horovod.train.interface import *  # noqa: F403
-from horovod.train.library_interface import *  # noqa: F403
 
 # Type checkers follow lists of names one step only, so each is added here.
 __all__ = []

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import process_set_table
+from horovod._train.kernel_jobs import follow_jobs
 from horovod.mxnet.errors import FailedOperationError
-from horovod.train import process_set_table
-from horovod.train.kernel_jobs import follow_jobs
 
 if TYPE_CHECKING:
-    from horovod.config import Config
-    from horovod.group import Group
+    from horovod._rank.group import Group
+    from horovod._settings.config import Config
 
 _LIBRARY = Path(__file__).resolve().parents[1] / "libhorovod_mxnet.so"
 _RUNS_WHERE_IT_IS_PUSHED = 2

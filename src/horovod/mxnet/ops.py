@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Average, resolve_reduce_op
 from horovod.errors import UsageError
 from horovod.mxnet import calls
 from horovod.mxnet.calls import Reduction, call_of
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average, resolve_reduce_op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

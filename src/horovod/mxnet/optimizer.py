@@ -7,10 +7,10 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod._train.optimizer_options import warn_of_plain_copy
+from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import UsageError
 from horovod.mxnet.gradient_reducer import Gradient, GradientReducer
-from horovod.train.optimizer_options import warn_of_plain_copy
-from horovod.train.process_set import ProcessSet, global_process_set
 
 _OWN = ("_optimizer", "_reducer")
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from horovod._train.call_site import call_site
+from horovod._train.process_set import global_process_set, group_of
+from horovod._train.same_parameters import Parameter, check_same_parameters
 from horovod.errors import UsageError
 from horovod.mxnet.ops import broadcast_
 from horovod.mxnet.tensors import make_plain
-from horovod.train.call_site import call_site
-from horovod.train.process_set import global_process_set, group_of
-from horovod.train.same_parameters import Parameter, check_same_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,12 +7,12 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod._train import sync_check
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.sync_check import Array
 from horovod.errors import UsageError
 from horovod.mxnet.tensors import dtype_name
-from horovod.train import sync_check
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.sync_check import Array
 
 
 def check_in_sync(values: Any, process_set: ProcessSet = global_process_set) -> None:

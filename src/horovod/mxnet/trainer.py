@@ -7,11 +7,11 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import UsageError
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.gradient_reducer import Gradient, GradientReducer
 from horovod.mxnet.optimizer import DistributedOptimizer
-from horovod.train.process_set import ProcessSet, global_process_set
 
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]

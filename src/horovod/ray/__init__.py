@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horovod.on_demand import on_demand
+from horovod._compat.on_demand import on_demand
 
 try:
     import ray as _ray  # noqa: F401

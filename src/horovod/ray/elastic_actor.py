@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from horovod import context
-from horovod.end_report import EndReport, report_of
-from horovod.job.worker import Dismissed
+from horovod._job.worker import Dismissed
+from horovod._rank import context
+from horovod._rank.reports.end import EndReport, report_of
 from horovod.ray.worker import BaseHorovodWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod.job.environment import Assignment
+    from horovod._job.environment import Assignment
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import ray
 import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from horovod._job.environment import Assignment
+from horovod._job.job import Job, open_job
 from horovod.errors import RankFailedError, UsageError
-from horovod.job.environment import Assignment
-from horovod.job.job import Job, open_job
 from horovod.ray import ray_logger
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.elastic_actor import Call, ElasticActor
@@ -26,7 +26,7 @@ from horovod.runner.supervision.sources import asking, hearing, listening
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod.job.environment import StoreAddress
+    from horovod._job.environment import StoreAddress
     from horovod.ray.elastic_actor import Failed
     from horovod.ray.settings import Limits, MiniSettings
     from horovod.runner.supervision.elastic.events import StartOn

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from horovod._job.function import check_call
 from horovod.errors import UnsupportedError, UsageError
-from horovod.job.function import check_call
 from horovod.ray import ray_logger
 from horovod.ray.elastic_workers import ElasticWorkers
 from horovod.ray.settings import (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import ray.util
 
-from horovod.job.environment import Assignment
-from horovod.job.job import open_job
-from horovod.job.membership import Worker, assign_places
+from horovod._job.environment import Assignment
+from horovod._job.job import open_job
+from horovod._job.membership import Worker, assign_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,12 +19,12 @@ from typing import IO, TYPE_CHECKING, Any
 import ray
 import ray.util
 
-from horovod.config import inherited_environment
+from horovod._job.environment import python_command, with_horovod_on_path
+from horovod._rendezvous.secret import make_secret
+from horovod._settings.config import inherited_environment
 from horovod.errors import StartError
-from horovod.job.environment import python_command, with_horovod_on_path
 from horovod.ray import ray_logger
 from horovod.ray.executor import RayExecutor
-from horovod.rendezvous.secret import make_secret
 from horovod.runner.supervision.outcome import FILES_INCOMPLETE, Outcome, stopped_by
 
 if TYPE_CHECKING:

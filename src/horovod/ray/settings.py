@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import inherited_environment
+from horovod._settings.config import inherited_environment
 from horovod.runner.starting.elastic_options import worker_timeout_s_of
 from horovod.runner.starting.launch import slow_worker_of
 from horovod.runner.supervision.elastic.rules import Rules, Words

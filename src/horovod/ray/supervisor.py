@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from horovod.job.job import Job
-    from horovod.job.membership import Membership
+    from horovod._job.job import Job
+    from horovod._job.membership import Membership
     from horovod.runner.supervision.events import Command, Policy
     from horovod.runner.supervision.news import News
 

@@ -14,11 +14,11 @@ from ray.train.v2.api.context import TrainContext
 from ray.train.v2.api.report_config import CheckpointConsistencyMode, CheckpointUploadMode
 from ray.train.v2.api.reported_checkpoint import ReportedCheckpoint, ReportedCheckpointStatus
 
-from horovod import context
-from horovod.config import inherited_environment
+from horovod._rank import context
+from horovod._settings.config import inherited_environment
+from horovod._train import objects
 from horovod.errors import UnsupportedError, UsageError
 from horovod.ray import ray_logger
-from horovod.train import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ray.train.v2._internal.execution.storage import StorageContext
     from ray.train.v2.api.validation_config import ValidationTaskConfig
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 _REPORT = "ray.train.report"
 

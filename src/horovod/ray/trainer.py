@@ -10,9 +10,9 @@ import ray
 import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from horovod import context
+from horovod._job.assigned import assigned
+from horovod._rank import context
 from horovod.errors import UsageError
-from horovod.job.assigned import assigned
 from horovod.ray.job_actor import Found, JobActor
 from horovod.ray.worker import BaseHorovodWorker
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ray.train import Checkpoint, DataConfig, Result, RunConfig, ScalingConfig
     from ray.train._internal.base_worker_group import BaseWorkerGroup
 
-    from horovod.job.environment import Assignment
+    from horovod._job.environment import Assignment
 
 __all__ = ["HorovodConfig", "HorovodTrainer"]
 

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.ray import ray_logger
 from horovod.ray.executor import RayExecutor

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import ray
 import ray.util
 
-from horovod.config import inherited_environment, set_environment
-from horovod.job.assigned import assigned
-from horovod.job.function import check_result
+from horovod._job.assigned import assigned
+from horovod._job.function import check_result
+from horovod._settings.config import inherited_environment, set_environment
 from horovod.ray import ray_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod.job.environment import Assignment
+    from horovod._job.environment import Assignment
 
 __all__ = ["BaseHorovodWorker"]
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
 
 if TYPE_CHECKING:
     from horovod.runner.function.run import run as run

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from horovod.on_demand import on_demand
+from horovod._compat.on_demand import on_demand
 
 if TYPE_CHECKING:
     from horovod.spark.elastic import run_elastic as run_elastic

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import inherited_environment
+from horovod._job.function import check_call
+from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
-from horovod.job.function import check_call
 from horovod.runner.function.call import Call, packed
 from horovod.runner.starting.elastic import launch_elastic
 from horovod.runner.starting.elastic_options import (

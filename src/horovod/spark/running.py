@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import inherited_environment
+from horovod._job.function import check_call
+from horovod._settings.config import inherited_environment
+from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError, UnsupportedError, UsageError
-from horovod.job.function import check_call
 from horovod.runner.function.call import Call, packed
 from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console
@@ -19,7 +20,6 @@ from horovod.runner.protocol.joining import HOST_PYTHON
 from horovod.runner.starting.joined_job import JoinedJob, launch_joined
 from horovod.runner.starting.launch import LaunchOptions, grace_s_of
 from horovod.runner.system.signals import wakeups
-from horovod.settings.reader import SettingsReader
 from horovod.spark.session import Session
 from horovod.spark.spark_job import SparkJob
 from horovod.spark.tasks import index_of, worker_of

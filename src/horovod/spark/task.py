@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.config import inherited_environment
+from horovod._settings.config import inherited_environment
 
 __all__ = ["get_available_devices"]
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import BarrierTaskContext, SparkFiles, TaskContext
 
-from horovod.config import inherited_environment
-from horovod.job.membership import Worker
-from horovod.rendezvous.store import StoreClient
+from horovod._job.membership import Worker
+from horovod._rendezvous.store import StoreClient
+from horovod._settings.config import inherited_environment
 from horovod.runner.starting.joining import JoinOptions, join, reached
 from horovod.spark.common.place import host_hash
 from horovod.spark.task import DEVICES
@@ -26,7 +26,7 @@ from horovod.spark.task import DEVICES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.protocol.invitation import Invitation
 
 _NO_PART_OF_A_NAME = re.compile(r"[^A-Za-z0-9_.]+")

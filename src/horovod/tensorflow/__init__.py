@@ -9,7 +9,18 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
+from horovod._train import interface
+from horovod._train.interface import *  # noqa: F403
+from horovod._train.library_interface import (
+    Max,
+    Min,
+    Product,
+    check_num_rank_power_of_2,
+    gpu_available,
+    handle_average_backwards_compatibility,
+    split_list,
+)
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.tensorflow import elastic, mpi_ops, ops
 from horovod.tensorflow.compression import Compression
@@ -31,17 +42,6 @@ from horovod.tensorflow.util import (
     _make_subgraph,
     refs_to_vars,
     vars_to_refs,
-)
-from horovod.train import interface
-from horovod.train.interface import *  # noqa: F403
-from horovod.train.library_interface import (
-    Max,
-    Min,
-    Product,
-    check_num_rank_power_of_2,
-    gpu_available,
-    handle_average_backwards_compatibility,
-    split_list,
 )
 
 __all__ = [

@@ -25,7 +25,7 @@ def call_site() -> str:
             if _is_of_user(line.filename):
                 return f"{line.filename}:{line.lineno}"
         return ""
-    # As in horovod.train.call_site: every eager collective pays for this.
+    # As in horovod._train.call_site: every eager collective pays for this.
     frame = sys._getframe(1).f_back
     while frame is not None:
         if _is_of_user(frame.f_code.co_filename):

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
-from horovod import _native, context
-from horovod.group import ReduceOp
+from horovod import _native
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._train.process_set import number_of
 from horovod.tensorflow.call_sites import call_site
 from horovod.tensorflow.native_ops import ops
-from horovod.train.process_set import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horovod.train.process_set import ProcessSet
-    from horovod.train.structure import Structure
+    from horovod._train.process_set import ProcessSet
+    from horovod._train.structure import Structure
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 

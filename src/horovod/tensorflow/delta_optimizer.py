@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._train.gradients import check_passes
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Adasum
 from horovod.errors import UsageError
 from horovod.tensorflow.reductions import allreduce
-from horovod.train.gradients import check_passes
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Adasum
 
 _START = "delta_start"
 

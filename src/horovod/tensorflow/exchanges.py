@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import UsageError
 from horovod.tensorflow import calls, gradients
 from horovod.tensorflow.calls import call_of
-from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

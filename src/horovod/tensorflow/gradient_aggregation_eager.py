@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._train.gradients import check_passes
+from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.gradient_groups import variable_key
 from horovod.tensorflow.gradient_reducer import as_dense
-from horovod.train.gradients import check_passes
-from horovod.train.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from horovod._train.gradients import split_list
 from horovod.errors import UsageError
-from horovod.train.gradients import split_list
 
 Groups: TypeAlias = int | Sequence[Sequence[Any]] | None
 """How many groups, or lists of variables whose gradients are reduced together."""

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from horovod._train.numbering import JobNumber, NameNumbers
+from horovod._train.optimizer_options import checked_reduction, groups_asked_for
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Adasum, Average, Sum
+from horovod._train.structure import Structure, without_numbers
 from horovod.errors import UsageError
 from horovod.tensorflow import calls, reductions
 from horovod.tensorflow.autograph import as_written
@@ -24,16 +29,11 @@ from horovod.tensorflow.gradient_groups import (
 )
 from horovod.tensorflow.rank_ops import is_member_op, num_members_op
 from horovod.tensorflow.xla import refuse_xla
-from horovod.train.numbering import JobNumber, NameNumbers
-from horovod.train.optimizer_options import checked_reduction, groups_asked_for
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Adasum, Average, Sum
-from horovod.train.structure import Structure, without_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from horovod.group import ReduceOp
+    from horovod._rank.group import ReduceOp
 
 _LINEAR = (Average, Sum, Adasum)
 _PLACE_AND_NAME = re.compile(r"(?:^|\.)(\d+\..+)$")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 from horovod.tensorflow import calls, rank_ops
 from horovod.tensorflow.calls import Call, Reduction
 

@@ -1,11 +1,11 @@
 """Where libraries look for the operations; scripts find them in ``horovod.tensorflow``."""
 
+from horovod._train import interface, library_interface
+from horovod._train.interface import *  # noqa: F403
+from horovod._train.library_interface import *  # noqa: F403
 from horovod.tensorflow import ops
 from horovod.tensorflow.gradients import _alltoall as _alltoall_grad
 from horovod.tensorflow.ops import *  # noqa: F403
-from horovod.train import interface, library_interface
-from horovod.train.interface import *  # noqa: F403
-from horovod.train.library_interface import *  # noqa: F403
 
 # Type checkers follow lists of names one step only, so each is added here.
 __all__ = ["_alltoall_grad"]

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
-from horovod import context
-from horovod.train.kernel_jobs import follow_jobs
+from horovod._rank import context
+from horovod._train.kernel_jobs import follow_jobs
 
 if TYPE_CHECKING:
-    from horovod.config import Config
-    from horovod.group import Group
+    from horovod._rank.group import Group
+    from horovod._settings.config import Config
 
 _logger = logging.getLogger(__name__)
 

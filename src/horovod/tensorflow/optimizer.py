@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras_generation import keras_of, kind_of
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from horovod.tensorflow.gradient_groups import Groups

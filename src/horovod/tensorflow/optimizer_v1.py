@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.gradients import check_passes
+from horovod._train.reduce_op import Adasum
 from horovod.errors import UsageError
 from horovod.tensorflow.delta_optimizer import DistributedDeltaOptimizer
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
-from horovod.train.gradients import check_passes
-from horovod.train.reduce_op import Adasum
 
 if TYPE_CHECKING:
     from horovod.tensorflow.gradient_reducer import ReductionSettings

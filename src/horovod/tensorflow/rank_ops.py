@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.process_set import number_of
 from horovod.tensorflow.native_ops import ops
-from horovod.train.process_set import number_of
 
 if TYPE_CHECKING:
-    from horovod.train.process_set import ProcessSet
+    from horovod._train.process_set import ProcessSet
 
 
 def size_op(

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average, Sum, resolve_reduce_op
 from horovod.tensorflow import calls, gradients, sparse
 from horovod.tensorflow.calls import Reduction, call_of
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.placement import placed
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average, Sum, resolve_reduce_op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

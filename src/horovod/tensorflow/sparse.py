@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
 from horovod.tensorflow import calls, rank_ops
 
 if TYPE_CHECKING:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.same_parameters import Parameter, check_same_parameters
+from horovod._train.structure import without_numbers
 from horovod.errors import MismatchError, UsageError
 from horovod.tensorflow.exchanges import broadcast, broadcast_
 from horovod.tensorflow.placement import placed
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.same_parameters import Parameter, check_same_parameters
-from horovod.train.structure import without_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 
 def broadcast_variables(

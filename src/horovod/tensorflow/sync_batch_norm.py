@@ -8,14 +8,14 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from horovod._train.batch_statistics import merged_moments
+from horovod._train.numbering import LayerName, LayerNames
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.exchanges import allgather
 from horovod.tensorflow.rank_ops import is_member_op
 from horovod.tensorflow.reductions import allreduce
-from horovod.train.batch_statistics import merged_moments
-from horovod.train.numbering import LayerName, LayerNames
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Sum
 
 __all__ = ["SyncBatchNormalization"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from horovod._train import sync_check
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.sync_check import Array
 from horovod.errors import UsageError
 from horovod.tensorflow.state import tensorflow_variable
-from horovod.train import sync_check
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.sync_check import Array
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as BytesLike

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
 from horovod.tensorflow.keras_generation import checked_layers
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,8 @@ Example:
     [(0, 2), (1, 2)]
 """
 
+from horovod._rank.context import inherited
 from horovod.testing.manual_clock import ManualClock
 from horovod.testing.ranks import run_ranks
 
-__all__ = ["ManualClock", "run_ranks"]
+__all__ = ["ManualClock", "inherited", "run_ranks"]

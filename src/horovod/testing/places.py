@@ -6,10 +6,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod import log
-from horovod.config import Config, inherited_environment
+from horovod._base import log
+from horovod._job.membership import Worker, assign_places
+from horovod._settings.config import Config, inherited_environment
 from horovod.errors import UsageError
-from horovod.job.membership import Worker, assign_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

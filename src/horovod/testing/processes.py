@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from horovod.config import inherited_environment
+from horovod._job.environment import Assignment, with_horovod_on_path, without_job
+from horovod._job.job import open_job
+from horovod._job.place import Place
+from horovod._settings.config import inherited_environment
 from horovod.errors import PeerLostError, RankFailedError, UsageError
-from horovod.job.environment import Assignment, with_horovod_on_path, without_job
-from horovod.job.job import open_job
-from horovod.job.place import Place
 from horovod.testing.outcomes import Failure, raise_first
 from horovod.testing.rank_process import CALL_FILE, Outcome, outcome_file, stacks_file
 from horovod.testing.threads import STOP_S
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
-    from horovod.config import Config
+    from horovod._settings.config import Config
 
 # After its deadline a rank ends itself, with its stacks; so much later it is killed.
 _OVERTIME_S = 5.0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import cloudpickle
 
-from horovod.config import Config
+from horovod._settings.config import Config
 
 CALL_FILE = "call"
 

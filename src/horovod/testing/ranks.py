@@ -32,7 +32,7 @@ def run_ranks(
     environment, the state of random generators and of Keras. A ``tf.function`` belongs to the rank
     that calls it first, so each rank makes its own.
     A thread that a rank starts belongs to the rank if its target is
-    ``horovod.context.inherited(function)``.
+    ``horovod.testing.inherited(function)``.
 
     Args:
         num_ranks: size of the job, at least 1.

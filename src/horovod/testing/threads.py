@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod import _native
+from horovod._rank.job_context import Context
+from horovod._rank.reports.position import PositionWatch
+from horovod._rank.start import engine_options
 from horovod.errors import UsageError
-from horovod.job_context import Context
-from horovod.position import PositionWatch
-from horovod.start import engine_options
 from horovod.testing.outcomes import Failure, raise_first
 from horovod.testing.places import name_of
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from horovod.config import Config
-    from horovod.rendezvous.incarnation import Incarnation
+    from horovod._rendezvous.incarnation import Incarnation
+    from horovod._settings.config import Config
 
 T = TypeVar("T")
 

@@ -10,7 +10,10 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
+from horovod._train import interface
+from horovod._train.interface import *  # noqa: F403
+from horovod._train.reduce_op import Max, Min, Product
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
 from horovod.torch import elastic, functions, mpi_ops, ops
 from horovod.torch.compression import Compression
@@ -19,9 +22,6 @@ from horovod.torch.ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch.sync_check import check_in_sync
-from horovod.train import interface
-from horovod.train.interface import *  # noqa: F403
-from horovod.train.reduce_op import Max, Min, Product
 
 __all__ = [
     "Compression",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod._rank.group import ReduceOp
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.torch.calls import (
     AllgatherCall,
     AllreduceCall,

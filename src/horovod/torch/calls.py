@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from horovod._rank.group import Group, ReduceOp
 from horovod.errors import UsageError
-from horovod.group import Group, ReduceOp
 from horovod.torch.devices import beside, wait
 from horovod.torch.tensors import (
     check_rows,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from horovod.train.compression import Compressor, NoneCompressor
+from horovod._train.compression import Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod._rank.group import ReduceOp
+from horovod._train.optimizer_options import reduces
+from horovod._train.parameter_names import NameSuffix
+from horovod._train.process_set import check_usable, group_of
+from horovod._train.waiting import wait_for_all
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.torch.calls import AllreduceCall
 from horovod.torch.devices import hand_over
 from horovod.torch.tensors import dense
-from horovod.train.optimizer_options import reduces
-from horovod.train.parameter_names import NameSuffix
-from horovod.train.process_set import check_usable, group_of
-from horovod.train.waiting import wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.train.gradient_reducer import ReducerSettings
-    from horovod.train.weights import WeightSource
+    from horovod._train.gradient_reducer import ReducerSettings
+    from horovod._train.weights import WeightSource
 
 Snapshot = list[tuple[torch.Tensor, torch.Tensor]]
 

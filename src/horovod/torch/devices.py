@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllgatherCall, AlltoallCall, BroadcastCall, splits_of
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import current_index, wait
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

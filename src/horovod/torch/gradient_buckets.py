@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from horovod._native import Buffer, NativeArray, private_array
+from horovod._train.gradient_buckets import name_of
 from horovod.torch.tensor_holders import CAN_TELL, Holders, holders_of, is_own_gradient
 from horovod.torch.tensors import adopt, dtype_name
-from horovod.train.gradient_buckets import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horovod.train.bucket_plan import PlannedBucket
+    from horovod._train.bucket_plan import PlannedBucket
 
 _Places = dict[torch.Tensor, torch.Tensor]
 

@@ -1,11 +1,11 @@
-"""What :mod:`horovod.train.gradient_layouts` asks of the gradients of PyTorch parameters."""
+"""What :mod:`horovod._train.gradient_layouts` asks of the gradients of PyTorch parameters."""
 
 from __future__ import annotations
 
 import torch
 
+from horovod._train.gradient_layouts import Kind
 from horovod.torch.sparse import sparse_bytes
-from horovod.train.gradient_layouts import Kind
 
 
 class ParameterGradients:

@@ -1,4 +1,4 @@
-"""Reduces the gradients of PyTorch parameters; when, says :mod:`horovod.train.gradient_reducer`."""
+"""Reduces the gradients of PyTorch parameters, as :mod:`horovod._train.gradient_reducer` says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from horovod._train import gradient_reducer
+from horovod._train.gradient_buckets import GradientBuckets, plan_gradient_buckets
 from horovod.torch.backward_runs import current_run, is_nested
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
@@ -22,8 +24,6 @@ from horovod.torch.gradients_in_flight import (
 )
 from horovod.torch.sparse import SparseExchange, empty_like
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
-from horovod.train import gradient_reducer
-from horovod.train.gradient_buckets import GradientBuckets, plan_gradient_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from horovod._native import Buffer, Handle
-    from horovod.group import Group
-    from horovod.train.gradient_reducer import ReducerSettings
-    from horovod.train.same_parameters import Parameter
+    from horovod._rank.group import Group
+    from horovod._train.gradient_reducer import ReducerSettings
+    from horovod._train.same_parameters import Parameter
 
 
 class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBucket]):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from horovod._native import Handle
+    from horovod._train.gradient_layouts import GradientLayout
     from horovod.torch.compression import Compressor
     from horovod.torch.sparse import SparseInFlight
-    from horovod.train.gradient_layouts import GradientLayout
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod._train.handles import HandleTable
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import wait
 from horovod.torch.sparse import SparseInFlight
-from horovod.train.handles import HandleTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from horovod._native import Handle
-    from horovod.group import Group
+    from horovod._rank.group import Group
     from horovod.torch.calls import ReducingCall
 
 _table = HandleTable()

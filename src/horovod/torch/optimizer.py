@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
-from horovod import context
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._train.call_site import call_site
+from horovod._train.gradient_reducer import ReducerSettings
+from horovod._train.gradients import check_passes
+from horovod._train.optimizer_options import (
+    checked_reduction,
+    groups_asked_for,
+    warn_of_plain_copy,
+)
+from horovod._train.parameter_names import make_groups, name_parameters
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Adasum, Average
+from horovod._train.weights import check_weighting
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta_reducer import DeltaReducer
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.sync_check import SampledSyncCheck
 from horovod.torch.tensors import check_sums
-from horovod.train.call_site import call_site
-from horovod.train.gradient_reducer import ReducerSettings
-from horovod.train.gradients import check_passes
-from horovod.train.optimizer_options import (
-    checked_reduction,
-    groups_asked_for,
-    warn_of_plain_copy,
-)
-from horovod.train.parameter_names import make_groups, name_parameters
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Adasum, Average
-from horovod.train.weights import check_weighting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from horovod.train.weights import WeightSource
+    from horovod._train.weights import WeightSource
 
 __all__ = ["DistributedOptimizer"]
 

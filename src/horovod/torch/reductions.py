@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from horovod.group import ReduceOp
+from horovod._rank.group import ReduceOp
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Average, resolve_reduce_op
+from horovod._train.weights import check_weight
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import follow, wait
 from horovod.torch.tensors import check_sums, memory_of, view
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import Average, resolve_reduce_op
-from horovod.train.weights import check_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

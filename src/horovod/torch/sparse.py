@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod._rank.group import Group, ReduceOp
+from horovod._train.call_site import call_site
+from horovod._train.gradient_reducer import SPARSE_OPS
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import resolve_reduce_op
 from horovod.errors import HorovodInternalError, MismatchError, UsageError
-from horovod.group import Group, ReduceOp
 from horovod.torch.calls import AllgatherCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.devices import beside
-from horovod.train.call_site import call_site
-from horovod.train.gradient_reducer import SPARSE_OPS
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import resolve_reduce_op
 
 if TYPE_CHECKING:
     from horovod._native import Handle

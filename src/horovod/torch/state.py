@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod._train import objects
+from horovod._train.call_site import call_site
+from horovod._train.process_set import global_process_set, group_of
+from horovod._train.same_parameters import check_same_parameters
+from horovod._train.waiting import wait_for_all
 from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import hand_over
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
-from horovod.train import objects
-from horovod.train.call_site import call_site
-from horovod.train.process_set import global_process_set, group_of
-from horovod.train.same_parameters import check_same_parameters
-from horovod.train.waiting import wait_for_all
 
 if TYPE_CHECKING:
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 
 @outside_of_graphs

@@ -11,18 +11,18 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horovod import context
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._train.batch_statistics import merged_moments
+from horovod._train.call_site import call_site
+from horovod._train.numbering import LayerNames
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.torch.calls import AllgatherCall, AllreduceCall
 from horovod.torch.compiling import outside_of_graphs
-from horovod.train.batch_statistics import merged_moments
-from horovod.train.call_site import call_site
-from horovod.train.numbering import LayerNames
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
 
 if TYPE_CHECKING:
-    from horovod.group import Group
+    from horovod._rank.group import Group
 
 __all__ = ["SyncBatchNorm"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import sampled_sync_check, sync_check
+from horovod._train.call_site import call_site
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.sync_check import Array
 from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.tensors import dense
-from horovod.train import sampled_sync_check, sync_check
-from horovod.train.call_site import call_site
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.sync_check import Array
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as BytesLike

@@ -8,10 +8,10 @@ import torch
 import torch.utils.dlpack
 
 from horovod._native import Buffer, NativeArray
+from horovod._rank.group import ReduceOp
+from horovod._train.same_parameters import Parameter
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.torch import devices
-from horovod.train.same_parameters import Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horovod._rendezvous import make_secret
 from horovod.data.compute_config import TfDataServiceConfig
 from horovod.data.compute_service import ComputeClient, ComputeService
 from horovod.errors import StartError, UsageError
-from horovod.rendezvous import make_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

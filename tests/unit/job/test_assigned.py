@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod import context
-from horovod.config import Config
-from horovod.context import Context
+from horovod._job import Assignment, Place, assigned
+from horovod._job.job import open_job
+from horovod._job.worker import join
+from horovod._rank import context
+from horovod._rank.context import Context
+from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
-from horovod.job import Assignment, Place, assigned
-from horovod.job.job import open_job
-from horovod.job.worker import join
 
 if TYPE_CHECKING:
-    from horovod.job import StoreAddress
+    from horovod._job import StoreAddress
 
 TIMEOUT_S = 60.0
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from horovod.config import Config
+from horovod._job.bootstrap import Bootstrap
+from horovod._rendezvous import StoreClient, StoreServer, make_secret
+from horovod._rendezvous.job_file import JobFile
+from horovod._rendezvous.pmi import PmiSession
+from horovod._rendezvous.reach import reach
+from horovod._settings.config import Config
+from horovod._settings.foreign_launchers import ForeignLauncher
 from horovod.errors import StartError
-from horovod.job.bootstrap import Bootstrap
-from horovod.rendezvous import StoreClient, StoreServer, make_secret
-from horovod.rendezvous.job_file import JobFile
-from horovod.rendezvous.pmi import PmiSession
-from horovod.rendezvous.reach import reach
-from horovod.settings.foreign_launchers import ForeignLauncher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -308,7 +308,7 @@ def test_a_store_that_nobody_needs_at_other_addresses_closes_them(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    monkeypatch.setattr("horovod.job.bootstrap.reachable_addresses", lambda: addresses)
+    monkeypatch.setattr("horovod._job.bootstrap.reachable_addresses", lambda: addresses)
     config = Config(size=1, foreign_launcher=ForeignLauncher("Slurm", "5-0"))
     bootstrap = Bootstrap(config)
     listening = [

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horovod._job import Assignment, Place, StoreAddress
+from horovod._job.assigned import elastic_assignment, elastic_environment
+from horovod._job.elastic_worker import ElasticWorker
+from horovod._job.job import Job, open_job
+from horovod._job.records import Event, EventKind
+from horovod._job.worker import Dismissed
+from horovod._rendezvous.secret import write_secret
 from horovod.errors import StartError
-from horovod.job import Assignment, Place, StoreAddress
-from horovod.job.assigned import elastic_assignment, elastic_environment
-from horovod.job.elastic_worker import ElasticWorker
-from horovod.job.job import Job, open_job
-from horovod.job.records import Event, EventKind
-from horovod.job.worker import Dismissed
-from horovod.rendezvous.secret import write_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

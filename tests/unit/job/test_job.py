@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horovod._job import Assignment, Place, StoreAddress, Worker
+from horovod._job.job import Job, open_job, open_job_process
+from horovod._job.records import EventKind, lost_key
+from horovod._job.store_process import start_store_process
+from horovod._job.worker import JoinedWorker, join, join_as
+from horovod._rendezvous import StoreClient, make_secret
 from horovod.errors import StartError, UsageError
-from horovod.job import Assignment, Place, StoreAddress, Worker
-from horovod.job.job import Job, open_job, open_job_process
-from horovod.job.records import EventKind, lost_key
-from horovod.job.store_process import start_store_process
-from horovod.job.worker import JoinedWorker, join, join_as
-from horovod.rendezvous import StoreClient, make_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

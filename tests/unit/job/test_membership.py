@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horovod._job.membership import Membership, Worker, assign_places
+from horovod._job.place import Place
 from horovod.errors import UsageError
-from horovod.job.membership import Membership, Worker, assign_places
-from horovod.job.place import Place
 
 
 def workers(text: str) -> list[Worker]:

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 import horovod.keras as hvd
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.tensorflow.keras import callbacks as implementation
 from horovod.tensorflow.keras.loading import _keras_for

@@ -14,7 +14,7 @@ import tensorflow as tf
 import horovod.keras as hvd
 import horovod.tensorflow.keras
 import horovod.tensorflow.keras as tf_hvd
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.tensorflow.keras import callbacks as implementation
 from horovod.tensorflow.keras import learning_rate

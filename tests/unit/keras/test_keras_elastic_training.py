@@ -13,9 +13,9 @@ import tensorflow as tf
 from elastic_threads import PATIENCE_S, Died, elastic_threads
 
 import horovod.keras as hvd
+from horovod._train.elastic.checkpoint.commits import Commits
 from horovod.errors import UsageError
 from horovod.keras.elastic import MappedIndices, Training
-from horovod.train.elastic.checkpoint.commits import Commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,7 +97,7 @@ MAPPED = MappedIndices(LENGTH, lambda place: (place[None], tf.zeros(1)))
 
 def expected_weights(steps: Any) -> Any:
     """Each sample counts once in each epoch, in the mean over the samples of its step."""
-    from horovod.train.elastic.ledger import order_of
+    from horovod._train.elastic.ledger import order_of
 
     weights = np.zeros(LENGTH)
     first, epoch = 0, 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod.rendezvous import StoreServer, make_secret
+from horovod._rendezvous import StoreServer, make_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

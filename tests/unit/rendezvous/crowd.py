@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from horovod.rendezvous import messages
-from horovod.rendezvous.framing import FrameReader, FrameWriter
-from horovod.rendezvous.handshake import ClientHandshake, Hello, Session
+from horovod._rendezvous import messages
+from horovod._rendezvous.framing import FrameReader, FrameWriter
+from horovod._rendezvous.handshake import ClientHandshake, Hello, Session
 
 TIMEOUT_S = 60.0
 VALUE = b"v" * 300  # about what a rank publishes

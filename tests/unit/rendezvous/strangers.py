@@ -6,7 +6,7 @@ import secrets
 import socket
 from contextlib import suppress
 
-from horovod.rendezvous.handshake import Hello, pack_hello
+from horovod._rendezvous.handshake import Hello, pack_hello
 
 GARBAGE = {
     "http": b"GET /global/rank HTTP/1.1\r\nHost: x\r\n\r\n" * 10,

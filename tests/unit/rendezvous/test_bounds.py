@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from horovod._job.membership import Worker
+from horovod._job.records import Event, EventKind
+from horovod._rendezvous.bounds import name_in, number_in, one_line, seconds_in
+from horovod._rendezvous.roster import RankInfo, host_key
+from horovod._rendezvous.waits import Waits
 from horovod.errors import StartError
-from horovod.job.membership import Worker
-from horovod.job.records import Event, EventKind
-from horovod.rendezvous.bounds import name_in, number_in, one_line, seconds_in
-from horovod.rendezvous.roster import RankInfo, host_key
-from horovod.rendezvous.waits import Waits
 
 
 @pytest.mark.parametrize("value", [10**12, -1, "1" * 5000, b"9" * 25, "x", 1.0, True, None, [1]])

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.rendezvous.framing import (
+from horovod._rendezvous.framing import (
     HEAD_BYTES,
     Channel,
     FrameError,
     FrameReader,
     FrameWriter,
 )
-from horovod.rendezvous.handshake import MAC_BYTES, Session
+from horovod._rendezvous.handshake import MAC_BYTES, Session
 
 KEY = b"k" * 32
 

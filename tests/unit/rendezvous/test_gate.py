@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from strangers import was_thrown_out
 
-from horovod.rendezvous import StoreClient, StoreServer
-from horovod.rendezvous.gate import network_of
+from horovod._rendezvous import StoreClient, StoreServer
+from horovod._rendezvous.gate import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def test_a_crowd_from_one_place_pushes_out_its_own(
     small_server: StoreServer, secret: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On one machine every place is loopback; here its addresses stand for hosts.
-    monkeypatch.setattr("horovod.rendezvous.gate.network_of", lambda address: address[0])
+    monkeypatch.setattr("horovod._rendezvous.gate.network_of", lambda address: address[0])
     with knock_from("127.0.0.1", small_server) as slow_friend:
         crowd = [knock_from("127.0.0.9", small_server) for _ in range(5 * FEW)]
         try:

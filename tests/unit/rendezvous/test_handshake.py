@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.rendezvous import make_secret
-from horovod.rendezvous.framing import FrameError, FrameReader, FrameWriter
-from horovod.rendezvous.handshake import (
+from horovod._rendezvous import make_secret
+from horovod._rendezvous.framing import FrameError, FrameReader, FrameWriter
+from horovod._rendezvous.handshake import (
     HELLO_BYTES,
     MAC_BYTES,
     MAGIC,
@@ -28,8 +28,8 @@ from horovod.rendezvous.handshake import (
     greet,
     pack_hello,
 )
-from horovod.rendezvous.incarnation import Incarnation
-from horovod.rendezvous.sockets import receive_exactly
+from horovod._rendezvous.incarnation import Incarnation
+from horovod._rendezvous.sockets import receive_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from told import told
 
-from horovod.errors import StartError
-from horovod.rendezvous import StoreClient, StoreServer
-from horovod.rendezvous.link_speed import (
+from horovod._rendezvous import StoreClient, StoreServer
+from horovod._rendezvous.link_speed import (
     LinkSpeeds,
     agree_on_speeds,
     answer,
@@ -21,6 +20,7 @@ from horovod.rendezvous.link_speed import (
     number_hosts,
     probes,
 )
+from horovod.errors import StartError
 
 
 def test_hosts_are_numbered_in_the_order_of_their_first_ranks() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.rendezvous.messages import (
+from horovod._rendezvous.messages import (
     MAX_TIMEOUT_S,
     MessageError,
     check_key,

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 from strangers import GARBAGE, knock, send_all, was_thrown_out
 
-from horovod.config import Config
+from horovod._rendezvous import HOSTS_KEY, StoreClient, StoreServer, make_secret
+from horovod._rendezvous.handshake import Hello, pack_hello
+from horovod._rendezvous.incarnation import Incarnation
+from horovod._rendezvous.link_speed import LinkSpeeds
+from horovod._rendezvous.local import connect_unix, receive_inbox
+from horovod._rendezvous.peers import Connections, connect_peers
+from horovod._settings.config import Config
 from horovod.errors import StartError
-from horovod.rendezvous import HOSTS_KEY, StoreClient, StoreServer, make_secret
-from horovod.rendezvous.handshake import Hello, pack_hello
-from horovod.rendezvous.incarnation import Incarnation
-from horovod.rendezvous.link_speed import LinkSpeeds
-from horovod.rendezvous.local import connect_unix, receive_inbox
-from horovod.rendezvous.peers import Connections, connect_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import horovod
-from horovod.rendezvous import StoreServer
+from horovod._rendezvous import StoreServer
 
 SIZE = 1000
 NUM_PROCESSES = 2

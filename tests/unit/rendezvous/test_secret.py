@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horovod._rendezvous import make_secret, read_secret, write_secret
 from horovod.errors import StartError
-from horovod.rendezvous import make_secret, read_secret, write_secret
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from strangers import GARBAGE, knock, send_all, was_thrown_out
 
+from horovod._rendezvous import StoreClient, StoreServer, make_secret
+from horovod._rendezvous.dial import dial
+from horovod._rendezvous.framing import FrameWriter
+from horovod._rendezvous.handshake import Hello, Session, pack_hello
+from horovod._rendezvous.messages import encode
+from horovod._rendezvous.sockets import connect_tcp
 from horovod.errors import StartError
-from horovod.rendezvous import StoreClient, StoreServer, make_secret
-from horovod.rendezvous.dial import dial
-from horovod.rendezvous.framing import FrameWriter
-from horovod.rendezvous.handshake import Hello, Session, pack_hello
-from horovod.rendezvous.messages import encode
-from horovod.rendezvous.sockets import connect_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.rendezvous.table import Found, Table
+from horovod._rendezvous.table import Found, Table
 
 
 def test_a_value_that_exists_is_answered_at_once() -> None:

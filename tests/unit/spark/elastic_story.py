@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import horovod
-from horovod import context
+from horovod._rank import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import horovod.tensorflow as hvd  # noqa: E402
+from horovod._rendezvous import make_secret  # noqa: E402
 from horovod.data import exposure  # noqa: E402
 from horovod.data.compute_service import ComputeService  # noqa: E402
 from horovod.errors import StartError, UsageError  # noqa: E402
-from horovod.rendezvous import make_secret  # noqa: E402
 from horovod.tensorflow.data import compute_service  # noqa: E402
 from horovod.tensorflow.data.compute_service import (  # noqa: E402
     TfDataServiceConfig,

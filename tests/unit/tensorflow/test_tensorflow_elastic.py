@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod import context
+from horovod._rank import context
 from horovod.errors import PeerLostError, UsageError
 from horovod.tensorflow.elastic import ObjectState, TensorFlowKerasState, TensorFlowState, run
 
@@ -201,7 +201,7 @@ def test_a_restarted_job_has_all_variables(tmp_path: Path, monkeypatch: pytest.M
     def process(steps: int) -> tuple[list[Any], int]:
         """Its first state is the first one of the process."""
         states = context.PerContext(itertools.count)
-        monkeypatch.setattr("horovod.train.elastic.run._states", states)
+        monkeypatch.setattr("horovod._train.elastic.run._states", states)
         return job(steps)
 
     trained = process(3)

@@ -12,9 +12,9 @@ import tensorflow as tf
 from elastic_threads import PATIENCE_S, Died, elastic_threads
 
 import horovod.tensorflow as hvd
+from horovod._train.elastic.ledger import order_of
 from horovod.errors import PeerLostError, UsageError
 from horovod.tensorflow.elastic import MappedIndices, Training
-from horovod.train.elastic.ledger import order_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
+from horovod._train.reduce_op import Average, Max, Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
-from horovod.train.reduce_op import Average, Max, Sum
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 
+from horovod._train.reduce_op import Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
-from horovod.train.reduce_op import Sum
 
 
 @pytest.fixture

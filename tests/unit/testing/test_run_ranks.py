@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from horovod import _native, context
+from horovod import _native
+from horovod._rank import context
 from horovod.errors import RankFailedError, ShutDownError, UsageError
 from horovod.testing import run_ranks
 

@@ -22,10 +22,10 @@ from torch_training import (
 )
 
 import horovod.torch as hvd
+from horovod._train.gradient_reducer import ReducerSettings
 from horovod.errors import UsageError
 from horovod.torch.delta_reducer import DeltaReducer
 from horovod.torch.optimizer import DeltaOptimizer, _wrap
-from horovod.train.gradient_reducer import ReducerSettings
 
 
 def wrap_deltas(

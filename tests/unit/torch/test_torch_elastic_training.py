@@ -12,9 +12,9 @@ from elastic_threads import PATIENCE_S, Died, elastic_threads
 from torch.utils.data import DataLoader, IterableDataset
 
 import horovod.torch as hvd
-from horovod.end_report import report_of
+from horovod._rank.reports.end import report_of
+from horovod._train.elastic.ledger import order_of
 from horovod.errors import MismatchError, PeerLostError, UsageError
-from horovod.train.elastic.ledger import order_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

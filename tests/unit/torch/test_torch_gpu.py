@@ -18,7 +18,7 @@ from torch_scenarios import SCENARIOS, Job
 from torch_training import RECIPES, check_equal, train_alone, train_distributed
 
 import horovod.torch as hvd
-from horovod.config import Config
+from horovod._settings.config import Config
 from horovod.errors import MismatchError, UsageError
 from horovod.torch import devices
 from horovod.torch.tensors import view
@@ -197,7 +197,7 @@ def test_who_forgot_to_choose_a_device_is_told_once(
 ) -> None:
     monkeypatch.setattr(devices, "_has_checked_place", False)
     config = Config(local_rank=local_rank)
-    monkeypatch.setattr("horovod.context.settings", lambda: config)
+    monkeypatch.setattr("horovod._rank.context.settings", lambda: config)
     with on_device(current):
         tensor = torch.ones(3, device=f"cuda:{index}")
         with warnings.catch_warnings(record=True) as caught:

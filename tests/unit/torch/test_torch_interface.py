@@ -15,8 +15,8 @@ from torch_training import F64, assert_close, assert_ranks_agree, backward, make
 
 import horovod.torch as hvd
 from horovod import _native, errors
+from horovod._train.call_site import call_site
 from horovod.torch import compiling
-from horovod.train.call_site import call_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 import horovod.torch as hvd
+from horovod._train.elastic.checkpoint import file
+from horovod._train.elastic.checkpoint.data import NoDataError, Packed
 from horovod.testing import run_ranks
-from horovod.train.elastic.checkpoint import file
-from horovod.train.elastic.checkpoint.data import NoDataError, Packed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from thread_ranks import Sent, ThreadRanks, run_ranks
 from torch_training import F64, assert_close
 
 import horovod.torch as hvd
+from horovod._train.gradient_layouts import DENSE, GradientLayout, decide_layout
 from horovod.errors import MismatchError, UsageError
-from horovod.train.gradient_layouts import DENSE, GradientLayout, decide_layout
 
 NONE, SPARSE, IS_DENSE = range(3)
 

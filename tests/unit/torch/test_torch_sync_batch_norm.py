@@ -14,7 +14,7 @@ from thread_ranks import Sent, ThreadRanks, run_ranks
 from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
-from horovod.context import inherited
+from horovod._rank.context import inherited
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import torch
 from thread_ranks import run_ranks
 
 import horovod.torch as hvd
+from horovod._train import sync_check
 from horovod.errors import UsageError
 from horovod.torch.sync_check import SampledSyncCheck
-from horovod.train import sync_check
 
 
 def model_of(seed: int) -> torch.nn.Sequential:

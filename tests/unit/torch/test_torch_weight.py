@@ -10,8 +10,8 @@ from thread_ranks import run_ranks
 from torch_training import F64, assert_close, backward, gradients, local_gradients, make_model, wrap
 
 import horovod.torch as hvd
+from horovod._train.weights import GradientWeight
 from horovod.errors import UsageError
-from horovod.train.weights import GradientWeight
 
 SAMPLES = (1.0, 3.0)
 

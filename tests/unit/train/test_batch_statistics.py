@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from horovod.train.batch_statistics import merged_moments
+from horovod._train.batch_statistics import merged_moments
 
 
 def test_they_are_those_of_all_values() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.train.bucket_plan import ALIGNMENT, Sized, aligned, plan_buckets
+from horovod._train.bucket_plan import ALIGNMENT, Sized, aligned, plan_buckets
 
 
 def unit(name: str, *sizes: int, dtype: str = "float32") -> Sized[str]:

@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
-from horovod import files
+from horovod._base import files
+from horovod._train.elastic.checkpoint.commits import Commits, Snapshot
+from horovod._train.elastic.checkpoint.folder import Folder, LocalFolder, open_folder
 from horovod.errors import StartError
-from horovod.train.elastic.checkpoint.commits import Commits, Snapshot
-from horovod.train.elastic.checkpoint.folder import Folder, LocalFolder, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horovod.train.elastic.checkpoint import file
-from horovod.train.elastic.checkpoint.data import NoDataError, Packed
+from horovod._train.elastic.checkpoint import file
+from horovod._train.elastic.checkpoint.data import NoDataError, Packed
 
 
 def written(**values: Any) -> bytes:

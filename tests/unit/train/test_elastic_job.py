@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horovod import context
+from horovod._job import Assignment, Worker
+from horovod._job.job import Job, open_job
+from horovod._job.records import EventKind
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.leaving import leave_politely
+from horovod._train.elastic.position import Position
+from horovod._train.elastic.run import run
+from horovod._train.process_set import ProcessSet, add_process_set, remove_process_set
 from horovod.common.elastic import ObjectState
 from horovod.errors import PeerLostError, ShutDownError, StartError, UsageError
-from horovod.job import Assignment, Worker
-from horovod.job.job import Job, open_job
-from horovod.job.records import EventKind
-from horovod.train import objects
-from horovod.train.elastic.leaving import leave_politely
-from horovod.train.elastic.position import Position
-from horovod.train.elastic.run import run
-from horovod.train.process_set import ProcessSet, add_process_set, remove_process_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
+from horovod._train.elastic.run import run
 from horovod.common.elastic import ObjectState, State
 from horovod.errors import StartError
 from horovod.testing import run_ranks
-from horovod.train import objects
-from horovod.train.elastic.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from horovod import context
+from horovod._rank import context
+from horovod._rank.reports.end import report_of
+from horovod._train import objects
+from horovod._train.elastic.changes import Round, agree_on_round
+from horovod._train.elastic.run import run
 from horovod.common.elastic import ObjectState, run_fn
-from horovod.end_report import report_of
 from horovod.errors import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -21,9 +24,6 @@ from horovod.errors import (
     StartError,
 )
 from horovod.testing import run_ranks
-from horovod.train import objects
-from horovod.train.elastic.changes import Round, agree_on_round
-from horovod.train.elastic.run import run
 
 RECOVERABLE = [HorovodInternalError, PeerLostError, ShutDownError]
 PROGRAMS = [MismatchError, StalledError, ValueError, KeyboardInterrupt, SystemExit]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horovod import context
+from horovod._rank import context
+from horovod._train import objects
 from horovod.common.elastic import HostUpdateResult, ObjectState, State
 from horovod.errors import HostsUpdatedInterrupt, PeerLostError, UsageError
 from horovod.testing import run_ranks
-from horovod.train import objects
 
 
 def broadcast_object(obj: Any, root_rank: int = 0) -> Any:

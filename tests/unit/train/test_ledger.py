@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from horovod._train.elastic.ledger import Ledger, order_of
 from horovod.errors import UsageError
-from horovod.train.elastic.ledger import Ledger, order_of
 
 
 @pytest.mark.parametrize(

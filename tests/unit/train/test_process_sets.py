@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from thread_ranks import run_ranks
 
-from horovod import _native, context, job_context
-from horovod.config import Config
-from horovod.errors import MismatchError, NotInitializedError, UsageError
-from horovod.group import Group
-from horovod.job_context import Context
-from horovod.train import process_set_table
-from horovod.train.process_set import (
+from horovod import _native
+from horovod._rank import context, job_context
+from horovod._rank.group import Group
+from horovod._rank.job_context import Context
+from horovod._settings.config import Config
+from horovod._train import process_set_table
+from horovod._train.process_set import (
     ProcessSet,
     add_process_set,
     global_process_set,
     group_of,
     remove_process_set,
 )
+from horovod.errors import MismatchError, NotInitializedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from thread_ranks import run_ranks
 
-from horovod import context
-from horovod.errors import MismatchError
-from horovod.train.same_parameters import (
+from horovod._rank import context
+from horovod._train.same_parameters import (
     MOST_REPORTED,
     Parameter,
     check_same_parameters,
     describe_differences,
 )
+from horovod.errors import MismatchError
 
 
 def parameters(**layouts: str) -> list[Parameter]:

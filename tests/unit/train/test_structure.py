@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from horovod.train.structure import Structure, without_numbers
+from horovod._train.structure import Structure, without_numbers
 
 
 def test_paths_and_their_order_count() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from thread_ranks import run_ranks
 
-from horovod import context
+from horovod._rank import context
+from horovod._rank.group import Group
+from horovod._train import sync_check
+from horovod._train.sync_check import Array, PendingCheck, differences_between, fingerprints_of
 from horovod.errors import HorovodInternalError, ReplicasDivergedError, UsageError
-from horovod.group import Group
-from horovod.train import sync_check
-from horovod.train.sync_check import Array, PendingCheck, differences_between, fingerprints_of
 
 
 def array(name: str, data: bytes, layout: str = "uint8 (4,)") -> Array:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from thread_ranks import run_ranks
 
 import horovod
-from horovod import gpu
+from horovod._rank.group import ReduceOp
+from horovod._rank.libraries import gpu
+from horovod._train import capabilities
+from horovod._train.call_site import call_site
+from horovod._train.gradients import GradientSchedule, split_list
+from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import resolve_reduce_op
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
-from horovod.train import capabilities
-from horovod.train.call_site import call_site
-from horovod.train.gradients import GradientSchedule, split_list
-from horovod.train.process_set import ProcessSet, global_process_set, group_of
-from horovod.train.reduce_op import resolve_reduce_op
 
 
 def test_the_default_reduction_is_average() -> None:
@@ -146,18 +146,26 @@ def test_older_scripts_hear_that_the_job_works_without_mpi() -> None:
 
 
 def test_what_is_built_is_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda given: gpu.Search(None, "none"))
-    monkeypatch.setattr("horovod.gpu.find_nccl", lambda given: gpu.Search(None, "none"))
+    monkeypatch.setattr(
+        "horovod._rank.libraries.gpu.find_driver", lambda given: gpu.Search(None, "none")
+    )
+    monkeypatch.setattr(
+        "horovod._rank.libraries.gpu.find_nccl", lambda given: gpu.Search(None, "none")
+    )
     assert capabilities.nccl_built() == 0
     assert capabilities.cuda_built() is capabilities.rocm_built() is False
     cuda = gpu.Driver("/lib/libcuda.so.1", 12080, 1)
     nccl = gpu.Nccl("/lib/libnccl.so.2", 22703, "")
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda given: gpu.Search(cuda, ""))
-    monkeypatch.setattr("horovod.gpu.find_nccl", lambda given: gpu.Search(nccl, ""))
+    monkeypatch.setattr(
+        "horovod._rank.libraries.gpu.find_driver", lambda given: gpu.Search(cuda, "")
+    )
+    monkeypatch.setattr("horovod._rank.libraries.gpu.find_nccl", lambda given: gpu.Search(nccl, ""))
     assert capabilities.nccl_built() == 22703
     assert (capabilities.cuda_built(), capabilities.rocm_built()) == (True, False)
     hip = gpu.Driver("/opt/rocm/lib/libamdhip64.so.6", 60000, 1)
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda given: gpu.Search(hip, ""))
+    monkeypatch.setattr(
+        "horovod._rank.libraries.gpu.find_driver", lambda given: gpu.Search(hip, "")
+    )
     assert (capabilities.cuda_built(), capabilities.rocm_built()) == (False, True)
 
 
@@ -165,7 +173,7 @@ def test_nothing_shared_loads_a_framework() -> None:
     modules = [path.stem for path in (Path(horovod.__file__).parent / "train").glob("[a-z]*.py")]
     program = (
         f"import sys, importlib\n"
-        f"for name in {modules}: importlib.import_module('horovod.train.' + name)\n"
+        f"for name in {modules}: importlib.import_module('horovod._train.' + name)\n"
         "found = {'torch', 'tensorflow', 'jax', 'numpy'} & set(sys.modules)\n"
         "assert not found, found\n"
     )

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from thread_ranks import ThreadRanks, run_ranks
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.numbering import JobNumber, LayerName, LayerNames, NameNumbers
+from horovod._train.objects import agree, allgather_object, broadcast_object, gather_by_rank
+from horovod._train.process_set import global_process_set
+from horovod._train.waiting import wait_for_all
 from horovod.errors import HorovodInternalError
-from horovod.train.numbering import JobNumber, LayerName, LayerNames, NameNumbers
-from horovod.train.objects import agree, allgather_object, broadcast_object, gather_by_rank
-from horovod.train.process_set import global_process_set
-from horovod.train.waiting import wait_for_all
 
 _MAP_NORESERVE = 0x4000  # of Linux; the module mmap has it from Python 3.12 on only
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from horovod._train.gradients import BackwardPasses
+from horovod._train.weighted_passes import WeightedPasses
+from horovod._train.weights import GradientWeight, shares
 from horovod.errors import UsageError
-from horovod.train.gradients import BackwardPasses
-from horovod.train.weighted_passes import WeightedPasses
-from horovod.train.weights import GradientWeight, shares
 
 ALONE, NESTED = (lambda: False), (lambda: True)
 

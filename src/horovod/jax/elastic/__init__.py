@@ -11,10 +11,10 @@ Example:
     ...             )
 """
 
-from horovod.context import generation
+from horovod._rank.context import generation
+from horovod._train.elastic.state import ObjectState, State
 from horovod.jax.elastic.run import run
 from horovod.jax.elastic.state import JaxState
 from horovod.jax.elastic.training import Training
-from horovod.train.elastic.state import ObjectState, State
 
 __all__ = ["JaxState", "ObjectState", "State", "Training", "generation", "run"]

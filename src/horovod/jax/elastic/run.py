@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import jax
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic.run import run_fn
+from horovod._train.elastic.state import State
 from horovod.jax.errors import in_our_words
-from horovod.train.elastic.run import run_fn
-from horovod.train.elastic.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic.state import ObjectState
 from horovod.jax.objects import broadcast_object
 from horovod.jax.state import is_key
-from horovod.train.elastic.state import ObjectState
 
 if TYPE_CHECKING:
-    from horovod.train.elastic.checkpoint.commits import Snapshot
+    from horovod._train.elastic.checkpoint.commits import Snapshot
 
 __all__ = ["JaxState"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from horovod._train.elastic import training
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.jax.elastic.run import rejoin
 from horovod.jax.elastic.state import JaxState
 from horovod.jax.errors import in_our_words
 from horovod.jax.state import is_array
-from horovod.train.elastic import training
 
 if TYPE_CHECKING:
-    from horovod.train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.ledger import Ledger, Share
 
 __all__ = ["Training"]
 

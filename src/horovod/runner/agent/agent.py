@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import horovod
-from horovod.config import inherited_environment
-from horovod.cores import computing_cores
+from horovod._job.environment import Assignment
+from horovod._rank.cores import computing_cores
+from horovod._rendezvous.interfaces import interfaces_of
+from horovod._rendezvous.secret import write_secret
+from horovod._settings.config import inherited_environment
 from horovod.errors import StartError
-from horovod.job.environment import Assignment
-from horovod.rendezvous.interfaces import interfaces_of
-from horovod.rendezvous.secret import write_secret
 from horovod.runner.agent.launcher_connection import LauncherConnection
 from horovod.runner.agent.outbox import Outbox
 from horovod.runner.agent.workers import Stream, Worker, explain_start_error, start_worker

@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from horovod._rendezvous.handshake import Hello, greet
+from horovod._rendezvous.sockets import close_quietly
 from horovod.errors import StartError
-from horovod.rendezvous.handshake import Hello, greet
-from horovod.rendezvous.sockets import close_quietly
 
 if TYPE_CHECKING:
     import asyncio

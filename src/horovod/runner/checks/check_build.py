@@ -14,7 +14,7 @@ from horovod.runner.checks.facts import FRAMEWORKS, engine_kernels, framework_ve
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horovod.gpu import Driver, Nccl, Search
+    from horovod._rank.libraries.gpu import Driver, Nccl, Search
 
 _LATER = "found, but not supported in this version"
 
@@ -112,7 +112,7 @@ def _gpu() -> list[Entry]:
     """The driver of GPUs and NCCL; with the first alone, tensors go through host memory."""
     try:
         # Loads the engine, which a launcher does without.
-        from horovod import gpu
+        from horovod._rank.libraries import gpu
 
         driver, nccl = gpu.find_driver(), gpu.find_nccl()
     except ImportError as error:
@@ -139,7 +139,7 @@ def _nccl(search: Search[Nccl]) -> Entry:
 def _mpi() -> Entry:
     try:
         # Loads the engine, which a launcher does without.
-        from horovod.mpi import find_library
+        from horovod._rank.libraries.mpi import find_library
 
         found = find_library()
     except ImportError:  # the engine's own line tells more

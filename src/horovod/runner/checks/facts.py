@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import horovod
-from horovod.cores import usable_cores
+from horovod._rank.cores import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from horovod._job.job import LocalJob, open_job
+from horovod._rendezvous.interfaces import reachable_addresses
 from horovod.errors import StartError
-from horovod.job.job import LocalJob, open_job
-from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.runner.checks.facts import Facts
 from horovod.runner.checks.probe import ended_key
 from horovod.runner.checks.run_on import HostError, explain_here, run_on
@@ -20,7 +20,7 @@ from horovod.runner.starting import ssh
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.checks.run_on import StartModule
     from horovod.runner.placing.hosts import Host
 

@@ -16,15 +16,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from horovod._rendezvous.accept import Acceptor
+from horovod._rendezvous.dial import dial, retrying
+from horovod._rendezvous.handshake import Hello
+from horovod._rendezvous.incarnation import Incarnation
+from horovod._rendezvous.link_speed import answer, measure
+from horovod._rendezvous.reach import reach
+from horovod._rendezvous.sockets import connect_tcp
+from horovod._rendezvous.store import StoreClient
 from horovod.errors import StartError
-from horovod.rendezvous.accept import Acceptor
-from horovod.rendezvous.dial import dial, retrying
-from horovod.rendezvous.handshake import Hello
-from horovod.rendezvous.incarnation import Incarnation
-from horovod.rendezvous.link_speed import answer, measure
-from horovod.rendezvous.reach import reach
-from horovod.rendezvous.sockets import connect_tcp
-from horovod.rendezvous.store import StoreClient
 from horovod.runner.checks.facts import collect_facts
 from horovod.runner.checks.run_on import read_question, write_answer
 

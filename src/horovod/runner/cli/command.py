@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import horovod
-from horovod.config import inherited_environment
+from horovod._settings.config import inherited_environment
+from horovod._settings.foreign_launchers import find_foreign_launcher
 from horovod.errors import StartError, UsageError
 from horovod.runner.cli.options import EXAMPLE, SHORT_HELP, completion_of, parse
 from horovod.runner.output.console import Console
@@ -34,7 +35,6 @@ from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.supervision.startup import StartWatch
 from horovod.runner.system import processes
 from horovod.runner.system.signals import caught_signals
-from horovod.settings.foreign_launchers import find_foreign_launcher
 
 if TYPE_CHECKING:
     import argparse

@@ -8,8 +8,8 @@ import shlex
 import socket
 from typing import TYPE_CHECKING
 
-from horovod.cores import computing_cores
-from horovod.job.environment import StoreAddress
+from horovod._job.environment import StoreAddress
+from horovod._rank.cores import computing_cores
 from horovod.runner.placing.plan import INTERFACE_NAMES, make_plan
 from horovod.runner.placing.threads import thread_variables
 

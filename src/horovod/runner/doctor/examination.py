@@ -9,7 +9,11 @@ import ast
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from horovod.absent import TO_COME, hint_for
+from horovod._compat.absent import TO_COME, hint_for
+from horovod._settings import TABLE
+from horovod._settings.advice import unknown_names
+from horovod._settings.reader import SettingsReader
+from horovod._settings.setting import Status
 from horovod.errors import StartError, UsageError
 from horovod.runner.doctor.exports import arguments_of, exported_names, module_file
 from horovod.runner.doctor.frameworks import LEGACY, examine_frameworks
@@ -21,15 +25,11 @@ from horovod.runner.doctor.rules import (
     Level,
     Remark,
 )
-from horovod.settings import TABLE
-from horovod.settings.advice import unknown_names
-from horovod.settings.reader import SettingsReader
-from horovod.settings.setting import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from horovod.gpu import Search
+    from horovod._rank.libraries.gpu import Search
 
 _PREFIXES = ("HOROVOD_", "_HOROVOD_")
 _READING = ("get", "getenv")
@@ -52,7 +52,7 @@ def examine_libraries(environ: Mapping[str, str]) -> list[Remark]:
     if not (cuda or nccl or operations):
         return []
     # Loads the engine, which a launcher does without.
-    from horovod import gpu
+    from horovod._rank.libraries import gpu
 
     found: list[tuple[str, gpu.Search[Any]]] = [(names[0], gpu.find_driver(cuda))]
     if operations.lower() != "staged":

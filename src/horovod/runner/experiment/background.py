@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
-from horovod import files
+from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import parse_job_file

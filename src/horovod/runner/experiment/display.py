@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from horovod import files
+from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
 from horovod.runner.experiment.metrics_server import MetricsServer

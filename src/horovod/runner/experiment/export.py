@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from horovod import files
+from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment.job_file import read_job_file
 from horovod.runner.experiment.kubernetes import Wishes, indexed_job, mpi_job, train_job

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.experiment.grid import Line, Run
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.placing.hosts import Slot

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from horovod import files
-from horovod.rendezvous.waits import Waits
+from horovod._base import files
+from horovod._rendezvous.waits import Waits
 from horovod.runner.experiment import record
 from horovod.runner.experiment.new_lines import NewLines
 

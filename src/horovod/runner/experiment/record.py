@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from horovod import files
+from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment.plan import described, shown
 from horovod.runner.experiment.trusted import check_folder, close_to_others, read_trusted

@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from horovod import files
+from horovod._base import files
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import subprocess
 import threading
 from typing import IO, TYPE_CHECKING
 
-from horovod.job.environment import without_job
-from horovod.job.job import LocalJob, open_job
-from horovod.rendezvous.interfaces import reachable_addresses
+from horovod._job.environment import without_job
+from horovod._job.job import LocalJob, open_job
+from horovod._rendezvous.interfaces import reachable_addresses
 from horovod.runner.output.console import PATIENCE_S
 from horovod.runner.output.lines import Tail
 from horovod.runner.placing import this_machine
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Sequence
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings

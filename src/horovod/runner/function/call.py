@@ -14,7 +14,7 @@ from horovod.runner.supervision.failure import RankExit, first_failure
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.supervision.outcome import Outcome
 
 

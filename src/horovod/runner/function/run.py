@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod.config import inherited_environment
+from horovod._job.environment import with_horovod_on_path
+from horovod._job.function import check_call
+from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
-from horovod.job.environment import with_horovod_on_path
-from horovod.job.function import check_call
 from horovod.runner.function.call import Call, packed
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts

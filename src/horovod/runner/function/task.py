@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
-from horovod.config import Config
+from horovod._job.worker import Dismissed
+from horovod._rendezvous.secret import secret_of
+from horovod._rendezvous.store import StoreClient
+from horovod._settings.config import Config
 from horovod.errors import StartError
-from horovod.job.worker import Dismissed
-from horovod.rendezvous.secret import secret_of
-from horovod.rendezvous.store import StoreClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import os
 import select
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from horovod import files
+from horovod._base import files
 
 if TYPE_CHECKING:
     from pathlib import Path

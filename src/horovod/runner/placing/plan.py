@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from horovod.job.environment import Assignment, StoreAddress, without_job
-from horovod.job.membership import Membership, Worker, assign_places
-from horovod.job.place import Place
+from horovod._job.environment import Assignment, StoreAddress, without_job
+from horovod._job.membership import Membership, Worker, assign_places
+from horovod._job.place import Place
 from horovod.runner.protocol.agent_job import (
     DEFAULT_GRACE_S,
     AgentJob,

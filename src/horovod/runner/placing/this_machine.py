@@ -6,7 +6,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from horovod.rendezvous.interfaces import is_loopback, own_addresses
+from horovod._rendezvous.interfaces import is_loopback, own_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import Config
+from horovod._job.environment import Assignment, StoreAddress, store_in
+from horovod._rendezvous.secret import check_secret
+from horovod._settings.config import Config
 from horovod.errors import StartError
-from horovod.job.environment import Assignment, StoreAddress, store_in
-from horovod.rendezvous.secret import check_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod.rendezvous.bounds import number_in
+from horovod._rendezvous.bounds import number_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from horovod._rendezvous.secret import check_secret
 from horovod.errors import StartError
-from horovod.rendezvous.secret import check_secret
 
 Endpoint = tuple[str, int]
 

@@ -12,10 +12,10 @@ import secrets
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from horovod._rendezvous.bounds import names_in, number_in
+from horovod._rendezvous.messages import MAX_TIMEOUT_S
+from horovod._rendezvous.secret import SECRET_BYTES
 from horovod.errors import StartError
-from horovod.rendezvous.bounds import names_in, number_in
-from horovod.rendezvous.messages import MAX_TIMEOUT_S
-from horovod.rendezvous.secret import SECRET_BYTES
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Frame, Kind
 from horovod.runner.protocol.invitation import Invitation

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from horovod._settings import TABLE
+from horovod._settings.setting import Kind, Setting, Spelling, Status
 from horovod.errors import UsageError
-from horovod.settings import TABLE
-from horovod.settings.setting import Kind, Setting, Spelling, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from horovod._settings import TABLE
+from horovod._settings.reader import SettingsReader
 from horovod.errors import UsageError
-from horovod.settings import TABLE
-from horovod.settings.reader import SettingsReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from horovod.cores import computing_cores
+from horovod._rank.cores import computing_cores
 from horovod.errors import UsageError
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import interface_environment

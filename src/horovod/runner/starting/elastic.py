@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod.end_report import end_report
+from horovod._job.environment import Assignment
+from horovod._job.job import Job, open_job
+from horovod._rank.reports.end import end_report
 from horovod.errors import UsageError
-from horovod.job.environment import Assignment
-from horovod.job.job import Job, open_job
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.discovery import FixedHosts
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from horovod.job.environment import StoreAddress
-    from horovod.rendezvous.server import StoreServer
+    from horovod._job.environment import StoreAddress
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.hosts import Host
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.elastic_options import ElasticOptions

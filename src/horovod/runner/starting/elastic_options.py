@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from horovod._job.environment import Assignment
+from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError, UsageError
-from horovod.job.environment import Assignment
 from horovod.runner.placing.discovery import HostDiscoveryScript
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 from horovod.runner.supervision.elastic.rules import Rules
-from horovod.settings.reader import SettingsReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import horovod
-from horovod import files
+from horovod._base import files
+from horovod._rendezvous.interfaces import reachable_addresses
+from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod.errors import StartError, UsageError
-from horovod.rendezvous.interfaces import reachable_addresses
-from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.runner.placing.hosts import is_host_name
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.joining import Session, Word
@@ -21,7 +21,7 @@ from horovod.runner.starting.joined_agent import JoinedAgent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.supervision.sources import Discovery

@@ -9,11 +9,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from horovod.end_report import end_report
+from horovod._job.environment import Assignment
+from horovod._job.job import open_job
+from horovod._job.membership import assign_places
+from horovod._rank.reports.end import end_report
 from horovod.errors import StartError
-from horovod.job.environment import Assignment
-from horovod.job.job import open_job
-from horovod.job.membership import assign_places
 from horovod.runner.output.output import Output
 from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from horovod.job.environment import StoreAddress
-    from horovod.job.job import LocalJob
-    from horovod.job.membership import Membership, Worker
-    from horovod.rendezvous.server import StoreServer
+    from horovod._job.environment import StoreAddress
+    from horovod._job.job import LocalJob
+    from horovod._job.membership import Membership, Worker
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.elastic_options import Inviting
     from horovod.runner.starting.launch import LaunchOptions

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import horovod
-from horovod import files
-from horovod.config import Config
+from horovod._base import files
+from horovod._job.environment import with_horovod_on_path, without_job
+from horovod._rendezvous.messages import MAX_TIMEOUT_S
+from horovod._rendezvous.secret import check_secret, secret_of
+from horovod._rendezvous.store import StoreClient
+from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
-from horovod.job.environment import with_horovod_on_path, without_job
-from horovod.rendezvous.messages import MAX_TIMEOUT_S
-from horovod.rendezvous.secret import check_secret, secret_of
-from horovod.rendezvous.store import StoreClient
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.frames import Decoder, FrameError, encode
 from horovod.runner.protocol.invitation import Invitation

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from horovod.config import Config
-from horovod.end_report import end_report
+from horovod._job.job import LocalJob, open_job
+from horovod._rank.reports.end import end_report
+from horovod._rendezvous.interfaces import reachable_addresses
+from horovod._settings.config import Config
 from horovod.errors import UsageError
-from horovod.job.job import LocalJob, open_job
-from horovod.rendezvous.interfaces import reachable_addresses
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import JobSettings, make_plan, membership_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.protocol.agent_job import AgentJob

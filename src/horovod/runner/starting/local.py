@@ -7,7 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from horovod.job.environment import python_command, with_horovod_on_path
+from horovod._job.environment import python_command, with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

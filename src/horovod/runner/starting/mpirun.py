@@ -1,7 +1,7 @@
 """The command line of mpirun or jsrun that starts the ranks in place of our agents. Pure.
 
 On the line stand only the names of variables; mpirun takes their values from its own environment.
-The ranks find each other as they do under any mpirun, see :mod:`horovod.job.bootstrap`.
+The ranks find each other as they do under any mpirun, see :mod:`horovod._job.bootstrap`.
 """
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import horovod
-from horovod.config import Config
-from horovod.end_report import EndReport, end_report
+from horovod._job.bootstrap import TWIN_KEY, Bootstrap, check_twin, claim_place
+from horovod._job.environment import StoreAddress
+from horovod._job.job import Job
+from horovod._rank.reports.end import EndReport, end_report
+from horovod._rendezvous.interfaces import interfaces_of
+from horovod._rendezvous.secret import secret_of
+from horovod._rendezvous.store import StoreClient
+from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
-from horovod.job.bootstrap import TWIN_KEY, Bootstrap, check_twin, claim_place
-from horovod.job.environment import StoreAddress
-from horovod.job.job import Job
-from horovod.rendezvous.interfaces import interfaces_of
-from horovod.rendezvous.secret import secret_of
-from horovod.rendezvous.store import StoreClient
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.hosts import Host, Slot, assign

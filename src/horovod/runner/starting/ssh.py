@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod.job.environment import with_horovod_on_path
+from horovod._job.environment import with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horovod.rendezvous.incarnation import Incarnation, latest_key
+from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod.runner.supervision.failure import RankExit, headline
 
 if TYPE_CHECKING:

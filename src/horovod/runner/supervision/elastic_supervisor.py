@@ -20,8 +20,8 @@ from horovod.runner.supervision.supervisor import CLOSE_S, Supervisor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horovod.job.job import Job
-    from horovod.job.membership import Membership
+    from horovod._job.job import Job
+    from horovod._job.membership import Membership
     from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
     from horovod.runner.protocol.invitation import Endpoint, Invitation
     from horovod.runner.supervision.events import Command

@@ -17,7 +17,7 @@ from horovod.runner.supervision.greetings import without_greetings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horovod.end_report import EndReport
+    from horovod._rank.reports.end import EndReport
 
 # Exits this close together may be reported in any order by the kernel.
 SAME_INSTANT_S = 0.1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod.job.records import beat_s_of
+from horovod._job.records import beat_s_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

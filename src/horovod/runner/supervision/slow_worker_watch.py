@@ -7,8 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from horovod._rendezvous.waits import WANTED_KEY, Waits, waits_key, waits_prefix
 from horovod.errors import StartError
-from horovod.rendezvous.waits import WANTED_KEY, Waits, waits_key, waits_prefix
 from horovod.runner.supervision.slow_workers import (
     WINDOW_S,
     SlowMembers,
@@ -21,8 +21,8 @@ from horovod.runner.supervision.slow_workers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horovod.job.membership import Membership
-    from horovod.rendezvous.server import StoreServer
+    from horovod._job.membership import Membership
+    from horovod._rendezvous.server import StoreServer
     from horovod.runner.supervision.elastic.events import WorkerSlow
     from horovod.runner.supervision.slow_workers import SlowMember
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horovod.rendezvous.waits import Waits
+    from horovod._rendezvous.waits import Waits
 
 # A rank that is slow from now on is named within 20 s: a window that has begun, three whole ones,
 # and up to one more until what was told last is read.

@@ -11,10 +11,10 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from horovod._job.records import EventKind, MalformedEventError, alive_key, beat_s_of
+from horovod._rendezvous.bounds import name_in, one_line
+from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod.errors import StartError, UsageError
-from horovod.job.records import EventKind, MalformedEventError, alive_key, beat_s_of
-from horovod.rendezvous.bounds import name_in, one_line
-from horovod.rendezvous.messages import MAX_TIMEOUT_S
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,
     HostsDiscovered,
@@ -31,8 +31,8 @@ from horovod.runner.supervision.silence import Silence
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from horovod.job.job import Job
-    from horovod.job.records import Event as Word
+    from horovod._job.job import Job
+    from horovod._job.records import Event as Word
     from horovod.runner.supervision.events import Event
     from horovod.runner.supervision.news import News
 

@@ -16,13 +16,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._rendezvous.arrival import called_key, connected_key
 from horovod.errors import StartError
-from horovod.rendezvous.arrival import called_key, connected_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from horovod.rendezvous.server import StoreServer
+    from horovod._rendezvous.server import StoreServer
 
 SLOW_START_S = 10.0
 # What a start must have wasted to be reported, as a part of all of it.

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from horovod.rendezvous.bounds import one_line
+from horovod._rendezvous.bounds import one_line
 from horovod.runner.output.console import PATIENCE_S, SHORT_PATIENCE_S
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 from horovod.runner.protocol.frames import Frame, FrameError, Kind, number_of
@@ -29,7 +29,7 @@ from horovod.runner.supervision.outcome import FILES_INCOMPLETE, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horovod.end_report import EndReport
+    from horovod._rank.reports.end import EndReport
     from horovod.runner.output.console import Console
     from horovod.runner.output.output import Output
     from horovod.runner.protocol.agent_job import AgentJob, WorkerJob

@@ -1,4 +1,4 @@
-"""Which variables of the launcher hold on other hosts; see also :mod:`horovod.job.environment`."""
+"""Which variables of the launcher hold on other hosts; see also :mod:`horovod._job.environment`."""
 
 from __future__ import annotations
 

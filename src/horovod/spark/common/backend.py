@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import inherited_environment
-from horovod.job.environment import without_job
+from horovod._job.environment import without_job
+from horovod._settings.config import inherited_environment
 from horovod.runner.system.environment import without_own
 from horovod.spark.elastic import limits, run_elastic
 from horovod.spark.running import run

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 
-from horovod.config import inherited_environment
+from horovod._settings.config import inherited_environment
 
 _NAMESPACES = "/proc/self/ns"
 

@@ -10,7 +10,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from horovod.config import inherited_environment
+from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.spark.common.cache import DataCache, Prepared
 from horovod.spark.common.claims import Claims

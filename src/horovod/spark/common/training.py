@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horovod.config import inherited_environment
+from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.spark.common.constants import CUSTOM_SPARSE
 from horovod.spark.common.data_mark import check_mark

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from horovod import files
+from horovod._base import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
-from horovod import context
+from horovod._rank import context
 from horovod.spark.common.progress import COMMIT_EVERY, Progress
 from horovod.spark.common.training import gpu_index
 from horovod.spark.keras.fit_callbacks import Commits, EpochEnd

@@ -7,9 +7,9 @@ The driver writes the file; the training job reads it with ``TfDataServiceConfig
 
 from __future__ import annotations
 
+from horovod._rendezvous import make_secret
 from horovod.data.compute_service import ComputeService
 from horovod.errors import UsageError
-from horovod.rendezvous import make_secret
 from horovod.spark.common.backend import default_num_proc
 from horovod.spark.running import run
 from horovod.tensorflow.data.compute_arguments import compute_arguments

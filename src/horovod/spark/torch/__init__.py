@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horovod.on_demand import on_demand
+from horovod._compat.on_demand import on_demand
 
 if TYPE_CHECKING:
     from horovod.spark.torch.estimator import TorchEstimator as TorchEstimator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import horovod.torch as hvd
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
 from horovod.spark.common.progress import COMMIT_EVERY, Progress

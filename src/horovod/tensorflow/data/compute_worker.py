@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
+from horovod._rendezvous import make_secret
 from horovod.data.compute_service import ComputeService
 from horovod.data.exposure import check_exposure
-from horovod.rendezvous import make_secret
 from horovod.tensorflow.data.compute_arguments import compute_arguments
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 

@@ -10,12 +10,12 @@ Example:
     >>> train(state)
 """
 
-from horovod.context import generation
+from horovod._rank.context import generation
+from horovod._train.elastic.state import ObjectState, State
 from horovod.tensorflow.elastic.run import run
 from horovod.tensorflow.elastic.samples import MappedIndices
 from horovod.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
 from horovod.tensorflow.elastic.training import Training
-from horovod.train.elastic.state import ObjectState, State
 
 __all__ = [
     "MappedIndices",

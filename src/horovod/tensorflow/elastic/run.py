@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from horovod import context
-from horovod.train.elastic.run import error_of_engine, is_recoverable, run_fn
+from horovod._rank import context
+from horovod._train.elastic.run import error_of_engine, is_recoverable, run_fn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from horovod.train.elastic.state import State
+    from horovod._train.elastic.state import State
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic.state import ObjectState
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.variables import VariablesHandler, is_variable
 from horovod.tensorflow.keras_generation import keras_of, kind_of
 from horovod.tensorflow.objects import broadcast_object
-from horovod.train.elastic.state import ObjectState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horovod.train.elastic.handlers import StateHandler
+    from horovod._train.elastic.handlers import StateHandler
 
 
 class _VariablesState(ObjectState):

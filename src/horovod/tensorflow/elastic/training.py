@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic import training
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.run import engine_errors
 from horovod.tensorflow.elastic.samples import makes_batches, report_unused_epoch_end, samples_of
 from horovod.tensorflow.elastic.state import TensorFlowKerasState
 from horovod.tensorflow.gradient_reducer import GradientReducer
-from horovod.train.elastic import training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod.train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.ledger import Ledger, Share
 
 __all__ = ["Training"]
 

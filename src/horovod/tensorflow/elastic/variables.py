@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._train.elastic.checkpoint.data import Lent
+from horovod._train.elastic.handlers import StateHandler
+from horovod._train.same_parameters import Parameter, check_same_parameters
 from horovod.tensorflow.state import tensorflow_variable
-from horovod.train.elastic.checkpoint.data import Lent
-from horovod.train.elastic.handlers import StateHandler
-from horovod.train.same_parameters import Parameter, check_same_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -15,7 +15,9 @@ accord. :mod:`horovod.keras` is made of the same.
 from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
-from horovod.absent import no_attribute
+from horovod._compat.absent import no_attribute
+from horovod._train import interface
+from horovod._train.interface import *  # noqa: F403
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras import callbacks, elastic, values
@@ -24,8 +26,6 @@ from horovod.tensorflow.keras.loading import load_model
 from horovod.tensorflow.keras.optimizer import DistributedOptimizer
 from horovod.tensorflow.keras.values import *  # noqa: F403
 from horovod.tensorflow.keras_generation import refuse_other_backends
-from horovod.train import interface
-from horovod.train.interface import *  # noqa: F403
 
 __all__ = [
     "Compression",

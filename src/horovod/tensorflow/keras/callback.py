@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod import context
 from horovod._native import Buffer
-from horovod.group import ReduceOp
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
 
 
 class CallbackOfAnyKeras:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod import context
 from horovod._native import Buffer
+from horovod._rank import context
+from horovod._rank.group import ReduceOp
+from horovod._train.objects import agree, broadcast_object
 from horovod.errors import UsageError
-from horovod.group import ReduceOp
 from horovod.tensorflow.gradient_groups import variable_key
 from horovod.tensorflow.keras.callback import CallbackOfAnyKeras, TrainingCallback, all_ranks
 from horovod.tensorflow.keras.elastic_training import training_of
@@ -21,7 +22,6 @@ from horovod.tensorflow.keras.learning_rate import (
 from horovod.tensorflow.keras.optimizer_state import build, variables_of
 from horovod.tensorflow.placement import placed
 from horovod.tensorflow.state import broadcast_variables
-from horovod.train.objects import agree, broadcast_object
 
 __all__ = [
     "BestModelCheckpoint",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reducer import make_settings
 from horovod.tensorflow.keras.compiling import prepare_compile
 from horovod.tensorflow.keras.copying import prepare_copies
 from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
-from horovod.train.process_set import ProcessSet, global_process_set
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from horovod.tensorflow.gradient_groups import Groups

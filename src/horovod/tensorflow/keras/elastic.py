@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod.context import generation
+from horovod._rank.context import generation
+from horovod._train.elastic.state import ObjectState, State
 from horovod.errors import HostsUpdatedInterrupt
 from horovod.tensorflow.elastic import MappedIndices, TensorFlowKerasState, run
 from horovod.tensorflow.keras.callback import TrainingCallback
 from horovod.tensorflow.keras.elastic_training import Training
 from horovod.tensorflow.keras.epoch_end import ShortEpoch, stops_training
-from horovod.train.elastic.state import ObjectState, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic.changes import agree_on_changes
+from horovod._train.elastic.leaving import leave_politely
+from horovod._train.elastic.ledger import Ledger
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, UsageError
 from horovod.tensorflow.elastic import training
 from horovod.tensorflow.elastic.samples import samples_of
 from horovod.tensorflow.keras.callback import TrainingCallback, all_ranks
 from horovod.tensorflow.keras.epoch_end import EpochEnd, stops_training
-from horovod.train.elastic.changes import agree_on_changes
-from horovod.train.elastic.leaving import leave_politely
-from horovod.train.elastic.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod.train.elastic.ledger import Share
+    from horovod._train.elastic.ledger import Share
 
 __all__ = ["Training", "training_of"]
 

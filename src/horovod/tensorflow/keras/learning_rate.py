@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horovod import context
+from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.tensorflow.keras.callback import TrainingCallback
 from horovod.tensorflow.keras.optimizer_state import (

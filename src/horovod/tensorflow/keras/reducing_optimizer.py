@@ -6,13 +6,13 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horovod._train.gradients import check_passes
+from horovod._train.reduce_op import Average, Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reducer import GradientReducer, ReductionSettings
 from horovod.tensorflow.keras.copying import reduced_optimizer
 from horovod.tensorflow.keras_generation import check_optimizer, generation_of
-from horovod.train.gradients import check_passes
-from horovod.train.reduce_op import Average, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

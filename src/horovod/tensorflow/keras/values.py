@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._train.reduce_op import Average, resolve_reduce_op
 from horovod.tensorflow import ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.state import broadcast_global_variables
-from horovod.train.reduce_op import Average, resolve_reduce_op
 
 __all__ = ["allgather", "allreduce", "broadcast", "broadcast_global_variables", "reducescatter"]
 

@@ -10,13 +10,13 @@ Example:
     >>> train(state)
 """
 
-from horovod.context import generation
+from horovod._rank.context import generation
+from horovod._train.elastic.run import run
+from horovod._train.elastic.state import ObjectState, State
 from horovod.torch.elastic.batch_sampler import ElasticBatchSampler
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.elastic.training import Training
-from horovod.train.elastic.run import run
-from horovod.train.elastic.state import ObjectState, State
 
 __all__ = [
     "ElasticBatchSampler",

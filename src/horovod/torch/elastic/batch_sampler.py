@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic.ledger import Ledger
 from horovod.errors import UsageError
-from horovod.train.elastic.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized

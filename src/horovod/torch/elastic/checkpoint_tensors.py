@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from horovod.train.elastic.checkpoint.data import Codec, NoDataError, check_size, register
+from horovod._train.elastic.checkpoint.data import Codec, NoDataError, check_size, register
 
 
 def _fits(value: Any) -> bool:

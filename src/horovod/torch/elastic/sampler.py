@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
-from horovod import context
-from horovod.train.elastic.ledger import Ledger
+from horovod._rank import context
+from horovod._train.elastic.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod import context
+from horovod._rank import context
+from horovod._train.elastic.handlers import StateHandler
+from horovod._train.elastic.state import ObjectState
 from horovod.torch.elastic import checkpoint_tensors as checkpoint_tensors  # files can hold tensors
 from horovod.torch.elastic.batch_sampler import ElasticBatchSampler
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.objects import broadcast_object
 from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
-from horovod.train.elastic.handlers import StateHandler
-from horovod.train.elastic.state import ObjectState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

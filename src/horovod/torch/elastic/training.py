@@ -16,6 +16,8 @@ from torch.utils.data import (
     default_collate,
 )
 
+from horovod._train.elastic import training
+from horovod._train.reduce_op import Average
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.loader import (
     check_loader,
@@ -26,13 +28,11 @@ from horovod.torch.elastic.loader import (
 )
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.optimizer import ReducingOptimizer
-from horovod.train.elastic import training
-from horovod.train.reduce_op import Average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horovod.train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.ledger import Ledger, Share
 
 __all__ = ["Training"]
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from horovod.rendezvous import StoreServer, make_secret
+from horovod._rendezvous import StoreServer, make_secret
 from horovod.runner.agent.launcher_connection import LauncherConnection
 from horovod.runner.protocol.invitation import Invitation
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import horovod
-from horovod import gpu
+from horovod._rank.libraries import gpu
 from horovod.runner.checks import check_build
 from horovod.runner.checks.check_build import build_report
 from horovod.runner.cli.command import main
@@ -35,8 +35,12 @@ def test_check_build_needs_no_number_of_ranks(capsys: pytest.CaptureFixture[str]
 
 def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(None, "tried:\n  libcuda.so"))
-    monkeypatch.setattr("horovod.gpu.find_nccl", lambda: gpu.Search(None, "tried libnccl.so.2"))
+    monkeypatch.setattr(
+        "horovod._rank.libraries.gpu.find_driver", lambda: gpu.Search(None, "tried:\n  libcuda.so")
+    )
+    monkeypatch.setattr(
+        "horovod._rank.libraries.gpu.find_nccl", lambda: gpu.Search(None, "tried libnccl.so.2")
+    )
     monkeypatch.setattr("shutil.which", lambda name: None)
     lines = build_report().splitlines()
     for name in ("TensorFlow", "Keras", "PyTorch", "MXNet", "JAX", "GPU", "NCCL", "MPI"):
@@ -56,8 +60,8 @@ def test_check_build_names_versions_and_places(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
     driver = gpu.Driver("/lib/libcuda.so.1", 13010, 2)
     nccl = gpu.Nccl("/lib/libnccl.so.2", 22907, "hangs on Tuesdays")
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(driver, ""))
-    monkeypatch.setattr("horovod.gpu.find_nccl", lambda: gpu.Search(nccl, ""))
+    monkeypatch.setattr("horovod._rank.libraries.gpu.find_driver", lambda: gpu.Search(driver, ""))
+    monkeypatch.setattr("horovod._rank.libraries.gpu.find_nccl", lambda: gpu.Search(nccl, ""))
     assert "    [X] PyTorch 1.2\n" in build_report()
     text = build_report(verbose=True)
     assert "    [X] PyTorch 1.2: /place/__init__.py\n" in text
@@ -86,7 +90,7 @@ def test_check_build_survives_an_engine_that_cannot_be_loaded(
 
 def test_a_driver_without_devices_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = gpu.Driver("/opt/libamdhip64.so.6", 60000, 0)
-    monkeypatch.setattr("horovod.gpu.find_driver", lambda: gpu.Search(driver, ""))
+    monkeypatch.setattr("horovod._rank.libraries.gpu.find_driver", lambda: gpu.Search(driver, ""))
     assert "    [ ] GPU (HIP, 0 devices)\n" in build_report()
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import horovod
+from horovod._settings import TABLE
+from horovod._settings.setting import Status
 from horovod.errors import UsageError
 from horovod.runner.cli.command import main
 from horovod.runner.doctor.examination import examine_environment, examine_script
 from horovod.runner.doctor.exports import arguments_of, exported_names, module_file
 from horovod.runner.doctor.rules import ARGUMENTS, CALLS, Level
-from horovod.settings import TABLE
-from horovod.settings.setting import Status
 
 if TYPE_CHECKING:
     from pathlib import Path

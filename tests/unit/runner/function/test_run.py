@@ -13,8 +13,8 @@ import cloudpickle
 import pytest
 
 import horovod
+from horovod._rendezvous import StoreServer, make_secret
 from horovod.errors import RankFailedError, UsageError
-from horovod.rendezvous import StoreServer, make_secret
 from horovod.runner.function.task import result_key
 from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.supervision.outcome import Outcome

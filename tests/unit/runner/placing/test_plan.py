@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from horovod.config import Config
+from horovod._settings.config import Config
 from horovod.errors import StartError
 from horovod.runner.placing.hosts import assign, parse_hosts
 from horovod.runner.placing.plan import (

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from horovod._rendezvous import StoreServer, make_secret
 from horovod.errors import StartError
-from horovod.rendezvous import StoreServer, make_secret
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Frame, Kind
 from horovod.runner.protocol.invitation import Invitation

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horovod._settings import TABLE
+from horovod._settings.setting import Kind, Setting, Spelling
 from horovod.runner.cli.command import main
 from horovod.runner.cli.options import _make_options
 from horovod.runner.starting import launch as launching
 from horovod.runner.supervision.outcome import Outcome
-from horovod.settings import TABLE
-from horovod.settings.setting import Kind, Setting, Spelling
 
 if TYPE_CHECKING:
     import argparse

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import horovod
+from horovod._rendezvous import StoreClient, StoreServer, make_secret
 from horovod.errors import StartError, UsageError
-from horovod.rendezvous import StoreClient, StoreServer, make_secret
 from horovod.runner.placing.discovery import FixedHosts
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.invitation import Invitation

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from horovod.rendezvous.table import Table
+from horovod._rendezvous.table import Table
 from horovod.runner.supervision.early_exit import blame, leave_note, note
 from horovod.runner.supervision.failure import RankExit
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from horovod.end_report import EndReport
+from horovod._rank.reports.end import EndReport
 from horovod.runner.supervision.failure import RankExit, cause, first_failure, headline, last_words
 
 LOST = ("Traceback ...", "horovod.errors.PeerLostError: rank 0 on a died")

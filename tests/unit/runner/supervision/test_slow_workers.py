@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horovod._rank.reports.wait import INTERVAL_S
+from horovod._rendezvous.secret import make_secret
+from horovod._rendezvous.server import StoreServer
+from horovod._rendezvous.store import StoreClient
+from horovod._rendezvous.waits import WANTED_KEY, Waits, waits_key
 from horovod.errors import StartError
-from horovod.rendezvous.secret import make_secret
-from horovod.rendezvous.server import StoreServer
-from horovod.rendezvous.store import StoreClient
-from horovod.rendezvous.waits import WANTED_KEY, Waits, waits_key
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 from horovod.runner.supervision.slow_workers import (
     FEWEST_WINDOWS,
@@ -27,7 +28,6 @@ from horovod.runner.supervision.slow_workers import (
     summary,
 )
 from horovod.runner.supervision.slow_workers import WINDOW_S as WINDOW_S_OF_JOBS
-from horovod.wait_report import INTERVAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod.job import Assignment, Worker
-from horovod.job.elastic_worker import ElasticWorker
-from horovod.job.job import Job, open_job
-from horovod.job.records import EVENTS, Event, EventKind
+from horovod._job import Assignment, Worker
+from horovod._job.elastic_worker import ElasticWorker
+from horovod._job.job import Job, open_job
+from horovod._job.records import EVENTS, Event, EventKind
 from horovod.runner.placing.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horovod.rendezvous import StoreServer, make_secret
-from horovod.rendezvous.arrival import called_key, connected_key, process_age_s
+from horovod._rendezvous import StoreServer, make_secret
+from horovod._rendezvous.arrival import called_key, connected_key, process_age_s
 from horovod.runner.supervision.startup import (
     Arrival,
     StartWatch,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from horovod.runner.supervision.events import Command, Event
 
 if TYPE_CHECKING:
-    from horovod.job.membership import Membership, Worker
+    from horovod._job.membership import Membership, Worker
 
 
 def identity_of(host: str, worker: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from horovod.runner.supervision.history import History
 
 if TYPE_CHECKING:
-    from horovod.job.membership import Membership
+    from horovod._job.membership import Membership
     from horovod.runner.supervision.elastic.hosts import Host
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.failure import RankExit

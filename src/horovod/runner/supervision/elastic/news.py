@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod.rendezvous.bounds import one_line
+from horovod._rendezvous.bounds import one_line
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import events as elastic
 from horovod.runner.supervision.elastic import finishes, removals, reports, slowness

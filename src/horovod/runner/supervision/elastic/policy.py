@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from horovod.job.membership import assign_places
+from horovod._job.membership import assign_places
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic import (
     endings,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from horovod.job.membership import Worker
+    from horovod._job.membership import Worker
 
 FOREVER_S = float("inf")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod.job.membership import Worker
+from horovod._job.membership import Worker
 from horovod.runner.supervision.elastic.events import ReleaseHost, StartOn, UseHost, identity_of
 from horovod.runner.supervision.elastic.hosts import FLIP_S, Agent
 from horovod.runner.supervision.elastic.processes import Process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from horovod.rendezvous.bounds import one_line
+from horovod._rendezvous.bounds import one_line
 from horovod.runner.protocol.frames import STOP_SOON
 from horovod.runner.supervision.elastic import reports
 from horovod.runner.supervision.elastic.events import BreakUp, Dismiss, TellLoss

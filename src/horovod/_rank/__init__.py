@@ -1,0 +1,1 @@
+"""A rank of a job: its context, its engine and what it reports."""

@@ -1,0 +1,1 @@
+"""Libraries that are found at run time."""

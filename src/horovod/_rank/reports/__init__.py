@@ -1,0 +1,1 @@
+"""What a rank reports of itself: where it waits, and how it ended."""

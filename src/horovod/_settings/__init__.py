@@ -1,0 +1,13 @@
+"""Every ``HOROVOD_…`` variable: what it means, and whether anything acts on it.
+
+The table is data and reads nothing. :mod:`horovod._settings.config` turns variables into a Config
+with it, and ``python -m horovod._settings.document`` writes it into docs/settings.md.
+"""
+
+from __future__ import annotations
+
+from horovod._settings.honored import HONORED
+from horovod._settings.unused import UNUSED
+
+TABLE = {setting.name: setting for setting in (*HONORED, *UNUSED)}
+"""All settings by the name of their variable, in the order of the documentation."""

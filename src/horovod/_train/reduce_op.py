@@ -1,0 +1,52 @@
+"""Which reduction a call means: ``op``, or the older ``average`` flag."""
+
+from __future__ import annotations
+
+import warnings
+
+from horovod._rank.group import ReduceOp
+from horovod.errors import UsageError
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Adasum = ReduceOp.ADASUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+_BY_NUMBER = {int(op): op for op in ReduceOp}
+
+
+def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: int = 3) -> ReduceOp:
+    """Returns the reduction that the arguments of a collective ask for.
+
+    Args:
+        op: one of Average, Sum, Min, Max, Product and Adasum; None means Average.
+        average: the older flag, True for Average and False for Sum; warns that it is deprecated.
+        stacklevel: frames from here to the line that the warning points at.
+
+    Raises:
+        UsageError: both are given, or ``op`` is no reduction.
+    """
+    if average is not None:
+        if op is not None:
+            raise UsageError("op and average were both given; give op alone")
+        warnings.warn(
+            "the argument average is deprecated; use op=hvd.Average or op=hvd.Sum",
+            DeprecationWarning,
+            stacklevel=stacklevel,
+        )
+        return Average if average else Sum
+    if op is None:
+        return Average
+    resolved = _BY_NUMBER.get(op)
+    if resolved is None:
+        raise UsageError(
+            f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max, Product or Adasum"
+        )
+    return resolved
+
+
+def is_power_of_two(num_ranks: int) -> bool:
+    """Whether a number of ranks is 1, 2, 4, 8, …, which Adasum once needed."""
+    return num_ranks > 0 and num_ranks & (num_ranks - 1) == 0
