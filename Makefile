@@ -276,7 +276,7 @@ fuzz: $(VENV)/dev.stamp $(VENV)/installed.stamp build/asan/build.ninja ## try de
 
 # ---- Checks
 
-lint: lint-python lint-native ## formatters, linters, types, layers, spelling
+lint: lint-python lint-native ## formatters, linters, types, layers, spelling, plain English
 
 lint-python: $(VENV)/dev.stamp
 	ruff check .
@@ -284,6 +284,7 @@ lint-python: $(VENV)/dev.stamp
 	mypy
 	PYTHONPATH=src lint-imports --no-logo
 	codespell
+	python tests/layers/prose.py
 
 # In the bundles in which files are compiled, so that what many include is read once.
 lint-native: $(VENV)/dev.stamp build/lint/configured.stamp
