@@ -139,6 +139,8 @@ def _flags(setting: Setting) -> str:
 def _default(setting: Setting) -> str:
     if setting.shown:
         return setting.shown
+    if setting.default is None:
+        return ""
     if isinstance(setting.default, bool):
         return str(int(setting.default))
     return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)

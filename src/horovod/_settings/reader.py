@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from horovod._settings import TABLE
-from horovod._settings.setting import Kind, Setting
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from horovod._settings.setting import Setting
 
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
@@ -79,22 +80,18 @@ class SettingsReader:
 
 
 def _parse(setting: Setting, text: str) -> object:
-    if setting.kind is Kind.FLAG:
-        return _flag(setting.name, text.lower())
-    if setting.kind is Kind.INTEGER:
-        return _integer(setting.name, text)
-    if setting.kind is Kind.INTEGERS:
-        return tuple(_integer(setting.name, part.strip()) for part in text.split(","))
-    if setting.kind is Kind.NUMBER:
-        return _number(setting.name, text)
-    if setting.kind is Kind.WORD:
+    if setting.words:
         return _word(setting, text)
-    return text
+    if setting.kind is tuple:
+        return tuple(_integer(setting.name, part.strip()) for part in text.split(","))
+    read = {bool: _flag, int: _integer, float: _number}.get(setting.kind)
+    return text if read is None else read(setting.name, text)
 
 
 def _flag(name: str, text: str) -> bool:
-    """True for an integer that is not 0 and for true, yes, on."""
-    return text in _TRUE or (text not in _FALSE and _integer(name, text) != 0)
+    """Return True for an integer that is not 0 and for true, yes, on."""
+    word = text.lower()
+    return word in _TRUE or (word not in _FALSE and _integer(name, word) != 0)
 
 
 def _integer(name: str, text: str) -> int:

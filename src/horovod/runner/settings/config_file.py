@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,10 +17,12 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from horovod.errors import UsageError
-from horovod.runner.settings.flags import FLAGS, Flag, bounds_of
+from horovod.runner.settings.flags import FLAGS, bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from horovod._settings.setting import Setting
 
 CONTROLLERS = ("gloo", "mpi")
 
@@ -31,7 +34,7 @@ class ConfigFile:
     """What a config file says.
 
     Attributes:
-        values: by :attr:`Flag.attribute`, only what the file sets.
+        values: by :attr:`Setting.attribute`, only what the file sets.
         controller: gloo or mpi; empty if the file does not say.
         advice: one line for each key that should be written otherwise.
     """
@@ -107,7 +110,7 @@ def _values_of(
             advice.append(f"{place}: {flag.hidden_key} is deprecated; use {flag.key}")
         if name in entries:
             value = entries[name]
-            values[flag.attribute] = str(value) if flag.kind is str else value
+            values[flag.attribute] = str(value) if flag.flag_kind is str else value
     return values, advice
 
 
@@ -144,16 +147,17 @@ _BARE_OFF = BeforeValidator(lambda word: "off" if word is False else word)
 """YAML 1.1 reads a bare ``off`` as false."""
 
 
-def _type_of(flag: Flag) -> Any:
-    if flag.choices:
+def _type_of(flag: Setting) -> Any:
+    if flag.words:
         return Annotated[Literal[flag.choices], _BARE_OFF]
-    return int | str if flag.integers else flag.kind
+    return int | str if flag.kind is tuple else flag.flag_kind
 
 
-def _limits(flag: Flag) -> dict[str, Any]:
-    if flag.kind not in (int, float):
+def _limits(flag: Setting) -> dict[str, Any]:
+    if flag.flag_kind not in (int, float):
         return {}
-    return {"ge": flag.minimum, **({"le": flag.maximum} if flag.maximum != float("inf") else {})}
+    minimum, maximum = flag.limits
+    return {"ge": minimum, "le": maximum if maximum < inf else None}
 
 
 # -- complaints
@@ -185,14 +189,14 @@ def _expected(key: tuple[str, ...]) -> str:
     return "a section with keys of its own"
 
 
-def _expected_of(flag: Flag) -> str:
-    if flag.choices:
+def _expected_of(flag: Setting) -> str:
+    if flag.words:
         return f"one of {', '.join(flag.choices)}"
-    if flag.kind is bool:
+    if flag.flag_kind is bool:
         return "true or false"
-    if flag.kind is str:
+    if flag.flag_kind is str:
         return "text"
-    noun = "an integer" if flag.kind is int else "a number (with a dot, such as 0.5)"
+    noun = "an integer" if flag.flag_kind is int else "a number (with a dot, such as 0.5)"
     return f"{noun}, {bounds_of(flag)}"
 
 
