@@ -12,7 +12,8 @@ from told import told
 
 import horovod
 from horovod._settings import TABLE
-from horovod._settings.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
+from horovod._settings.config import NATIVE_LOG_LEVELS, Config
+from horovod._settings.honored import LOG_LEVELS, MIB
 from horovod._settings.reader import SettingsReader
 from horovod._settings.setting import Setting, Status
 from horovod.errors import StartError

@@ -18,7 +18,7 @@ from horovod._settings.foreign_launchers import (
     find_foreign_launcher,
     warn_of_unserved_launcher,
 )
-from horovod._settings.honored import LOG_LEVELS, MIB, HonoredSettings
+from horovod._settings.honored import HonoredSettings
 from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError
 
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _logger = logging.getLogger(__name__)
-
-__all__ = [
-    "LOG_LEVELS",
-    "MIB",
-    "NATIVE_LOG_LEVELS",
-    "Config",
-    "inherited_environment",
-    "tell_place",
-    "temporary_environment",
-]
 
 NATIVE_LOG_LEVELS = {"trace": 0, "debug": 0, "info": 0, "warning": 1, "error": 2, "fatal": 3}
 """By log level, the least of the engine's levels (0 info, 1 warning, 2 error) to be written; 3 is
@@ -211,9 +201,9 @@ def _places(reader: SettingsReader) -> dict[str, Any]:
     if (found := find_foreign_launcher(reader.variables)) is not None:
         values["foreign_launcher"], rank_names, local_names = found
         values["is_placed"] = False
-    values["rank"], values["size"] = reader.rank_and_size([rank_names])
-    values["local_rank"], values["local_size"] = reader.rank_and_size([local_names])
-    values["cross_rank"], values["cross_size"] = reader.rank_and_size([_CROSS_RANK_NAMES])
+    values["rank"], values["size"] = reader.rank_and_size(*rank_names)
+    values["local_rank"], values["local_size"] = reader.rank_and_size(*local_names)
+    values["cross_rank"], values["cross_size"] = reader.rank_and_size(*_CROSS_RANK_NAMES)
     return values
 
 

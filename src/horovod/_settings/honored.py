@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from horovod._base.log import LEVELS
 from horovod._settings.setting import Setting, Status, setting
 
 Value = TypeVar("Value")
@@ -15,7 +16,7 @@ ALLREDUCE_ALGORITHMS = ("auto", "exchange", "direct", "ring", "doubling", "trees
 CPU_OPERATIONS = ("native", "gloo", "mpi")
 GPU_OPERATIONS = ("auto", "nccl", "staged")
 SLOW_WORKER = ("off", "report", "replace", "remove")
-LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+LOG_LEVELS = tuple(LEVELS)
 
 
 def _place(name: str, meaning: str, default: Value, **row: Any) -> Value:

@@ -9,7 +9,7 @@ from horovod._settings import TABLE
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from horovod._settings.setting import Setting
 
@@ -54,22 +54,18 @@ class SettingsReader:
             if setting.words:
                 self.value(setting.name)
 
-    def rank_and_size(self, candidates: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        """The first pair of variables that is set; (0, 1) if none is.
+    def rank_and_size(self, rank_name: str, size_name: str) -> tuple[int, int]:
+        """Return the values of a pair of variables; (0, 1) if neither is set.
 
         Raises:
-            StartError: half of a pair is set, or the rank is not below the size.
+            StartError: one of them is set, or the rank is not below the size.
         """
-        for rank_name, size_name in candidates:
-            given = [name for name in (rank_name, size_name) if self.text(name)]
-            if len(given) == 1:
-                missing = size_name if given[0] == rank_name else rank_name
-                raise StartError(f"{given[0]} is set but {missing} is not; set both or neither")
-            if given:
-                return self._rank_of_size(rank_name, size_name)
-        return 0, 1
-
-    def _rank_of_size(self, rank_name: str, size_name: str) -> tuple[int, int]:
+        given = [name for name in (rank_name, size_name) if self.text(name)]
+        if not given:
+            return 0, 1
+        if len(given) == 1:
+            missing = size_name if given[0] == rank_name else rank_name
+            raise StartError(f"{given[0]} is set but {missing} is not; set both or neither")
         rank = _integer(rank_name, self.text(rank_name))
         size = _integer(size_name, self.text(size_name))
         if size < 1:
