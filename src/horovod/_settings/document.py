@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod._settings import TABLE
+from horovod._settings.honored import MIB
 from horovod._settings.setting import Setting, Status
 from horovod.errors import UsageError
 
@@ -67,9 +68,9 @@ def _has(status: Status) -> Callable[[Setting], bool]:
 def _default(setting: Setting) -> str:
     if setting.shown or setting.default is None:
         return setting.shown
-    if isinstance(setting.default, bool):
-        return str(int(setting.default))
-    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+    if setting.kind is int and setting.default and setting.default % MIB == 0:
+        return f"{setting.default // MIB} MiB"
+    return setting.default if setting.kind is str else f"{setting.default:g}"
 
 
 def _code(text: str) -> str:

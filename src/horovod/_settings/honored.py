@@ -83,7 +83,6 @@ class HonoredSettings:
         "bytes of tensors that may travel in one batch (the flag takes MiB); 0 turns fusion off",
         64 * MIB,
         minimum=0,
-        shown="64 MiB",
         flag="fusion-threshold-mb",
         key="params.fusion_threshold_mb",
         help="MiB of tensors that may travel in one batch; 0 turns fusion off",
@@ -224,14 +223,12 @@ class HonoredSettings:
         "bytes of each piece of a GPU tensor that goes through host memory, the same on all ranks",
         4 * MIB,
         minimum=4096,
-        shown="4 MiB",
     )
     gpu_pinned_bytes: int = setting(
         "HOROVOD_GPU_PINNED_SIZE",
         "limit for the host memory that each rank pins for GPU tensors, in bytes",
         64 * MIB,
         minimum=65536,
-        shown="64 MiB",
     )
 
     # -- Correctness
