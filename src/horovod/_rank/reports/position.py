@@ -28,9 +28,9 @@ _INNER_FRAMES = 8
 _OUTER_FRAMES = 8
 _MOST_THREADS = 8
 _WAIT_S = 3600.0
-_OWN = os.path.join(
-    os.path.dirname(horovod.__file__), ""
-)  # whose threads call nothing of the user's
+# Whose threads call nothing of the user's: Horovod's own, and those of what runs ranks.
+_OWN = os.path.join(os.path.dirname(horovod.__file__), "")
+_STARTERS = ("ray", "pyspark", "py4j")
 _STDLIB = os.path.dirname(threading.__file__)
 # Where a thread is that waits for work, such as one of a pool, or of a loader.
 _IDLE_FILES = (
@@ -49,11 +49,6 @@ _IDLE_FILES = (
 )
 
 _LOADERS = os.path.join(_OWN, "data", "")  # whose threads read what the user's data set gives
-_STARTERS = (
-    "ray",
-    "pyspark",
-    "py4j",
-)  # what runs ranks; its threads call nothing of the user's either
 # Where a thread is that waits for a program of a framework. While it waits, it may look for signals
 # from time to time.
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "jaxlib", "mxnet")
