@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,11 @@ from horovod.jax.host_copy import run_now
 from horovod.jax.primitives import bind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horovod._rank.group import Group
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -51,10 +54,18 @@ def is_traced() -> bool:
     return False
 
 
-def refuse_within_jit(function: str) -> None:
-    """Raises UsageError while a program is traced: the function would run once, not each time."""
-    if is_traced():
-        raise UsageError(f"hvd.{function}() cannot be part of a jitted program; call it outside")
+def outside_of_jit(function: F) -> F:
+    """Refuse calls while a program is traced: the function would run once, not each time."""
+
+    @functools.wraps(function)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            raise UsageError(
+                f"hvd.{function.__name__}() cannot be part of a jitted program; call it outside"
+            )
+        return function(*args, **kwargs)
+
+    return cast("F", refusing)
 
 
 class Leaves(NamedTuple):

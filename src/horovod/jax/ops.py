@@ -37,7 +37,7 @@ from horovod.jax.calls import (
     exchange,
     is_traced,
     leaves_of,
-    refuse_within_jit,
+    outside_of_jit,
     run,
 )
 from horovod.jax.compression import Compression
@@ -298,12 +298,13 @@ def grouped_reducescatter(arrays: Sequence[Any], **options: Any) -> list[Any]:
     return list(reducescatter(_list_of(arrays), **options))
 
 
+@outside_of_jit
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have reached it; not inside of jit."""
-    refuse_within_jit("barrier")
     group_of(process_set).barrier(call_site=call_site()).wait()
 
 
+@outside_of_jit
 def join(
     *,
     divide_by_initial_world_size: bool = True,
@@ -321,7 +322,6 @@ def join(
     Returns:
         The global rank that came last.
     """
-    refuse_within_jit("join")
     handle = group_of(process_set).join(
         divide_by_initial_world_size=divide_by_initial_world_size, call_site=call_site()
     )

@@ -13,13 +13,14 @@ from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.same_parameters import Parameter, check_same_parameters
 from horovod.errors import UsageError
-from horovod.jax.calls import DTYPES, refuse_within_jit
+from horovod.jax.calls import DTYPES, outside_of_jit
 from horovod.jax.devices import put_back
 from horovod.jax.ops import broadcast, synchronize
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
+@outside_of_jit
 def broadcast_parameters(
     tree: Any,
     root_rank: int = 0,
@@ -49,7 +50,6 @@ def broadcast_parameters(
     Example:
         >>> params = hvd.broadcast_parameters(params, root_rank=0)
     """
-    refuse_within_jit("broadcast_parameters")
     site = call_site()
     name = "parameters" if name is None else name
     group = group_of(process_set)
