@@ -63,6 +63,7 @@ class TensorFlowApi:
         self._run = getattr(self, f"_run_{mode}")
         self._mode = mode
 
+    interface = hvd
     abilities = ("complex", "passes", "mean of passes", "weights")
 
     def tensor(self, values: Any, dtype: str) -> Any:
