@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jax_output import said_by
+from environments import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
