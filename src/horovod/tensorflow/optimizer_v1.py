@@ -12,10 +12,13 @@ from horovod._train.reduce_op import Adasum
 from horovod.errors import UsageError
 from horovod.tensorflow.delta_optimizer import DistributedDeltaOptimizer
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.gradient_reducer import ReductionSettings
+    from typing_extensions import Unpack
+
+    from horovod.tensorflow.reduction_settings import ReductionOptions, ReductionSettings
 
 
 def wrap_v1_optimizer(
@@ -24,7 +27,7 @@ def wrap_v1_optimizer(
     use_locking: bool = False,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    **reduction: Any,
+    **options: Unpack[ReductionOptions],
 ) -> DistributedV1Optimizer | DistributedDeltaOptimizer:
     """Wraps an optimizer of tf.compat.v1.
 
@@ -35,14 +38,13 @@ def wrap_v1_optimizer(
         backward_passes_per_step: over how many passes gradients are added up before they are
             reduced; with Adasum, how many steps are taken before they are combined.
         average_aggregated_gradients: divide these sums by the number of passes.
-        **reduction: ``op`` and all else that
-            :func:`horovod.tensorflow.gradient_reducer.make_settings` takes.
+        **options: see :class:`horovod.tensorflow.reduction_settings.ReductionOptions`.
 
     Raises:
         UsageError: the arguments are wrong.
     """
     check_passes(backward_passes_per_step)
-    settings = make_settings(name or f"Distributed{type(optimizer).__name__}", **reduction)
+    settings = make_settings(name or f"Distributed{type(optimizer).__name__}", **options)
     if settings.op is not Adasum:
         return DistributedV1Optimizer(
             optimizer, settings, use_locking, backward_passes_per_step, average_aggregated_gradients

@@ -31,13 +31,12 @@ from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average, Sum, resolve_reduce_op
 from horovod.tensorflow import calls, gradients, sparse
 from horovod.tensorflow.calls import Reduction, call_of
-from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.compression import Compression, CompressorLike
 from horovod.tensorflow.placement import placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CompressorLike = type[Compressor] | Compressor
 assert gradients  # registers them
 
 

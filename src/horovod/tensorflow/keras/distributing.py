@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reducer import make_settings
 from horovod.tensorflow.keras.compiling import prepare_compile
 from horovod.tensorflow.keras.copying import prepare_copies
 from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
+from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.reduction_settings import ReductionOptions
 
 
 def distribute(
@@ -25,7 +29,7 @@ def distribute(
     average_aggregated_gradients: bool = False,
     local_layers: Any = None,
     stacklevel: int = 4,
-    **options: Any,
+    **options: Unpack[ReductionOptions],
 ) -> Any:
     """Wraps a Keras optimizer.
 
@@ -36,7 +40,7 @@ def distribute(
         average_aggregated_gradients: divide the sum over the passes by their number.
         local_layers: a layer or a list of layers of which each rank has its own.
         stacklevel: frames from the check of the arguments to the user's line.
-        **options: see :func:`horovod.tensorflow.gradient_reducer.make_settings`.
+        **options: see :class:`horovod.tensorflow.reduction_settings.ReductionOptions`.
 
     Returns:
         A :class:`horovod.tensorflow.keras.reducing_optimizer.ReducingOptimizer`, which is also an
@@ -60,7 +64,7 @@ def PartialDistributedOptimizer(
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
@@ -73,38 +77,13 @@ def PartialDistributedOptimizer(
 ) -> Any:
     """Like ``DistributedOptimizer``, except for some layers of which each rank has its own.
 
+    All other arguments mean what they mean there.
+
     Args:
-        optimizer: see ``DistributedOptimizer``, as for all but the following.
-        name: see there.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        gradient_predivide_factor: see there.
-        op: see there.
-        backward_passes_per_step: see there.
-        average_aggregated_gradients: see there.
-        groups: see there.
-        process_set: see there.
         local_layers: a Keras layer or a list of them. Their gradients stay on this rank.
         scale_local_gradients: divide these by the number of ranks, as the average of the others is.
 
     Raises:
         UsageError: the arguments are wrong.
     """
-    return distribute(
-        optimizer,
-        name,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        local_layers=local_layers,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=groups,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return distribute(**locals())

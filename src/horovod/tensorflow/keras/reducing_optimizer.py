@@ -10,12 +10,14 @@ from horovod._train.gradients import check_passes
 from horovod._train.reduce_op import Average, Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reducer import GradientReducer, ReductionSettings
+from horovod.tensorflow.gradient_reducer import GradientReducer
 from horovod.tensorflow.keras.copying import reduced_optimizer
 from horovod.tensorflow.keras_generation import check_optimizer, generation_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from horovod.tensorflow.reduction_settings import ReductionSettings
 
 T = TypeVar("T")
 
