@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod._rank.group import Group
+    from horovod.jax.types import Arrays, PyTree, Scalar
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -81,7 +82,7 @@ class Leaves(NamedTuple):
     paths: list[str]
     structure: Any
 
-    def tree_of(self, arrays: Any) -> Any:
+    def tree_of(self, arrays: Arrays) -> Any:
         """The tree with other leaves."""
         return jax.tree.unflatten(self.structure, arrays)
 
@@ -92,7 +93,7 @@ class Leaves(NamedTuple):
         return True, Structure.of(self.paths, "leaves" if len(self.paths) > 1 else "leaf")
 
 
-def leaves_of(tree: Any, function: str) -> Leaves:
+def leaves_of(tree: PyTree, function: str) -> Leaves:
     """Return the arrays of a tree, their paths, and its structure.
 
     Raises:
@@ -110,7 +111,7 @@ def leaves_of(tree: Any, function: str) -> Leaves:
     return Leaves(arrays, paths, structure)
 
 
-def sendable(leaf: Any, what: str, keeps_numpy: bool) -> Any:
+def sendable(leaf: object, what: str, keeps_numpy: bool) -> Any:
     """The array of a leaf.
 
     Args:
@@ -190,7 +191,7 @@ def collective_of(
     return collective, group
 
 
-def run(arrays: list[Any], collective: Collective, weight: Any = None) -> list[Any]:
+def run(arrays: Arrays, collective: Collective, weight: Scalar | None = None) -> list[Any]:
     """Binds the primitive; errors of what runs at once are Horovod's."""
     with in_our_words():
         if any(isinstance(array, np.ndarray) for array in arrays):

@@ -46,6 +46,9 @@ from horovod.jax.errors import in_our_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod.jax.compression import CompressorLike
+    from horovod.jax.types import PyTree, Scalar
+
 __all__ = [
     "allgather",
     "allreduce",
@@ -62,14 +65,14 @@ __all__ = [
 
 
 def allreduce(
-    tree: Any,
+    tree: PyTree,
     *,
     op: int = Average,
     name: str | None = None,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    weight: Any = None,
+    weight: Scalar | None = None,
     process_set: ProcessSet = global_process_set,
     ordered: bool = True,
 ) -> Any:
@@ -106,10 +109,10 @@ def reduce_leaves(
     *,
     op: int,
     name: str | None,
-    compression: Any,
+    compression: CompressorLike,
     prescale_factor: float,
     postscale_factor: float,
-    weight: Any,
+    weight: Scalar | None,
     process_set: ProcessSet,
     ordered: bool = True,
 ) -> Any:
@@ -133,11 +136,11 @@ def reduce_leaves(
 
 
 def reducescatter(
-    tree: Any,
+    tree: PyTree,
     *,
     op: int = Average,
     name: str | None = None,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
@@ -172,7 +175,7 @@ def reducescatter(
 
 
 def allgather(
-    tree: Any,
+    tree: PyTree,
     *,
     name: str | None = None,
     sizes: Sequence[int] | None = None,
@@ -214,7 +217,7 @@ def allgather(
 
 
 def broadcast(
-    tree: Any,
+    tree: PyTree,
     root_rank: int,
     *,
     name: str | None = None,
@@ -244,8 +247,8 @@ def broadcast(
 
 
 def alltoall(
-    array: Any,
-    splits: Any = None,
+    array: jax.Array,
+    splits: Sequence[int] | jax.Array | None = None,
     *,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -283,17 +286,17 @@ def alltoall(
     return result, jnp.asarray(received, jnp.int32)
 
 
-def grouped_allreduce(arrays: Sequence[Any], **options: Any) -> list[Any]:
+def grouped_allreduce(arrays: Sequence[jax.Array], **options: Any) -> list[Any]:
     """Reduces a list of arrays as one operation; options as in :func:`allreduce`."""
     return list(allreduce(_list_of(arrays), **options))
 
 
-def grouped_allgather(arrays: Sequence[Any], **options: Any) -> list[Any]:
+def grouped_allgather(arrays: Sequence[jax.Array], **options: Any) -> list[Any]:
     """Joins the rows of a list of arrays as one operation; options as in :func:`allgather`."""
     return list(allgather(_list_of(arrays), **options))
 
 
-def grouped_reducescatter(arrays: Sequence[Any], **options: Any) -> list[Any]:
+def grouped_reducescatter(arrays: Sequence[jax.Array], **options: Any) -> list[Any]:
     """Scatters a list of arrays as one operation; options as in :func:`reducescatter`."""
     return list(reducescatter(_list_of(arrays), **options))
 
@@ -329,7 +332,7 @@ def join(
     return handle.last_joined()
 
 
-def synchronize(tree: Any) -> Any:
+def synchronize(tree: PyTree) -> Any:
     """Waits for all arrays of a tree, and returns it.
 
     Raises:

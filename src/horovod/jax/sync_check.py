@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,9 +15,12 @@ from horovod.jax.calls import outside_of_jit
 from horovod.jax.errors import in_our_words
 from horovod.jax.state import is_array, is_key
 
+if TYPE_CHECKING:
+    from horovod.jax.types import PyTree
+
 
 @outside_of_jit
-def check_in_sync(tree: Any, process_set: ProcessSet = global_process_set) -> None:
+def check_in_sync(tree: PyTree, process_set: ProcessSet = global_process_set) -> None:
     """Checks that arrays and numbers have the same bits on all ranks, and says which do not.
 
     Every byte is read; one small operation compares all of them. All ranks of the set must call

@@ -15,10 +15,11 @@ from horovod.tensorflow.keras_generation import keras_of, kind_of
 if TYPE_CHECKING:
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.types import Optimizer, V1Optimizer
 
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: Optimizer | V1Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     device_dense: str = "",

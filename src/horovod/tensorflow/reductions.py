@@ -37,11 +37,13 @@ from horovod.tensorflow.placement import placed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod.tensorflow.types import TensorLike
+
 assert gradients  # registers them
 
 
 def allreduce(
-    tensor: Any,
+    tensor: TensorLike,
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -85,7 +87,7 @@ def allreduce(
 
 
 def allreduce_dense(
-    tensor: Any,
+    tensor: TensorLike,
     name: str | None = None,
     op: int = Sum,
     prescale_factor: float = 1.0,
@@ -106,7 +108,7 @@ def allreduce_dense(
 
 
 def grouped_allreduce(
-    tensors: Sequence[Any],
+    tensors: Sequence[TensorLike],
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -135,7 +137,7 @@ def grouped_allreduce(
 
 def reduce_tensor(
     call: calls.Call,
-    tensor: Any,
+    tensor: TensorLike,
     reduction: Reduction,
     compression: CompressorLike,
     device_dense: str,
@@ -152,7 +154,7 @@ def reduce_tensor(
 
 def reduce_tensors(
     call: calls.Call,
-    tensors: Sequence[Any],
+    tensors: Sequence[TensorLike],
     reduction: Reduction,
     compression: CompressorLike,
     device_dense: str,
@@ -186,7 +188,7 @@ def _grouped_dense(
 
 
 def reducescatter(
-    tensor: Any,
+    tensor: TensorLike,
     device_dense: str = "",
     compression: CompressorLike = Compression.none,
     op: int = Average,
@@ -220,7 +222,7 @@ def reducescatter(
 
 
 def grouped_reducescatter(
-    tensors: Sequence[Any],
+    tensors: Sequence[TensorLike],
     device_dense: str = "",
     compression: CompressorLike = Compression.none,
     op: int = Average,

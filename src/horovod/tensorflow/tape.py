@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
     from horovod.tensorflow.reduction_settings import ReductionOptions
+    from horovod.tensorflow.types import Layers, Nested, Variable
 
 
 class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types
@@ -33,12 +34,12 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
     @as_written
     def gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
+        target: Nested,
+        sources: Nested,
+        output_gradients: Nested | None = None,
         use_generic_names: bool = False,
         *,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
         """Computes the gradients of this rank, and reduces them over all.
 
@@ -62,7 +63,7 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
         reduced = self._reducer.reduce(flat, tf.nest.flatten(sources), use_generic_names)
         return tf.nest.pack_sequence_as(sources, reduced)
 
-    def register_local_source(self, source: Any) -> None:
+    def register_local_source(self, source: Variable) -> None:
         """Leaves the gradient of a source out of the reduction.
 
         Args:
@@ -72,9 +73,9 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
 
     def get_local_and_global_gradients(
         self,
-        target: Any,
-        sources: Sequence[Any],
-        output_gradients: Any = None,
+        target: Nested,
+        sources: Sequence[Nested],
+        output_gradients: Nested | None = None,
         use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
         """Like :meth:`gradient`, in two lists of pairs (source, gradient).
@@ -143,7 +144,7 @@ def PartialDistributedGradientTape(
     num_groups: int = 0,
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
+    local_layers: Layers = None,
     scale_local_gradients: bool = True,
 ) -> ReducingTape:
     """Like :func:`DistributedGradientTape`, except for some layers of which each rank has its own.

@@ -17,6 +17,7 @@ from horovod.jax.state import is_array
 
 if TYPE_CHECKING:
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod.jax.types import PyTree
 
 __all__ = ["Training"]
 
@@ -63,7 +64,7 @@ class Training(training.Training):
         ...             )
     """
 
-    def __init__(self, *, commit_every_s: float = 10.0, **kwargs: Any) -> None:
+    def __init__(self, *, commit_every_s: float = 10.0, **kwargs: PyTree) -> None:
         self.state = JaxState(**kwargs)
         self._names = list(kwargs)
         super().__init__(self.state, commit_every_s, in_our_words, rejoin)

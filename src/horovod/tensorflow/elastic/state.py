@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horovod._train.elastic.handlers import StateHandler
+    from horovod.tensorflow.types import Model, Optimizer, Session, Variable
 
 
 class _VariablesState(ObjectState):
@@ -91,7 +92,10 @@ class TensorFlowState(_VariablesState):
     """
 
     def __init__(
-        self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any
+        self,
+        variables: Iterable[Variable] | None = None,
+        session: Session | None = None,
+        **kwargs: object,
     ) -> None:
         self.session = session
         found = list(variables or ())
@@ -146,14 +150,18 @@ class TensorFlowKerasState(_VariablesState):
     optimizer: Any
 
     def __init__(
-        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+        self,
+        model: Model,
+        optimizer: Optimizer | None = None,
+        backend: object = None,
+        **kwargs: object,
     ) -> None:
         if hasattr(model, "build") and not getattr(model, "built", True):
             raise UsageError(
                 f"the model {getattr(model, 'name', kind_of(model))!r} has no weights that a state "
                 "could keep: call model.build(input_shape), or the model on a batch, first"
             )
-        self.backend = backend
+        self.backend: Any = backend
         optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         super().__init__(model=model, optimizer=optimizer, **kwargs)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod.tensorflow.types import Model, Optimizer
 
 __all__ = ["Training"]
 
@@ -67,11 +68,11 @@ class Training(training.Training):
 
     def __init__(
         self,
-        model: Any = None,
-        optimizer: Any = None,
+        model: Model | None = None,
+        optimizer: Optimizer | None = None,
         *,
         commit_every_s: float = 10.0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if not tf.executing_eagerly():
             raise UsageError("Training needs eager execution; with sessions use hvd.elastic.run")

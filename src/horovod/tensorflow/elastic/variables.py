@@ -23,6 +23,8 @@ from horovod.tensorflow.state import tensorflow_variable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from horovod.tensorflow.types import Session, Variable
+
 _NAME = "elastic.variables"
 
 
@@ -39,10 +41,10 @@ class VariablesHandler(StateHandler):
 
     def __init__(
         self,
-        value: Any,
-        shared: Callable[[Any], Iterable[Any]],
-        session: Callable[[], Any],
-        own: Callable[[Any], Iterable[Any]] = lambda _: (),
+        value: object,
+        shared: Callable[[Any], Iterable[Variable]],
+        session: Callable[[], Session | None],
+        own: Callable[[Any], Iterable[Variable]] = lambda _: (),
     ) -> None:
         super().__init__(value)
         self._shared = shared
@@ -95,7 +97,7 @@ class VariablesHandler(StateHandler):
 
 
 def read(
-    variables: Sequence[Any], session: Any, spare: Sequence[np.ndarray] = ()
+    variables: Sequence[Variable], session: Session | None, spare: Sequence[np.ndarray] = ()
 ) -> list[np.ndarray]:
     """Copies of the values, as arrays that can be written.
 
@@ -130,7 +132,7 @@ def _read_into(array: np.ndarray, variable: Any) -> np.ndarray:
     return array
 
 
-def write(values: Iterable[tuple[Any, np.ndarray]], session: Any) -> None:
+def write(values: Iterable[tuple[Variable, np.ndarray]], session: Session | None) -> None:
     """Gives each variable a value.
 
     Args:
@@ -145,7 +147,7 @@ def write(values: Iterable[tuple[Any, np.ndarray]], session: Any) -> None:
             session.run(initializer, {initializer.inputs[1]: value})
 
 
-def send(variables: Sequence[Any], values: Sequence[np.ndarray], root: int) -> None:
+def send(variables: Sequence[Variable], values: Sequence[np.ndarray], root: int) -> None:
     """Overwrites the arrays on all ranks with those of the root; collective, one operation.
 
     Args:
@@ -171,7 +173,7 @@ def send(variables: Sequence[Any], values: Sequence[np.ndarray], root: int) -> N
         group.broadcast(views, views, root, name=_NAME, waits_next=True, keep=values).wait()
 
 
-def is_variable(thing: Any) -> bool:
+def is_variable(thing: object) -> bool:
     """Whether something is a variable of TensorFlow or Keras."""
     return any(isinstance(each, tf.Variable) for each in (thing, getattr(thing, "value", None)))
 

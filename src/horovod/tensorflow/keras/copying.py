@@ -17,8 +17,10 @@ from horovod.tensorflow.keras_generation import generation_of, keras_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+    from types import ModuleType
 
     from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer, Wrapping
+    from horovod.tensorflow.types import Optimizer, Variable
 
 _OWN = ("_reducer", "_agg_helper", "_reduced")
 
@@ -42,7 +44,7 @@ class Wrapped(NamedTuple):
     local: tuple[int, ...]
 
 
-def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
+def describe(optimizer: ReducingOptimizer, variables: Sequence[Variable]) -> Wrapped:
     """Options that a copy of an optimizer needs to be wrapped in the same way.
 
     Args:
@@ -69,7 +71,7 @@ def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
     return Wrapped(type(optimizer).plain_class, wrapping, placed, local)
 
 
-def rewrap(optimizer: Any, wrapped: Wrapped, variables: Sequence[Any]) -> Any:
+def rewrap(optimizer: Optimizer, wrapped: Wrapped, variables: Sequence[Variable]) -> Any:
     """Wraps a plain optimizer as another one is.
 
     Args:
@@ -92,7 +94,7 @@ def rewrap(optimizer: Any, wrapped: Wrapped, variables: Sequence[Any]) -> Any:
     return made
 
 
-def plain_of(optimizer: Any) -> Any:
+def plain_of(optimizer: Optimizer) -> Any:
     """An optimizer of the plain class with all that Keras knows of a wrapped one."""
     plain: Any = object.__new__(type(optimizer).plain_class)
     kept = {name: value for name, value in vars(optimizer).items() if name not in _OWN}
@@ -100,7 +102,7 @@ def plain_of(optimizer: Any) -> Any:
     return plain
 
 
-def reduced_optimizer(optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
+def reduced_optimizer(optimizer: Optimizer) -> tuple[Any, tuple[Any, ...]]:
     """For ``__reduce__`` of a wrapped optimizer that is copied without its model.
 
     Its variables belong to those of a model, so the copy begins with the configuration alone; a
@@ -127,7 +129,7 @@ def _configured_optimizer(config: dict[str, Any], wrapped: Wrapped) -> Any:
     return rewrap(plain_class.from_config(config), wrapped, ())
 
 
-def prepare_copies(keras: Any) -> None:
+def prepare_copies(keras: ModuleType) -> None:
     """Makes copies and pickles of models keep a wrapped optimizer; others are copied as ever.
 
     Args:

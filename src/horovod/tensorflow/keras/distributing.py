@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
     from horovod.tensorflow.reduction_settings import ReductionOptions
+    from horovod.tensorflow.types import Layers, Optimizer
 
 
 def distribute(
-    optimizer: Any,
+    optimizer: Optimizer,
     name: str | None = None,
     *,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    local_layers: Any = None,
+    local_layers: Layers = None,
     stacklevel: int = 4,
     **options: Unpack[ReductionOptions],
 ) -> Any:
@@ -60,7 +61,7 @@ def distribute(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any,
+    optimizer: Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -72,7 +73,7 @@ def PartialDistributedOptimizer(
     average_aggregated_gradients: bool = False,
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
+    local_layers: Layers = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Like ``DistributedOptimizer``, except for some layers of which each rank has its own.

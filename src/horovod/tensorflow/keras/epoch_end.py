@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.tensorflow.types import Model
 
 
 class _EpochHasEnded:
@@ -13,7 +16,7 @@ class _EpochHasEnded:
         return True
 
 
-def stops_training(model: Any) -> bool:
+def stops_training(model: Model) -> bool:
     """Whether the training ends after this epoch, and not only the epoch."""
     stop = getattr(model, "stop_training", False)
     return bool(stop) and not isinstance(stop, _EpochHasEnded)
@@ -26,7 +29,7 @@ class EpochEnd:
         model: that is trained.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
 
     def end_epoch(self) -> None:
@@ -49,7 +52,7 @@ class ShortEpoch:
         num_before: batches that have ended before.
     """
 
-    def __init__(self, model: Any, params: dict[str, Any], num_before: int) -> None:
+    def __init__(self, model: Model, params: dict[str, int], num_before: int) -> None:
         self._model = model
         self._params = params
         self._full = params["steps"]

@@ -12,10 +12,11 @@ from horovod.tensorflow.keras.distributing import distribute
 if TYPE_CHECKING:
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.types import Optimizer
 
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",

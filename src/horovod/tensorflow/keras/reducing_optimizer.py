@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horovod.tensorflow.reduction_settings import ReductionSettings
+    from horovod.tensorflow.types import Optimizer, Variable
 
 T = TypeVar("T")
 
@@ -73,12 +74,12 @@ class ReducingOptimizer:
     _reducer: GradientReducer
     _agg_helper: LocalGradientAggregationHelperEager | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Takes what the plain class takes; ``from_config`` comes here."""
         super().__init__(*args, **kwargs)
         self._begin()
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var: Variable) -> None:
         """Leaves the gradient of a variable out of the reduction.
 
         Args:
@@ -119,7 +120,7 @@ class ReducingOptimizer:
             )
 
 
-def wrap(optimizer: Any, wrapping: Wrapping) -> Any:
+def wrap(optimizer: Optimizer, wrapping: Wrapping) -> Any:
     """Makes an instance of the same class, by name, that shares the optimizer's whole state.
 
     Args:
@@ -145,7 +146,7 @@ def wrap(optimizer: Any, wrapping: Wrapping) -> Any:
     return wrapped
 
 
-def share_state(optimizer: Any, other_class: type) -> Any:
+def share_state(optimizer: Optimizer, other_class: type) -> Any:
     """Returns an instance of another class that has the same attributes, now and later.
 
     A constructor would make new variables, and forget what is not in the optimizer's config.
