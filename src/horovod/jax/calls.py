@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod._rank.group import Group
-    from horovod.jax.types import Arrays, PyTree, Scalar
+    from horovod.jax.interface_types import Arrays, PyTree, Scalar
 
 F = TypeVar("F", bound="Callable[..., Any]")
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod.jax.compression import CompressorLike
-    from horovod.jax.types import PyTree, Scalar
+    from horovod.jax.interface_types import PyTree, Scalar
 
 __all__ = [
     "allgather",

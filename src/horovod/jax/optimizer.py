@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import optax
 
     from horovod.jax.compression import CompressorLike
-    from horovod.jax.types import Groups
+    from horovod.jax.interface_types import Groups
 
 
 class DistributedState(NamedTuple):

@@ -24,7 +24,7 @@ from horovod.jax.devices import Way, check_devices, devices_of, way_on
 from horovod.jax.host_copy import callback_of, run_now, warn_of_copies
 
 if TYPE_CHECKING:
-    from horovod.jax.types import Arrays, Scalar
+    from horovod.jax.interface_types import Arrays, Scalar
 
 try:
     from jax.interpreters.xla import apply_primitive

@@ -18,7 +18,7 @@ from horovod.jax.devices import put_back
 from horovod.jax.ops import broadcast, synchronize
 
 if TYPE_CHECKING:
-    from horovod.jax.types import PyTree
+    from horovod.jax.interface_types import PyTree
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 

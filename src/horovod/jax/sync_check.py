@@ -16,7 +16,7 @@ from horovod.jax.errors import in_our_words
 from horovod.jax.state import is_array, is_key
 
 if TYPE_CHECKING:
-    from horovod.jax.types import PyTree
+    from horovod.jax.interface_types import PyTree
 
 
 @outside_of_jit

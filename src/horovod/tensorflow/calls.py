@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from horovod._train.process_set import ProcessSet
     from horovod._train.structure import Structure
-    from horovod.tensorflow.types import TensorLike
+    from horovod.tensorflow.interface_types import TensorLike
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horovod.tensorflow.compression import CompressorLike
-    from horovod.tensorflow.types import Pair, V1Optimizer, Variable
+    from horovod.tensorflow.interface_types import Pair, V1Optimizer, Variable
 
 _START = "delta_start"
 

@@ -16,7 +16,7 @@ from horovod.tensorflow.calls import call_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod.tensorflow.types import TensorLike, Variable
+    from horovod.tensorflow.interface_types import TensorLike, Variable
 
 assert gradients  # registers them
 

@@ -16,7 +16,7 @@ from horovod.tensorflow.rank_ops import num_members_op
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horovod.tensorflow.types import Gradient, V1Optimizer, Variable
+    from horovod.tensorflow.interface_types import Gradient, V1Optimizer, Variable
 
     Reduction = Callable[[list[Any], list[Any]], Sequence[Any]]
 

@@ -16,7 +16,7 @@ from horovod.tensorflow.gradient_reducer import as_dense
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from horovod.tensorflow.types import Gradient, Optimizer, Variable
+    from horovod.tensorflow.interface_types import Gradient, Optimizer, Variable
 
 __all__ = ["LocalGradientAggregationHelperEager"]
 

@@ -11,7 +11,7 @@ from horovod._train.gradients import split_list
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.types import Variable
+    from horovod.tensorflow.interface_types import Variable
 
 Groups: TypeAlias = int | Sequence[Sequence[Any]] | None
 """How many groups, or lists of variables whose gradients are reduced together."""

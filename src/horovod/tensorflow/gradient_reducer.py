@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import keras
 
+    from horovod.tensorflow.interface_types import Gradient, Variable
     from horovod.tensorflow.reduction_settings import ReductionSettings
-    from horovod.tensorflow.types import Gradient, Variable
 
 _LINEAR = (Average, Sum, Adasum)
 _PLACE_AND_NAME = re.compile(r"(?:^|\.)(\d+\..+)$")

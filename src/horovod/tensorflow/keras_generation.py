@@ -12,7 +12,7 @@ from horovod.errors import UsageError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from horovod.tensorflow.types import Layers, Optimizer
+    from horovod.tensorflow.interface_types import Layers, Optimizer
 
 ROOTS = ("keras", "tf_keras")
 """The packages that a Keras may lie in."""

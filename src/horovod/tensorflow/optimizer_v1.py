@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from horovod.tensorflow.interface_types import Pair, V1Optimizer, Variable
     from horovod.tensorflow.reduction_settings import ReductionOptions, ReductionSettings
-    from horovod.tensorflow.types import Pair, V1Optimizer, Variable
 
 
 def wrap_v1_optimizer(

@@ -37,7 +37,7 @@ from horovod.tensorflow.placement import placed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod.tensorflow.types import TensorLike
+    from horovod.tensorflow.interface_types import TensorLike
 
 assert gradients  # registers them
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod._rank.group import Group
-    from horovod.tensorflow.types import Session, Variable
+    from horovod.tensorflow.interface_types import Session, Variable
 
 
 def broadcast_variables(

@@ -20,7 +20,7 @@ from horovod.tensorflow.state import tensorflow_variable
 if TYPE_CHECKING:
     from typing_extensions import Buffer as BytesLike
 
-    from horovod.tensorflow.types import Session
+    from horovod.tensorflow.interface_types import Session
 
 
 def check_in_sync(

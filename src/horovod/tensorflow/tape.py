@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.interface_types import Layers, Nested, Variable
     from horovod.tensorflow.reduction_settings import ReductionOptions
-    from horovod.tensorflow.types import Layers, Nested, Variable
 
 
 class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types

@@ -10,7 +10,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horovod.tensorflow.types import Variable
+    from horovod.tensorflow.interface_types import Variable
 
     F = TypeVar("F", bound=Callable[..., Any])
 

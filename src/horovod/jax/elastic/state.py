@@ -15,7 +15,7 @@ from horovod.jax.state import is_key
 
 if TYPE_CHECKING:
     from horovod._train.elastic.checkpoint.commits import Snapshot
-    from horovod.jax.types import PyTree
+    from horovod.jax.interface_types import PyTree
 
 __all__ = ["JaxState"]
 

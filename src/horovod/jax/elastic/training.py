@@ -17,7 +17,7 @@ from horovod.jax.state import is_array
 
 if TYPE_CHECKING:
     from horovod._train.elastic.ledger import Ledger, Share
-    from horovod.jax.types import PyTree
+    from horovod.jax.interface_types import PyTree
 
 __all__ = ["Training"]
 

@@ -14,7 +14,7 @@ from horovod.tensorflow.keras_generation import keras_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horovod.tensorflow.types import Nested
+    from horovod.tensorflow.interface_types import Nested
 
     Batches = Iterator[Any]
 

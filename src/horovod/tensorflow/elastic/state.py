@@ -13,12 +13,13 @@ from horovod.errors import UsageError
 from horovod.tensorflow.elastic.variables import VariablesHandler, is_variable
 from horovod.tensorflow.keras_generation import keras_of, kind_of
 from horovod.tensorflow.objects import broadcast_object
+from horovod.tensorflow.optimizer_state import build, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horovod._train.elastic.handlers import StateHandler
-    from horovod.tensorflow.types import Model, Optimizer, Session, Variable
+    from horovod.tensorflow.interface_types import Model, Optimizer, Session, Variable
 
 
 class _VariablesState(ObjectState):
@@ -55,9 +56,6 @@ class _VariablesState(ObjectState):
 
     def _variables_of_optimizer(self, optimizer: Any) -> list[Any]:
         """All of them: a newcomer makes those that the others made in their first step."""
-        # Keras is loaded for those who use it.
-        from horovod.tensorflow.keras.optimizer_state import build, variables_of
-
         trained = self._trained_by(optimizer)
         if trained is not None:
             build(optimizer, trained)

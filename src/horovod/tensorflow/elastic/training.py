@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod._train.elastic.ledger import Ledger, Share
-    from horovod.tensorflow.types import Model, Optimizer
+    from horovod.tensorflow.interface_types import Model, Optimizer
 
 __all__ = ["Training"]
 

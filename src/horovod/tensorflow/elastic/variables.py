@@ -23,7 +23,7 @@ from horovod.tensorflow.state import tensorflow_variable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from horovod.tensorflow.types import Session, Variable
+    from horovod.tensorflow.interface_types import Session, Variable
 
 _NAME = "elastic.variables"
 

@@ -19,12 +19,12 @@ from horovod.tensorflow.keras.learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
-from horovod.tensorflow.keras.optimizer_state import build, variables_of
+from horovod.tensorflow.optimizer_state import build, variables_of
 from horovod.tensorflow.placement import placed
 from horovod.tensorflow.state import broadcast_variables
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.types import Logs, Variable
+    from horovod.tensorflow.interface_types import Logs, Variable
 
 __all__ = [
     "BestModelCheckpoint",

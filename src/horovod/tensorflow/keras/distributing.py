@@ -8,8 +8,9 @@ from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras.compiling import prepare_compile
-from horovod.tensorflow.keras.copying import prepare_copies
-from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
+from horovod.tensorflow.keras.copying import prepare_copies, reduced_optimizer
+from horovod.tensorflow.keras.reducing_optimizer import Wrapping
+from horovod.tensorflow.keras.wrapping import wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
 from horovod.tensorflow.reduction_settings import make_settings
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.interface_types import Layers, Optimizer
     from horovod.tensorflow.reduction_settings import ReductionOptions
-    from horovod.tensorflow.types import Layers, Optimizer
 
 
 def distribute(
@@ -52,7 +53,9 @@ def distribute(
     """
     default_name = f"Distributed{type(optimizer).__name__}"
     settings = make_settings(name or default_name, stacklevel=stacklevel, **options)
-    wrapping = Wrapping(settings, backward_passes_per_step, average_aggregated_gradients)
+    wrapping = Wrapping(
+        settings, reduced_optimizer, backward_passes_per_step, average_aggregated_gradients
+    )
     wrapped = wrap(optimizer, wrapping)
     wrapped._reducer.register_local_layers(checked_layers(local_layers))
     prepare_compile(keras_of(type(optimizer)))

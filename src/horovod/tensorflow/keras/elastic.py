@@ -27,7 +27,7 @@ from horovod.tensorflow.keras.epoch_end import ShortEpoch, stops_training
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod.tensorflow.types import Logs, Model, Optimizer
+    from horovod.tensorflow.interface_types import Logs, Model, Optimizer
 
 __all__ = [
     "CommitStateCallback",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod._train.elastic.ledger import Share
-    from horovod.tensorflow.types import Logs, Model, Optimizer
+    from horovod.tensorflow.interface_types import Logs, Model, Optimizer
 
 __all__ = ["Training", "training_of"]
 

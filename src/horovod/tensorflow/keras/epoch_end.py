@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.types import Model
+    from horovod.tensorflow.interface_types import Model
 
 
 class _EpochHasEnded:

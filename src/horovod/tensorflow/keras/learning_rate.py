@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.tensorflow.keras.callback import TrainingCallback
-from horovod.tensorflow.keras.optimizer_state import (
+from horovod.tensorflow.optimizer_state import (
     follows_schedule,
     gathered_momentum,
     innermost,
@@ -18,7 +18,7 @@ from horovod.tensorflow.keras.optimizer_state import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horovod.tensorflow.types import Logs
+    from horovod.tensorflow.interface_types import Logs
 
 
 class LearningRateScheduleCallback(TrainingCallback):

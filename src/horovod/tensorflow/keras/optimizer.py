@@ -12,7 +12,7 @@ from horovod.tensorflow.keras.distributing import distribute
 if TYPE_CHECKING:
     from horovod.tensorflow.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
-    from horovod.tensorflow.types import Optimizer
+    from horovod.tensorflow.interface_types import Optimizer
 
 
 def DistributedOptimizer(

@@ -16,7 +16,7 @@ from horovod.tensorflow.keras_generation import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from horovod.tensorflow.types import Loss, Optimizer, Pair, Variable, Variables
+    from horovod.tensorflow.interface_types import Loss, Optimizer, Pair, Variable, Variables
 
     Pairs = list[tuple[Any, Any]]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-    from horovod.tensorflow.types import Gradient, Optimizer, Variable
+    from horovod.tensorflow.interface_types import Gradient, Optimizer, Variable
 
 
 class ReducingOptimizer3(ReducingOptimizer):

@@ -9,7 +9,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.tensorflow.types import Optimizer, Variable
+    from horovod.tensorflow.interface_types import Optimizer, Variable
 
 
 def build(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
