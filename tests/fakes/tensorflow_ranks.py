@@ -37,7 +37,7 @@ def shuffled_step(num_gradients: int, seed: int, waits_briefly: bool = False) ->
             ready = [gradient]
             name = f"gradient_{number}"
             if waits_briefly:  # as optimizers ask for, and users cannot
-                call = calls.Call(name=name, waits_briefly=True)
+                call = calls.CollectiveCall(name=name, waits_briefly=True)
                 reduced[number] = calls.allreduce(call, gradient, calls.Reduction(hvd.Sum))
             else:
                 reduced[number] = hvd.allreduce(gradient, op=hvd.Sum, name=name)

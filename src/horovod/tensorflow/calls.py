@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """What every collective needs.
 
     Attributes:
@@ -87,7 +87,9 @@ class Reduction:
         }
 
 
-def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool = False) -> Call:
+def call_of(
+    process_set: ProcessSet, name: str | None, ignore_name_scope: bool = False
+) -> CollectiveCall:
     """The call of a public function, whose caller is recorded.
 
     Raises:
@@ -96,7 +98,7 @@ def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool =
     if name is not None:
         _native.check_name(name)
     number = number_of(process_set)
-    return Call(number, name, ignore_name_scope, call_site(), context.current().number)
+    return CollectiveCall(number, name, ignore_name_scope, call_site(), context.current().number)
 
 
 def _interruptible(function: Function) -> Function:
@@ -114,10 +116,10 @@ def _interruptible(function: Function) -> Function:
     return cast("Function", call_it)
 
 
-def gradient_call(op: tf.Operation) -> Call:
+def gradient_call(op: tf.Operation) -> CollectiveCall:
     """The call of the gradient of an operation, which may be in flight again meanwhile."""
     name = op.get_attr("tensor_name").decode()
-    return Call(
+    return CollectiveCall(
         op.get_attr("process_set_id"),
         f"{name}.gradient" if name and tf.executing_eagerly() else None,
         op.get_attr("ignore_name_scope"),
@@ -126,7 +128,7 @@ def gradient_call(op: tf.Operation) -> Call:
     )
 
 
-def renamed(call: Call, suffix: str) -> Call:
+def renamed(call: CollectiveCall, suffix: str) -> CollectiveCall:
     """The same call under another name; one without a name stays without."""
     return call if call.name is None else replace(call, name=f"{call.name}{suffix}")
 
@@ -141,14 +143,16 @@ def reduction_of(op: tf.Operation) -> Reduction:
 
 
 @_interruptible
-def allreduce(call: Call, tensor: TensorLike, reduction: Reduction) -> Any:
+def allreduce(call: CollectiveCall, tensor: TensorLike, reduction: Reduction) -> Any:
     """Reduces a tensor; any shape, the same on all ranks."""
     attributes = call.attributes("HorovodAllreduce", (tensor,))
     return ops.horovod_allreduce(tensor=tensor, **reduction.attributes(), **attributes)
 
 
 @_interruptible
-def grouped_allreduce(call: Call, tensors: Sequence[TensorLike], reduction: Reduction) -> list[Any]:
+def grouped_allreduce(
+    call: CollectiveCall, tensors: Sequence[TensorLike], reduction: Reduction
+) -> list[Any]:
     """Reduces several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllreduce", tensors)
     given = list(tensors)
@@ -159,7 +163,7 @@ def grouped_allreduce(call: Call, tensors: Sequence[TensorLike], reduction: Redu
 
 
 @_interruptible
-def reducescatter(call: Call, tensor: TensorLike, reduction: Reduction) -> Any:
+def reducescatter(call: CollectiveCall, tensor: TensorLike, reduction: Reduction) -> Any:
     """Reduces a tensor and keeps this rank's rows of it."""
     attributes = call.attributes("HorovodReducescatter", (tensor,))
     return ops.horovod_reducescatter(tensor=tensor, **reduction.attributes(), **attributes)
@@ -167,7 +171,7 @@ def reducescatter(call: Call, tensor: TensorLike, reduction: Reduction) -> Any:
 
 @_interruptible
 def grouped_reducescatter(
-    call: Call, tensors: Sequence[TensorLike], reduction: Reduction
+    call: CollectiveCall, tensors: Sequence[TensorLike], reduction: Reduction
 ) -> list[Any]:
     """Reduces several tensors as one operation and keeps this rank's rows of them."""
     attributes = call.attributes("HorovodGroupedReducescatter", tensors)
@@ -179,27 +183,29 @@ def grouped_reducescatter(
 
 
 @_interruptible
-def allgather(call: Call, tensor: TensorLike) -> Any:
+def allgather(call: CollectiveCall, tensor: TensorLike) -> Any:
     """Joins the tensors of all ranks along dimension 0."""
     return ops.horovod_allgather(tensor=tensor, **call.attributes("HorovodAllgather", (tensor,)))
 
 
 @_interruptible
-def grouped_allgather(call: Call, tensors: Sequence[TensorLike]) -> list[Any]:
+def grouped_allgather(call: CollectiveCall, tensors: Sequence[TensorLike]) -> list[Any]:
     """Joins several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllgather", tensors)
     return list(ops.horovod_grouped_allgather(tensors=list(tensors), **attributes))
 
 
 @_interruptible
-def broadcast(call: Call, tensor: TensorLike, root_rank: int) -> Any:
+def broadcast(call: CollectiveCall, tensor: TensorLike, root_rank: int) -> Any:
     """Copies the root's tensor to all ranks."""
     attributes = call.attributes("HorovodBroadcast", (tensor,))
     return ops.horovod_broadcast(tensor=tensor, root_rank=root_rank, **attributes)
 
 
 @_interruptible
-def grouped_broadcast(call: Call, tensors: Sequence[TensorLike], root_rank: int) -> list[Any]:
+def grouped_broadcast(
+    call: CollectiveCall, tensors: Sequence[TensorLike], root_rank: int
+) -> list[Any]:
     """Copies several tensors of the root as one operation."""
     attributes = call.attributes("HorovodGroupedBroadcast", tensors)
     return list(
@@ -208,7 +214,9 @@ def grouped_broadcast(call: Call, tensors: Sequence[TensorLike], root_rank: int)
 
 
 @_interruptible
-def alltoall(call: Call, tensor: TensorLike, splits: TensorLike | None) -> tuple[Any, Any]:
+def alltoall(
+    call: CollectiveCall, tensor: TensorLike, splits: TensorLike | None
+) -> tuple[Any, Any]:
     """Sends rows to each rank; returns the rows received, and how many came from each rank."""
     attributes = call.attributes("HorovodAlltoall", (tensor,))
     output, received = ops.horovod_alltoall(
@@ -221,13 +229,13 @@ def alltoall(call: Call, tensor: TensorLike, splits: TensorLike | None) -> tuple
 
 
 @_interruptible
-def barrier(call: Call) -> Any:
+def barrier(call: CollectiveCall) -> Any:
     """Ends when all ranks of the set have reached it."""
     return ops.horovod_barrier(**call.attributes("HorovodBarrier"))
 
 
 @_interruptible
-def join(call: Call) -> Any:
+def join(call: CollectiveCall) -> Any:
     """Ends when all ranks of the set have joined; the global rank that came last."""
     return ops.horovod_join(**call.attributes("HorovodJoin"))
 

@@ -254,7 +254,7 @@ def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) 
 
 
 def _reduce_together(
-    settings: ReductionSettings, call: calls.Call, gradients: list[Any]
+    settings: ReductionSettings, call: calls.CollectiveCall, gradients: list[Any]
 ) -> list[Any]:
     factor = settings.predivide_factor
     reduction = calls.Reduction(settings.op)

@@ -136,7 +136,7 @@ def grouped_allreduce(
 
 
 def reduce_tensor(
-    call: calls.Call,
+    call: calls.CollectiveCall,
     tensor: TensorLike,
     reduction: Reduction,
     compression: CompressorLike,
@@ -153,7 +153,7 @@ def reduce_tensor(
 
 
 def reduce_tensors(
-    call: calls.Call,
+    call: calls.CollectiveCall,
     tensors: Sequence[TensorLike],
     reduction: Reduction,
     compression: CompressorLike,
@@ -177,7 +177,10 @@ def reduce_tensors(
 
 
 def _grouped_dense(
-    call: calls.Call, tensors: Sequence[Any], compression: CompressorLike, reduction: Reduction
+    call: calls.CollectiveCall,
+    tensors: Sequence[Any],
+    compression: CompressorLike,
+    reduction: Reduction,
 ) -> list[Any]:
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     reduced = calls.grouped_allreduce(call, [tensor for tensor, _ in pairs], reduction)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.jax.elastic.run import rejoin
 from horovod.jax.elastic.state import JaxState
@@ -17,12 +17,13 @@ from horovod.jax.state import is_array
 
 if TYPE_CHECKING:
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.loop import Stream
     from horovod.jax.interface_types import PyTree
 
 __all__ = ["Training"]
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training loop elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -88,7 +89,7 @@ class Training(training.Training):
             raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
         return batch_size
 
-    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
+    def _stream_of(self, dataset: Any, epoch: int) -> Stream | None:
         if _columns_of(dataset) is not None or hasattr(dataset, "__getitem__"):
             return None
         name = type(dataset).__name__

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from horovod._rank import context
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.run import engine_errors
 from horovod.tensorflow.elastic.samples import makes_batches, report_unused_epoch_end, samples_of
@@ -25,7 +25,7 @@ __all__ = ["Training"]
 TapeT = TypeVar("TapeT", bound=tf.GradientTape)
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training loop elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a

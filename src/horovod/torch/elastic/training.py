@@ -16,7 +16,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop
 from horovod._train.reduce_op import Average
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.loader import (
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.loop import Stream
 
 __all__ = ["Training"]
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training script elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -124,7 +125,7 @@ class Training(training.Training):
     def _length_of(self, dataset: Any) -> int:
         return len(_data_of(dataset))
 
-    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
+    def _stream_of(self, dataset: Any, epoch: int) -> Stream | None:
         data = _data_of(dataset)
         if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__"):
             return None

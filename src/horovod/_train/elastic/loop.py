@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class Training(ABC):
+class ElasticLoop(ABC):
     """Epochs and batches of a job whose ranks come and go; adapters say what a batch is.
 
     Args:
