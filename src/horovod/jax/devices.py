@@ -57,13 +57,13 @@ def check_devices(context: Any) -> None:
         )
 
 
-def devices_of(operands: Iterable[jax.Array]) -> set[Any]:
+def devices_of(operands: Iterable[Any]) -> set[Any]:
     """The devices on which arrays of JAX lie; numbers and NumPy's arrays lie on none."""
     arrays = (each for each in operands if isinstance(each, jax.Array))
     return {device for array in arrays for device in array.devices()}
 
 
-def put_back(result: Any, array: jax.Array) -> Any:
+def put_back(result: Any, array: Any) -> Any:
     """An array of JAX with these values, on the devices of another one, and sharded as it is.
 
     Where its sharding does not fit to the shape, each device gets the whole result.

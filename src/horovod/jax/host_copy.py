@@ -26,8 +26,6 @@ from horovod.jax.devices import devices_of, put_back
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import jax
-
     from horovod._rank.group import Group
     from horovod._settings.config import Config
     from horovod.jax.collective import Collective
@@ -109,10 +107,7 @@ def is_in_flight() -> bool:
 
 
 def run(
-    operands: Sequence[jax.Array | np.ndarray],
-    collective: Collective,
-    name: str,
-    shapes: Sequence[tuple[int, ...]],
+    operands: Sequence[Any], collective: Collective, name: str, shapes: Sequence[tuple[int, ...]]
 ) -> list[Any]:
     """Runs a collective on arrays of NumPy, and waits for its end.
 
@@ -133,7 +128,7 @@ def run(
         return _run(operands, collective, name, shapes)
 
 
-def run_now(operands: Sequence[jax.Array | np.ndarray], collective: Collective) -> list[Any]:
+def run_now(operands: Sequence[Any], collective: Collective) -> list[Any]:
     """Runs a collective on arrays, wherever they are; the results are of the same kind and place.
 
     Args:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,9 +22,6 @@ from horovod.jax import native_ops
 from horovod.jax.collective import KINDS, Collective
 from horovod.jax.devices import Way, check_devices, devices_of, way_on
 from horovod.jax.host_copy import callback_of, run_now, warn_of_copies
-
-if TYPE_CHECKING:
-    from horovod.jax.interface_types import Arrays, Scalar
 
 try:
     from jax.interpreters.xla import apply_primitive
@@ -39,7 +36,7 @@ _LINK = jax.core.ShapedArray((1,), np.dtype(np.uint32))
 _MODULES_KEPT = 4
 
 
-def bind(arrays: Arrays, collective: Collective, weight: Scalar | None = None) -> list[Any]:
+def bind(arrays: list[Any], collective: Collective, weight: Any = None) -> list[Any]:
     """Runs a collective, or adds it to the program that is being traced."""
     operands = arrays if weight is None else [*arrays, weight]
     results: list[Any] = PRIMITIVES[collective.kind].bind(*operands, collective=collective)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from horovod._train.gradients import split_list
 from horovod.errors import UsageError
-
-if TYPE_CHECKING:
-    from horovod.tensorflow.interface_types import Variable
 
 Groups: TypeAlias = int | Sequence[Sequence[Any]] | None
 """How many groups, or lists of variables whose gradients are reduced together."""
@@ -23,7 +20,7 @@ GROUP_BYTES = 4 << 20
 """Gradients that are reduced together without being asked for hold at most so many bytes."""
 
 
-def variable_key(variable: Variable) -> Hashable:
+def variable_key(variable: Any) -> Hashable:
     """What tells a variable apart: the same for a Keras variable and the ``tf.Variable`` in it."""
     if not isinstance(variable, tf.Variable):
         held = getattr(variable, "value", None)

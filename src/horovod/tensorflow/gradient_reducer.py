@@ -28,9 +28,6 @@ from horovod.tensorflow.xla import refuse_xla
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    import keras
-
-    from horovod.tensorflow.interface_types import Gradient, Variable
     from horovod.tensorflow.reduction_settings import ReductionSettings
 
 _LINEAR = (Average, Sum, Adasum)
@@ -65,7 +62,7 @@ class GradientReducer:
         self._local: set[Hashable] = set()
         self._local_layers: list[Any] = []
 
-    def register_local(self, variable: Variable) -> None:
+    def register_local(self, variable: Any) -> None:
         """Leaves the gradient of a variable out of the reduction.
 
         Args:
@@ -73,7 +70,7 @@ class GradientReducer:
         """
         self._local.add(variable_key(variable))
 
-    def register_local_layers(self, layers: Iterable[keras.layers.Layer]) -> None:
+    def register_local_layers(self, layers: Iterable[Any]) -> None:
         """Leaves the gradients of all weights of Keras layers out, also of layers yet to be built.
 
         Args:
@@ -81,16 +78,13 @@ class GradientReducer:
         """
         self._local_layers += layers
 
-    def is_local(self, variable: Variable) -> bool:
+    def is_local(self, variable: Any) -> bool:
         """Whether the gradient of a variable is left out."""
         return variable_key(variable) in self.local_keys()
 
     @as_written
     def reduce(
-        self,
-        gradients: Iterable[Gradient],
-        variables: Iterable[Variable],
-        generic_names: bool = False,
+        self, gradients: Iterable[Any], variables: Iterable[Any], generic_names: bool = False
     ) -> list[Any]:
         """Reduces gradients; all ranks of the process set must call.
 
@@ -286,7 +280,7 @@ def _structure_of(names: Sequence[str]) -> Structure | None:
     return Structure.of([without_numbers(text) for text in texts], "gradients")
 
 
-def as_dense(gradient: Gradient, shape: tuple[int, ...] | None = None) -> Any:
+def as_dense(gradient: Any, shape: tuple[int, ...] | None = None) -> Any:
     """Returns a gradient as a tensor; rows of ``tf.IndexedSlices`` with the same index are added.
 
     Args:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from horovod.errors import UsageError
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from horovod.tensorflow.interface_types import Layers, Optimizer
 
 ROOTS = ("keras", "tf_keras")
 """The packages that a Keras may lie in."""
@@ -36,18 +31,18 @@ def keras_of_tensorflow() -> Any:
     return keras_of(tf.keras.Model)
 
 
-def generation_of(keras: ModuleType) -> int:
+def generation_of(keras: Any) -> int:
     """The major version of a Keras."""
     return int(keras.__version__.partition(".")[0])
 
 
-def is_layer(thing: object) -> bool:
+def is_layer(thing: Any) -> bool:
     """Whether something is a layer of any Keras."""
     keras = keras_of(type(thing))
     return keras is not None and isinstance(thing, keras.layers.Layer)
 
 
-def checked_layers(local_layers: Layers) -> list[Any]:
+def checked_layers(local_layers: Any) -> list[Any]:
     """Returns the layers as a list.
 
     Args:
@@ -66,12 +61,12 @@ def checked_layers(local_layers: Layers) -> list[Any]:
     return layers
 
 
-def kind_of(thing: object) -> str:
+def kind_of(thing: Any) -> str:
     """The full name of the class of something, for messages."""
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
-def check_optimizer(optimizer: Optimizer) -> Any:
+def check_optimizer(optimizer: Any) -> Any:
     """Returns the Keras of an optimizer.
 
     Raises:

@@ -9,10 +9,8 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.tensorflow.interface_types import Optimizer, Variable
 
-
-def build(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
     """Makes the variables of an optimizer, which Keras would make when it traces the first step.
 
     Args:
@@ -25,7 +23,7 @@ def build(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
         optimizer.build(variables)
 
 
-def variables_of(optimizer: Optimizer) -> list[Any]:
+def variables_of(optimizer: Any) -> list[Any]:
     """All variables of an optimizer, in the same order on all ranks.
 
     Args:
@@ -42,18 +40,18 @@ def variables_of(optimizer: Optimizer) -> list[Any]:
     return found + [v for v in more if isinstance(v, tf.Variable) and id(v) not in known]
 
 
-def innermost(optimizer: Optimizer) -> Any:
+def innermost(optimizer: Any) -> Any:
     """The optimizer that has the rate and the momentum, inside of one that scales the loss."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def follows_schedule(optimizer: Optimizer) -> bool:
+def follows_schedule(optimizer: Any) -> bool:
     """Whether the learning rate is a schedule, which cannot be set."""
     rate = getattr(optimizer, "_learning_rate", None)
     return callable(optimizer.learning_rate if rate is None else rate)
 
 
-def number(value: object) -> float:
+def number(value: Any) -> float:
     """The value of a variable of any Keras, or of a number."""
     if not tf.executing_eagerly() and isinstance(value, tf.Variable):
         # In a graph of version 1, where Keras 2 keeps values in its session.
@@ -61,7 +59,7 @@ def number(value: object) -> float:
     return float(tf.get_static_value(tf.convert_to_tensor(value)))
 
 
-def multiply(variable: Variable, factor: float) -> None:
+def multiply(variable: Any, factor: float) -> None:
     """Multiplies the value of a variable of any Keras."""
     if tf.executing_eagerly():
         variable.assign(variable * factor)
@@ -70,7 +68,7 @@ def multiply(variable: Variable, factor: float) -> None:
         backend.set_value(variable, backend.get_value(variable) * factor)
 
 
-def gathered_momentum(optimizer: Optimizer, variables: Iterable[Variable]) -> list[Any]:
+def gathered_momentum(optimizer: Any, variables: Iterable[Any]) -> list[Any]:
     """The variables that momentum multiplies, where what is added to them holds the rate.
 
     Args:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-def placed(device: str | None) -> AbstractContextManager[Any]:
+def placed(device: Any) -> AbstractContextManager[Any]:
     """``tf.device(device)``; a GPU is taken as a hint, which is passed over.
 
     The operations have kernels for the CPU only, so a session that must place them on a GPU, and

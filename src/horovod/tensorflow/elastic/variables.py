@@ -23,8 +23,6 @@ from horovod.tensorflow.state import tensorflow_variable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from horovod.tensorflow.interface_types import Session, Variable
-
 _NAME = "elastic.variables"
 
 
@@ -41,10 +39,10 @@ class VariablesHandler(StateHandler):
 
     def __init__(
         self,
-        value: object,
-        shared: Callable[[Any], Iterable[Variable]],
-        session: Callable[[], Session | None],
-        own: Callable[[Any], Iterable[Variable]] = lambda _: (),
+        value: Any,
+        shared: Callable[[Any], Iterable[Any]],
+        session: Callable[[], Any],
+        own: Callable[[Any], Iterable[Any]] = lambda _: (),
     ) -> None:
         super().__init__(value)
         self._shared = shared
@@ -97,7 +95,7 @@ class VariablesHandler(StateHandler):
 
 
 def read(
-    variables: Sequence[Variable], session: Session | None, spare: Sequence[np.ndarray] = ()
+    variables: Sequence[Any], session: Any, spare: Sequence[np.ndarray] = ()
 ) -> list[np.ndarray]:
     """Copies of the values, as arrays that can be written.
 
@@ -132,7 +130,7 @@ def _read_into(array: np.ndarray, variable: Any) -> np.ndarray:
     return array
 
 
-def write(values: Iterable[tuple[Variable, np.ndarray]], session: Session | None) -> None:
+def write(values: Iterable[tuple[Any, np.ndarray]], session: Any) -> None:
     """Gives each variable a value.
 
     Args:
@@ -147,7 +145,7 @@ def write(values: Iterable[tuple[Variable, np.ndarray]], session: Session | None
             session.run(initializer, {initializer.inputs[1]: value})
 
 
-def send(variables: Sequence[Variable], values: Sequence[np.ndarray], root: int) -> None:
+def send(variables: Sequence[Any], values: Sequence[np.ndarray], root: int) -> None:
     """Overwrites the arrays on all ranks with those of the root; collective, one operation.
 
     Args:
@@ -173,7 +171,7 @@ def send(variables: Sequence[Variable], values: Sequence[np.ndarray], root: int)
         group.broadcast(views, views, root, name=_NAME, waits_next=True, keep=values).wait()
 
 
-def is_variable(thing: object) -> bool:
+def is_variable(thing: Any) -> bool:
     """Whether something is a variable of TensorFlow or Keras."""
     return any(isinstance(each, tf.Variable) for each in (thing, getattr(thing, "value", None)))
 

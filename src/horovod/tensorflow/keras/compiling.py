@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from horovod.errors import UsageError
 from horovod.tensorflow.keras.optimizer_keras3 import with_loss_scale
@@ -14,16 +14,13 @@ from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
 from horovod.tensorflow.keras_generation import generation_of, keras_of
 from horovod.tensorflow.xla import REFUSAL
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
 OBSOLETE = "experimental_run_tf_function"
 
 _lock = threading.Lock()
 _done: set[type] = set()
 
 
-def prepare_compile(keras: ModuleType) -> None:
+def prepare_compile(keras: Any) -> None:
     """Makes ``model.compile`` choose what works with a distributed optimizer.
 
     Keras asks the layers of a model whether XLA can compile it, never its optimizer. And for mixed

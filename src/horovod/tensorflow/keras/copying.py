@@ -20,9 +20,7 @@ from horovod.tensorflow.keras_generation import generation_of, keras_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from types import ModuleType
 
-    from horovod.tensorflow.interface_types import Optimizer, Variable
     from horovod.tensorflow.keras.reducing_optimizer import Wrapping
 
 _OWN = ("_reducer", "_agg_helper", "_reduced")
@@ -47,7 +45,7 @@ class Wrapped(NamedTuple):
     local: tuple[int, ...]
 
 
-def describe(optimizer: ReducingOptimizer, variables: Sequence[Variable]) -> Wrapped:
+def describe(optimizer: ReducingOptimizer, variables: Sequence[Any]) -> Wrapped:
     """Options that a copy of an optimizer needs to be wrapped in the same way.
 
     Args:
@@ -74,7 +72,7 @@ def describe(optimizer: ReducingOptimizer, variables: Sequence[Variable]) -> Wra
     return Wrapped(type(optimizer).plain_class, wrapping, placed, local)
 
 
-def rewrap(optimizer: Optimizer, wrapped: Wrapped, variables: Sequence[Variable]) -> Any:
+def rewrap(optimizer: Any, wrapped: Wrapped, variables: Sequence[Any]) -> Any:
     """Wraps a plain optimizer as another one is.
 
     Args:
@@ -94,7 +92,7 @@ def rewrap(optimizer: Optimizer, wrapped: Wrapped, variables: Sequence[Variable]
     return made
 
 
-def plain_of(optimizer: Optimizer) -> Any:
+def plain_of(optimizer: Any) -> Any:
     """An optimizer of the plain class with all that Keras knows of a wrapped one."""
     plain: Any = object.__new__(type(optimizer).plain_class)
     kept = {name: value for name, value in vars(optimizer).items() if name not in _OWN}
@@ -102,7 +100,7 @@ def plain_of(optimizer: Optimizer) -> Any:
     return plain
 
 
-def reduced_optimizer(optimizer: Optimizer) -> tuple[Any, tuple[Any, ...]]:
+def reduced_optimizer(optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
     """For ``__reduce__`` of a wrapped optimizer that is copied without its model.
 
     Its variables belong to those of a model, so the copy begins with the configuration alone; a
@@ -129,7 +127,7 @@ def _configured_optimizer(config: dict[str, Any], wrapped: Wrapped) -> Any:
     return rewrap(plain_class.from_config(config), wrapped, ())
 
 
-def prepare_copies(keras: ModuleType) -> None:
+def prepare_copies(keras: Any) -> None:
     """Makes copies and pickles of models keep a wrapped optimizer; others are copied as ever.
 
     Args:

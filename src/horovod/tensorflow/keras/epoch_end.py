@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from horovod.tensorflow.interface_types import Model
+from typing import Any
 
 
 class _EpochHasEnded:
@@ -16,7 +13,7 @@ class _EpochHasEnded:
         return True
 
 
-def stops_training(model: Model) -> bool:
+def stops_training(model: Any) -> bool:
     """Whether the training ends after this epoch, and not only the epoch."""
     stop = getattr(model, "stop_training", False)
     return bool(stop) and not isinstance(stop, _EpochHasEnded)
@@ -29,7 +26,7 @@ class EpochEnd:
         model: that is trained.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
 
     def end_epoch(self) -> None:
@@ -52,7 +49,7 @@ class ShortEpoch:
         num_before: batches that have ended before.
     """
 
-    def __init__(self, model: Model, params: dict[str, int], num_before: int) -> None:
+    def __init__(self, model: Any, params: dict[str, Any], num_before: int) -> None:
         self._model = model
         self._params = params
         self._full = params["steps"]
