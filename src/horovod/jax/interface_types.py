@@ -8,14 +8,7 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
-PyTree: TypeAlias = Any
-"""Containers of containers with arrays at their leaves; JAX has no type for them."""
-
-Arrays: TypeAlias = "list[jax.Array | np.ndarray]"
-"""Leaves of a tree; of NumPy where JAX has no such dtype now."""
-
-Scalar: TypeAlias = "float | jax.Array"
-"""A number, which may be known only when a program runs."""
-
-Groups: TypeAlias = "int | PyTree | None"
-"""How many operations, or a tree of labels; None for one operation."""
+PyTree: TypeAlias = Any  # JAX has no type for containers of arrays
+Arrays: TypeAlias = "list[jax.Array | np.ndarray]"  # of NumPy where JAX lacks the dtype now
+Scalar: TypeAlias = "float | jax.Array"  # which may be known only when a program runs
+Groups: TypeAlias = "int | PyTree | None"  # a number of operations, or a tree of labels
