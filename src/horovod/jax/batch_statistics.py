@@ -21,7 +21,7 @@ __all__ = ["batch_statistics"]
 
 
 def batch_statistics(
-    x: jax.Array,
+    x: jax.typing.ArrayLike,
     axis: int | Sequence[int] | None = None,
     *,
     name: str | None = None,

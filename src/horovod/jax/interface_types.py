@@ -10,5 +10,5 @@ if TYPE_CHECKING:
 
 PyTree: TypeAlias = Any  # JAX has no type for containers of arrays
 Arrays: TypeAlias = "list[jax.Array | np.ndarray]"  # of NumPy where JAX lacks the dtype now
-Scalar: TypeAlias = "float | jax.Array"  # which may be known only when a program runs
+Scalar: TypeAlias = "jax.typing.ArrayLike"  # which may be known only when a program runs
 Groups: TypeAlias = "int | PyTree | None"  # a number of operations, or a tree of labels

@@ -247,8 +247,8 @@ def broadcast(
 
 
 def alltoall(
-    array: jax.Array,
-    splits: Sequence[int] | jax.Array | None = None,
+    array: jax.typing.ArrayLike,
+    splits: Sequence[int] | jax.typing.ArrayLike | None = None,
     *,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -286,17 +286,17 @@ def alltoall(
     return result, jnp.asarray(received, jnp.int32)
 
 
-def grouped_allreduce(arrays: Sequence[jax.Array], **options: Any) -> list[Any]:
+def grouped_allreduce(arrays: Sequence[jax.typing.ArrayLike], **options: Any) -> list[Any]:
     """Reduces a list of arrays as one operation; options as in :func:`allreduce`."""
     return list(allreduce(_list_of(arrays), **options))
 
 
-def grouped_allgather(arrays: Sequence[jax.Array], **options: Any) -> list[Any]:
+def grouped_allgather(arrays: Sequence[jax.typing.ArrayLike], **options: Any) -> list[Any]:
     """Joins the rows of a list of arrays as one operation; options as in :func:`allgather`."""
     return list(allgather(_list_of(arrays), **options))
 
 
-def grouped_reducescatter(arrays: Sequence[jax.Array], **options: Any) -> list[Any]:
+def grouped_reducescatter(arrays: Sequence[jax.typing.ArrayLike], **options: Any) -> list[Any]:
     """Scatters a list of arrays as one operation; options as in :func:`reducescatter`."""
     return list(reducescatter(_list_of(arrays), **options))
 
