@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 
 class Compressor:
@@ -17,6 +17,10 @@ class Compressor:
     def decompress(tensor: Any, ctx: Any) -> Any:
         """Turns the reduced tensor back into the shape and dtype that ``compress`` was given."""
         raise NotImplementedError
+
+
+CompressorLike: TypeAlias = type[Compressor] | Compressor
+"""A compression, as users give it."""
 
 
 class NoneCompressor(Compressor):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import jax
 import jax.numpy as jnp
 
 from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
-
-CompressorLike: TypeAlias = type[Compressor] | Compressor
-"""A compression, as users give it."""
 
 
 class _Cast(CastCompressor):

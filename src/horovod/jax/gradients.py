@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from horovod.jax.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.jax.interface_types import Groups, PyTree, Scalar
 
 _numbers = NameNumbers()

@@ -46,7 +46,7 @@ from horovod.jax.errors import in_our_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod.jax.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.jax.interface_types import PyTree, Scalar
 
 __all__ = [

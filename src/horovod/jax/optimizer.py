@@ -18,7 +18,7 @@ from horovod.jax.gradients import check_gradients, is_float0, own_name, reduce_g
 if TYPE_CHECKING:
     import optax
 
-    from horovod.jax.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.jax.interface_types import Groups
 
 

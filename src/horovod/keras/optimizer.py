@@ -10,7 +10,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras.distributing import distribute
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
 
 

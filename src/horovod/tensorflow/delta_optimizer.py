@@ -15,7 +15,7 @@ from horovod.tensorflow.reductions import allreduce
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.interface_types import Pair, V1Optimizer, Variable
 
 _START = "delta_start"

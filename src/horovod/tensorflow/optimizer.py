@@ -13,7 +13,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras_generation import keras_of, kind_of
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
     from horovod.tensorflow.interface_types import Optimizer, V1Optimizer
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, TypedDict
 from horovod._train.optimizer_options import checked_reduction, groups_asked_for
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
-from horovod.tensorflow.compression import Compression, CompressorLike
+from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_groups import CheckedGroups, Groups, checked_groups
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from horovod._rank.group import ReduceOp
+    from horovod._train.compression import CompressorLike
 
 
 class FieldOptions(TypedDict, total=False):

@@ -31,12 +31,13 @@ from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average, Sum, resolve_reduce_op
 from horovod.tensorflow import calls, gradients, sparse
 from horovod.tensorflow.calls import Reduction, call_of
-from horovod.tensorflow.compression import Compression, CompressorLike
+from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.placement import placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.interface_types import TensorLike
 
 assert gradients  # registers them

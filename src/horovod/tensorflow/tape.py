@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
     from horovod.tensorflow.interface_types import Layers, Nested, Variable
     from horovod.tensorflow.reduction_settings import ReductionOptions

@@ -17,7 +17,7 @@ from horovod.tensorflow.reduction_settings import make_settings
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
     from horovod.tensorflow.interface_types import Layers, Optimizer
     from horovod.tensorflow.reduction_settings import ReductionOptions

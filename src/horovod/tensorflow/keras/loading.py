@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
 
 
 def load_model(

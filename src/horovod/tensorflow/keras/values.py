@@ -12,7 +12,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.state import broadcast_global_variables
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.compression import CompressorLike
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.interface_types import TensorLike
 
 __all__ = ["allgather", "allreduce", "broadcast", "broadcast_global_variables", "reducescatter"]
