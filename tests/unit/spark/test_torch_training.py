@@ -342,17 +342,17 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
     return state
 
 
-def after_steps(folder: Path, *parts: tuple[int, range, int, int]) -> Any:
+def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
     """A model that one process has trained with the rate of two ranks.
 
     Args:
         folder: that of the training that is compared with it.
-        parts: of the training: size, epochs, steps left out at the beginning, how many steps.
+        parts: of the training: size, epochs, stretches that came before, how many steps.
     """
     task = task_in(folder / "again")
     steps = itertools.chain.from_iterable(
-        itertools.islice(steps_of_all_ranks(task.data, size, epochs, True, done), count)
-        for size, epochs, done, count in parts
+        itertools.islice(steps_of_all_ranks(task.data, size, epochs, False, stretches), count)
+        for size, epochs, stretches, count in parts
     )
     model = make_model()
     return trained_with(steps, task, make_optimizer(model, RATE * 2), model, by_row=False)
@@ -361,18 +361,18 @@ def after_steps(folder: Path, *parts: tuple[int, range, int, int]) -> Any:
 def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100)
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
-    assert_same(state, after_steps(tmp_path, (2, range(1), 0, 4), (1, range(1, 4), 0, 24)))
+    assert_same(state, after_steps(tmp_path, (2, range(1), (), 4), (1, range(1, 4), (), 24)))
 
 
 def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=1)
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
-    parts = (2, range(2), 0, 6), (1, range(1, 4), 4, 20)
+    parts = (2, range(2), (), 6), (1, range(1, 4), [(2, 2)], 20)
     assert_same(state, after_steps(tmp_path, *parts))
 
 
 def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100, cooldown_range=(1, 1))
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
-    parts = (2, range(1), 0, 4), (1, range(1, 3), 0, 16), (2, range(3, 4), 0, 4)
+    parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
     assert_same(state, after_steps(tmp_path, *parts))

@@ -88,16 +88,6 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             for loss in losses if self.value("sample_weight_col") else ():
                 check_loss_by_row(loss)
 
-    def _backend(self) -> Any:
-        backend = super()._backend()
-        if getattr(backend, "is_elastic", False):
-            raise UsageError(
-                "TorchEstimator of Lightning: a Trainer cannot go on when ranks come or go; leave "
-                "min_num_proc and max_num_proc out, or use the TorchEstimator of "
-                "horovod.spark.torch, or horovod.spark.run_elastic with a loop of your own"
-            )
-        return backend
-
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
         check_shape_compatibility(
             metadata,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from horovod.spark.common.training import TrainingData
 
+    Columns = Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]]
+    """The columns of a batch by name, or a pair of such features and labels."""
+
 
 def dtype_of(model: torch.nn.Module) -> torch.dtype:
     """The floating-point type in which a model computes; float32 if it has no parameters."""
@@ -45,6 +48,14 @@ class Batch:
         """How many there are in it."""
         return len(self.inputs[0])
 
+    def twice(self) -> Batch:
+        """Return each row twice: their means, and so the gradients, are the same."""
+        return Batch(
+            [torch.cat([tensor, tensor]) for tensor in self.inputs],
+            [torch.cat([tensor, tensor]) for tensor in self.labels],
+            None if self.weights is None else torch.cat([self.weights, self.weights]),
+        )
+
 
 @dataclass(frozen=True)
 class Shaping:
@@ -65,7 +76,7 @@ class Shaping:
     input_shapes: Sequence[Sequence[int]] | None = None
     label_shapes: Sequence[Sequence[int]] | None = None
 
-    def batch(self, columns: Any) -> Batch:
+    def batch(self, columns: Columns) -> Batch:
         """The tensors of a batch.
 
         Args:
