@@ -67,7 +67,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
     _run_prefix = "horovod"
 
     def fit_on_parquet(
-        self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
+        self, params: Mapping[object, object] | None = None, dataset_idx: int | None = None
     ) -> Any:
         """Trains on the files in the store's folders for training and validation data.
 
@@ -227,7 +227,7 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
 
     _is_announced = False
 
-    def transform(self, dataset: DataFrame, params: Any = None) -> DataFrame:
+    def transform(self, dataset: DataFrame, params: object = None) -> DataFrame:
         """Adds a column of predictions for each label; all rows and columns stay.
 
         It is computed on CPUs, in batches, one copy of the model for each task. A prediction has

@@ -40,7 +40,7 @@ class Progress:
         """Return all of it."""
         return dict(vars(self))
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Go to what :meth:`state_dict` returned."""
         vars(self).update(state_dict)
 

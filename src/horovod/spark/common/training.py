@@ -108,7 +108,7 @@ class TrainingData:
         estimator: HorovodEstimator,
         train_rows: int,
         val_rows: int,
-        metadata: Mapping[str, Any],
+        metadata: Mapping[str, object],
         dataset_idx: int | None,
         marks: Sequence[str],
     ) -> TrainingData:
@@ -261,7 +261,7 @@ class TrainingData:
             if part is not None and part.mark:
                 check_mark(part.path, self.storage_options, part.mark, rank)
 
-    def dense(self, batch: Mapping[str, Any], column: str) -> Any:
+    def dense(self, batch: Mapping[str, object], column: str) -> Any:
         """A column of a batch as numbers: (rows,) or (rows, n).
 
         Raises:
@@ -280,7 +280,7 @@ class TrainingData:
             return expanded(np.asarray(values), self._packed()[column])
         return values
 
-    def label(self, batch: Mapping[str, Any], column: str) -> Any:
+    def label(self, batch: Mapping[str, object], column: str) -> Any:
         """A column of labels as numbers: integers and booleans are int64, whatever was written.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import keras
 
@@ -22,7 +22,7 @@ class Training(Protocol):
     def weigh_step(self, loop: EpochLoop) -> None:
         """Let the gradients of the next step weigh as many rows as this rank has in it."""
 
-    def end_epoch(self, epoch: int, logs: Mapping[str, Any], has_saved: bool) -> None:
+    def end_epoch(self, epoch: int, logs: Mapping[str, object], has_saved: bool) -> None:
         """Keep what was measured, and store what was saved."""
 
 
@@ -42,18 +42,18 @@ class FollowLoop(keras.callbacks.Callback):  # type: ignore[misc]
         self._path = path
         self._seen = self._version()
 
-    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
         """Go on with what was measured if ranks came or went in the middle of the epoch."""
         measured = self._training.progress.measured or []
         # A rank that is new here has only the metric of the loss before its first batch.
         for variable, value in zip(self.model.metrics_variables, measured, strict=False):
             variable.assign(value)
 
-    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, object] | None = None) -> None:
         """Weigh the step."""
         self._training.weigh_step(self._loop)
 
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, object] | None = None) -> None:
         """Count the step; commit with what the metrics have measured so far."""
         self._loop.count_step()
         if self._loop.commit_is_due():
@@ -61,7 +61,7 @@ class FollowLoop(keras.callbacks.Callback):  # type: ignore[misc]
             self._training.progress.measured = [variable.numpy() for variable in variables]
             self._loop.commit()
 
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
         """End the epoch; see whether there is a new file."""
         now = self._version()
         self._training.end_epoch(epoch, logs or {}, now is not None and now != self._seen)

@@ -88,7 +88,7 @@ class HorovodMethods:
         """Moves the model to the device of this rank."""
         self.model.to(self.root_device)
 
-    def setup_optimizers(self, trainer: Any) -> None:
+    def setup_optimizers(self, trainer: object) -> None:
         """Makes the optimizers of the module, and lets them use the gradients of all ranks."""
         super().setup_optimizers(trainer)  # type: ignore[misc]
         hvd.broadcast_parameters(self.lightning_module.state_dict(), root_rank=0)
@@ -97,21 +97,21 @@ class HorovodMethods:
             rates[:] = [rate * self.scale for rate in rates]
         self.optimizers = [self._distributed(optimizer) for optimizer in self.optimizers]
 
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: object) -> dict[str, Any]:
         """The state of an optimizer, with the learning rates for one rank."""
         state: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
         groups = [dict(group) for group in state["param_groups"]]
         multiply_rates(groups, 1 / self.scale)
         return {**state, "param_groups": groups}
 
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, object]) -> None:
         """Goes on with saved states, with the learning rates for all ranks."""
         super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
         for optimizer in self.optimizers:
             multiply_rates(optimizer.param_groups, self.scale)
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+        self, checkpoint: dict[str, object], filepath: object, storage_options: object = None
     ) -> None:
         """Save a checkpoint of tensors, numbers and texts.
 
@@ -129,21 +129,23 @@ class HorovodMethods:
         if self.saves_on_all_ranks or self.is_global_zero:
             self.checkpoint_io.remove_checkpoint(filepath)
 
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+    def reduce(self, tensor: object, group: object = None, reduce_op: object = "mean") -> Any:
         """A value over all ranks: their mean, or their sum."""
         name = str(getattr(reduce_op, "name", reduce_op)).lower()
         given = torch.as_tensor(tensor, device=self.root_device)
         return hvd.allreduce(given, op=hvd.Sum if name == "sum" else hvd.Average)
 
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
+    def barrier(self, *args: object, **kwargs: object) -> None:
         """Waits for all ranks."""
         hvd.barrier()
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: object, src: int = 0) -> Any:
         """The object of one rank."""
         return hvd.broadcast_object(obj, root_rank=src)
 
-    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
+    def all_gather(
+        self, tensor: torch.Tensor, group: object = None, sync_grads: bool = False
+    ) -> torch.Tensor:
         """The tensors of all ranks, one after the other in a new first dimension."""
         return hvd.allgather(tensor.unsqueeze(0))
 

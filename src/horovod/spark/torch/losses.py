@@ -60,7 +60,7 @@ class Loss:
         return by_row.reshape(rows, -1)
 
 
-def check_loss_by_row(function: Any) -> None:
+def check_loss_by_row(function: Callable[..., object]) -> None:
     """Refuse a loss that cannot give a value for each row, which sample weights need.
 
     Raises:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from horovod.spark.common.training import TrainingData
 
+    Outputs = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
+    """What a model returns."""
+
     Columns = Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]]
     """The columns of a batch by name, or a pair of such features and labels."""
 
@@ -92,7 +95,7 @@ class Shaping:
         return Batch(reshaped(inputs, self.input_shapes), labels, weights)
 
     def outputs_and_labels(
-        self, outputs: Any, labels: Sequence[torch.Tensor]
+        self, outputs: Outputs, labels: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Outputs as a list, and the labels in shapes that fit them.
 
@@ -144,7 +147,9 @@ def reshaped(
     return found
 
 
-def called(model: Any, inputs: Sequence[Any], names: Sequence[str] | None = None) -> list[Any]:
+def called(
+    model: torch.nn.Module, inputs: Sequence[object], names: Sequence[str] | None = None
+) -> list[Any]:
     """The outputs of a model as a list.
 
     Args:
@@ -160,7 +165,7 @@ def called(model: Any, inputs: Sequence[Any], names: Sequence[str] | None = None
     return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
 
-def one_for_each(values: Any, count: int, what: str) -> list[Any]:
+def one_for_each(values: object, count: int, what: str) -> list[Any]:
     """A list with a value for each label.
 
     Args:
