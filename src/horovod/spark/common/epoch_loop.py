@@ -11,7 +11,8 @@ once since the last commit.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod._rank import context
 from horovod._train import objects
@@ -31,17 +32,35 @@ COMMIT_EVERY = 100
 """After how many steps of the optimizer an elastic training commits within an epoch."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankTask:
+    """What a rank is to do, whatever the framework; can be sent to it.
+
+    Attributes:
+        data: what it reads.
+        run: where checkpoints go, and from where it goes on.
+        model: as the ``model_bytes`` of its framework gives it.
+        compression, passes: of the distributed optimizers.
+        epochs: how many there are, with those of the checkpoint.
+    """
+
+    data: TrainingData
+    run: RunFolder
+    model: bytes
+    compression: Any
+    passes: int
+    epochs: int
+
+
 class Framework(Protocol):
     """What differs between the frameworks: the training of a model on one rank.
 
     Attributes:
         whole_batches: whether a fixed number of ranks leaves out rows that fill no batch.
-        passes: batches whose gradients are one step of the optimizer.
         progress: of the training.
     """
 
     whole_batches: bool
-    passes: int
     progress: Progress
 
     def state(self) -> State:
@@ -72,9 +91,7 @@ class EpochLoop:
     """Trains the epochs that are left on this rank; all ranks of the job make one.
 
     Args:
-        data: what the ranks read.
-        run: where checkpoints go, and from where the run goes on.
-        last_epoch: how many epochs there are, with those of the checkpoint.
+        task: of the ranks.
         framework: trains.
 
     Attributes:
@@ -87,12 +104,8 @@ class EpochLoop:
     rest: EpochRest
     steps_here: int
 
-    def __init__(
-        self, data: TrainingData, run: RunFolder, last_epoch: int, framework: Framework
-    ) -> None:
-        self._data = data
-        self._run = run
-        self._last_epoch = last_epoch
+    def __init__(self, task: RankTask, framework: Framework) -> None:
+        self._task = task
         self._framework = framework
         self._progress = framework.progress
         self._state: State | None = None
@@ -134,7 +147,7 @@ class EpochLoop:
 
     def commit_is_due(self) -> bool:
         """Return whether to commit now, within the epoch; the same on all ranks."""
-        every = COMMIT_EVERY * self._framework.passes
+        every = COMMIT_EVERY * self._task.passes
         is_last = self.steps_here >= self.rest.steps
         return self.is_elastic and not is_last and self.steps_here % every == 0
 
@@ -165,7 +178,7 @@ class EpochLoop:
         try:
             self._state.commit()
         except HostsUpdatedInterrupt:
-            if not stops and self._progress.epoch < self._last_epoch:
+            if not stops and self._progress.epoch < self._task.epochs:
                 raise
 
     def _fit(self) -> None:
@@ -174,29 +187,29 @@ class EpochLoop:
         while not has_ended and self._plan():
             self._framework.enter()
             rank, size = context.rank(), context.size()
-            module = self._data.module_for(rank, size, self.epochs, self.rest, self._framework)
+            module = self._task.data.module_for(rank, size, self.epochs, self.rest, self._framework)
             # That of a user may be one of Lightning, which nobody opens.
             with module if isinstance(module, AbstractContextManager) else nullcontext():
-                self._data.check_marks(rank)
+                self._task.data.check_marks(rank)
                 has_ended = self._framework.fit(self, module)
 
     def _begin(self) -> None:
         progress = self._progress
         if progress.size:
             return  # others have begun, whose state this rank has
-        found = self._run.load() if context.rank() == 0 else None
+        found = self._task.run.load() if context.rank() == 0 else None
         group = context.global_group()
         checkpoint = objects.broadcast_object(group, found, 0, name="checkpoint")
         progress.size = context.size()
-        self._framework.begin(checkpoint, self._run.check)
-        if checkpoint is not None and progress.epoch >= self._last_epoch and context.rank() == 0:
-            self._run.say_nothing_is_left(self._last_epoch)
+        self._framework.begin(checkpoint, self._task.run.check)
+        if checkpoint is not None and progress.epoch >= self._task.epochs and context.rank() == 0:
+            self._task.run.say_nothing_is_left(self._task.epochs)
 
     def _plan(self) -> bool:
         """Plan the rest of an epoch alone, or all epochs that are left; return whether any is."""
         first = self._progress.epoch
         self._stretches, self.steps_here = list(self._progress.stretches), 0
         whole_batches = self._framework.whole_batches and not self.is_elastic
-        self.rest = self._data.rest_of_epoch(context.size(), self._stretches, whole_batches)
-        self.epochs = range(first, first + 1 if self._stretches else self._last_epoch)
-        return first < self._last_epoch
+        self.rest = self._task.data.rest_of_epoch(context.size(), self._stretches, whole_batches)
+        self.epochs = range(first, first + 1 if self._stretches else self._task.epochs)
+        return first < self._task.epochs

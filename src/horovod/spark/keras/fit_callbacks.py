@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import keras
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from horovod.spark.common.epoch_loop import EpochLoop
     from horovod.spark.common.progress import Progress
-
-
-class Training(Protocol):
-    """What is asked of the training of a rank."""
-
-    progress: Progress
-
-    def weigh_step(self, loop: EpochLoop) -> None:
-        """Let the gradients of the next step weigh as many rows as this rank has in it."""
-
-    def end_epoch(self, epoch: int, logs: Mapping[str, object], has_saved: bool) -> None:
-        """Keep what was measured, and store what was saved."""
 
 
 class FollowLoop(keras.callbacks.Callback):  # type: ignore[misc]
@@ -31,40 +19,52 @@ class FollowLoop(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         loop: whose epochs are trained.
-        training: of this rank.
+        progress: of the training.
+        weigh_step: called before each step.
+        end_epoch: called with the number of the epoch, what was measured, and whether there is a
+            new checkpoint.
         path: of the file in which a callback before this one saves checkpoints.
     """
 
-    def __init__(self, loop: EpochLoop, training: Training, path: Path) -> None:
+    def __init__(
+        self,
+        loop: EpochLoop,
+        progress: Progress,
+        weigh_step: Callable[[EpochLoop], None],
+        end_epoch: Callable[[int, Mapping[str, object], bool], None],
+        path: Path,
+    ) -> None:
         super().__init__()
         self._loop = loop
-        self._training = training
+        self._progress = progress
+        self._weigh_step = weigh_step
+        self._end_epoch = end_epoch
         self._path = path
         self._seen = self._version()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
         """Go on with what was measured if ranks came or went in the middle of the epoch."""
-        measured = self._training.progress.measured or []
+        measured = self._progress.measured or []
         # A rank that is new here has only the metric of the loss before its first batch.
         for variable, value in zip(self.model.metrics_variables, measured, strict=False):
             variable.assign(value)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, object] | None = None) -> None:
         """Weigh the step."""
-        self._training.weigh_step(self._loop)
+        self._weigh_step(self._loop)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, object] | None = None) -> None:
         """Count the step; commit with what the metrics have measured so far."""
         self._loop.count_step()
         if self._loop.commit_is_due():
             variables = self.model.metrics_variables
-            self._training.progress.measured = [variable.numpy() for variable in variables]
+            self._progress.measured = [variable.numpy() for variable in variables]
             self._loop.commit()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
         """End the epoch; see whether there is a new file."""
         now = self._version()
-        self._training.end_epoch(epoch, logs or {}, now is not None and now != self._seen)
+        self._end_epoch(epoch, logs or {}, now is not None and now != self._seen)
         self._seen = self._version()
         self._loop.end_epoch(stops=bool(self.model.stop_training))
 

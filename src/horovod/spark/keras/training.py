@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
-from horovod.spark.common.epoch_loop import EpochLoop
+from horovod.spark.common.epoch_loop import EpochLoop, RankTask
 from horovod.spark.common.progress import Progress
 from horovod.spark.common.training import gpu_index
 from horovod.spark.keras.fit_callbacks import FollowLoop
@@ -28,45 +28,32 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from horovod.spark.common.datamodule import DataModule
-    from horovod.spark.common.runs import RunFolder
-    from horovod.spark.common.training import TrainingData
     from horovod.spark.keras.model_bytes import OptimizerRecord
 
 _SYNCED = "run"  # the folder whose content goes to that of the run after each epoch
 
 
-@dataclass(frozen=True)
-class KerasTask:
-    """What a rank is to do; can be sent to it.
+@dataclass(frozen=True, kw_only=True)
+class KerasTask(RankTask):
+    """What a rank is to do.
 
     Attributes:
-        data: what it reads.
-        run: where checkpoints go, and from where it goes on.
-        model: as :func:`model_bytes` gives it.
         optimizer: with the learning rate for one rank.
         compiling: ``loss``, ``loss_weights`` and ``metrics``, for ``model.compile``.
         callbacks: the user's.
         checkpoint_callback: in place of ``keras.callbacks.ModelCheckpoint``, or None.
         custom_objects: what Keras does not know.
-        compression, passes: of the distributed optimizer.
         label_shapes, prefetch: see :class:`Shaping`.
-        epochs: how many there are, with those of the checkpoint.
         floatx: the floating-point type of Keras.
     """
 
-    data: TrainingData
-    run: RunFolder
-    model: bytes
     optimizer: OptimizerRecord
     compiling: Mapping[str, Any]
     callbacks: Sequence[Any]
     checkpoint_callback: Any
     custom_objects: Mapping[str, Any]
-    compression: Any
-    passes: int
     label_shapes: Sequence[Sequence[int]] | None
     prefetch: int
-    epochs: int
     floatx: str
 
 
@@ -84,7 +71,7 @@ def train(task: KerasTask) -> bytes | None:
     _pin_gpu(task.data.use_gpu)
     with tempfile.TemporaryDirectory(prefix="hvd-keras-") as name:
         framework = _Training(task, Path(name))
-        return EpochLoop(task.data, task.run, task.epochs, framework).train()
+        return EpochLoop(task, framework).train()
 
 
 class _Training:
@@ -95,7 +82,6 @@ class _Training:
     def __init__(self, task: KerasTask, folder: Path) -> None:
         self._task = task
         self._folder = folder
-        self.passes = task.passes
         self._model = model_of(task.model, task.custom_objects, compiled=False)
         optimizer = task.optimizer.made(task.custom_objects)
         self._rate = Rate(optimizer)
@@ -125,7 +111,7 @@ class _Training:
         self._weight: tf.Variable | None = None
 
     def state(self) -> hvd.elastic.KerasState:
-        if self.passes == 1:  # a sum of several passes has one weight
+        if self._task.passes == 1:  # a sum of several passes has one weight
             self._weight = tf.Variable(1.0, False, dtype=tf.float64, name="weight_of_rank")
             weigh(self._model.optimizer, self._weight)
         return hvd.elastic.KerasState(self._model, progress=self.progress)
@@ -177,14 +163,14 @@ class _Training:
             written = path.read_bytes()
         return written
 
-    def weigh_step(self, loop: EpochLoop) -> None:
+    def _weigh_step(self, loop: EpochLoop) -> None:
         """Let the gradients of the next step weigh as many rows as this rank has in it."""
         if self._weight is not None:
             division, size = loop.rest.division, hvd.size()
             total = division.total(loop.steps_here)
             self._weight.assign(1.0 if loop.is_full() else loop.counted() * size / total)
 
-    def end_epoch(self, epoch: int, logs: Mapping[str, Any], has_saved: bool) -> None:
+    def _end_epoch(self, epoch: int, logs: Mapping[str, Any], has_saved: bool) -> None:
         """Keep what was measured, and store what was saved.
 
         Args:
@@ -231,7 +217,8 @@ class _Training:
             found.append(self._checkpoint)
         if hvd.rank() == 0:
             found += self._boards()
-        return [*found, FollowLoop(loop, self, self._path)]
+        following = FollowLoop(loop, self.progress, self._weigh_step, self._end_epoch, self._path)
+        return [*found, following]
 
     def _boards(self) -> list[keras.callbacks.Callback]:
         """What writes logs for TensorBoard, if the store keeps them."""

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import horovod.torch as hvd
-from horovod.spark.common.epoch_loop import EpochLoop
+from horovod.spark.common.epoch_loop import EpochLoop, RankTask
 from horovod.spark.common.progress import Progress
 from horovod.spark.lightning.legacy import as_module
 from horovod.spark.lightning.library import is_module, library_of
 from horovod.spark.lightning.strategy import make_strategy
 from horovod.spark.torch.device import check_devices, device_of
-from horovod.spark.torch.losses import Loss
+from horovod.spark.torch.losses import loss_of
 from horovod.spark.torch.model_bytes import model_of
 from horovod.spark.torch.plain import loaded, plain, saved
-from horovod.spark.torch.shaping import Shaping, dtype_of, one_for_each, reshaped
+from horovod.spark.torch.shaping import Shaping, dtype_of, reshaped
 from horovod.spark.torch.step_weights import StepWeights
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from horovod.spark.common.datamodule import DataModule
-    from horovod.spark.common.runs import RunFolder
-    from horovod.spark.common.training import TrainingData
     from horovod.spark.torch.model_bytes import OptimizerRecord
     from horovod.spark.torch.shaping import Columns
 
@@ -43,34 +41,23 @@ RUN = "horovod_run"
 _WRITER = "TorchEstimator of Lightning"
 
 
-@dataclass(frozen=True)
-class LightningTask:
-    """What a rank is to do; can be sent to it.
+@dataclass(frozen=True, kw_only=True)
+class LightningTask(RankTask):
+    """What a rank is to do.
 
     Attributes:
-        data: what it reads.
-        run: where checkpoints go, and from where it goes on.
-        model: as :func:`horovod.spark.torch.model_bytes.model_bytes` gives it.
         optimizer, loss, loss_weights: of a plain model; None for a LightningModule.
         callbacks: of the Trainer.
         input_shapes, label_shapes: of the columns, with -1 for the batch.
-        compression, passes: of the distributed optimizers.
-        epochs: how many there are, with those of the checkpoint.
         options: further arguments of the Trainer.
     """
 
-    data: TrainingData
-    run: RunFolder
-    model: bytes
     optimizer: OptimizerRecord | None
     loss: Any
     loss_weights: Sequence[float] | None
     callbacks: Sequence[Any]
     input_shapes: Sequence[Sequence[int]] | None
     label_shapes: Sequence[Sequence[int]] | None
-    compression: Any
-    passes: int
-    epochs: int
     options: Mapping[str, Any]
 
 
@@ -87,7 +74,7 @@ def train(task: LightningTask) -> bytes | None:
         library.seed_everything(task.data.seed, verbose=False)
     with tempfile.TemporaryDirectory(prefix="hvd-lightning-") as name:
         framework = _Training(task, library, Path(name))
-        return EpochLoop(task.data, task.run, task.epochs, framework).train()
+        return EpochLoop(task, framework).train()
 
 
 class _Training:
@@ -101,7 +88,6 @@ class _Training:
 
     def __init__(self, task: LightningTask, library: ModuleType, folder: Path) -> None:
         self.progress = Progress(history={})
-        self.passes = task.passes
         self._task = task
         self._library = library
         self._folder = folder
@@ -128,7 +114,6 @@ class _Training:
         # What they hold is to be known before an epoch is trained.
         for each in self._task.callbacks:
             plain(each.state_dict(), f"the state of {type(each).__name__}")
-        self._make_module()
 
     def enter(self) -> None:
         check_devices(self._device)
@@ -157,6 +142,8 @@ class _Training:
 
     def result(self) -> bytes:
         """Return the weights of the last epoch, or the best ones of a ModelCheckpoint."""
+        if not self._is_trained:
+            self._make_module()
         best = None if self._best is None else self._best.best_model_path
         if best and Path(best).exists():
             self._load(Path(best).read_bytes())
@@ -225,16 +212,11 @@ class _Training:
 
     def _plain(self) -> Any:
         task = self._task
-        count = len(task.data.labels)
-        weights = task.loss_weights or [1.0 / count] * count
         return as_module(
             self._library,
             self._model,
             record=task.optimizer,
-            loss=Loss(
-                one_for_each(task.loss, count, "loss"),
-                one_for_each(weights, count, "loss_weights"),
-            ),
+            loss=loss_of(task.loss, task.loss_weights, task.data.labels),
             features=task.data.features,
             labels=task.data.labels,
             weights=task.data.weights,
@@ -304,7 +286,7 @@ class _FollowingMethods:
 
     def on_train_start(self, trainer: Trainer, module: torch.nn.Module) -> None:
         """Weigh the steps of this Trainer."""
-        self.weights = StepWeights(trainer.optimizers, self.training.passes)
+        self.weights = StepWeights(trainer.optimizers)
 
     def on_train_batch_start(self, trainer: Trainer, *args: object) -> None:
         """Weigh a step."""

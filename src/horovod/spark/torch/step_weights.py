@@ -19,19 +19,18 @@ class StepWeights:
 
     Args:
         optimizers: of :func:`horovod.torch.DistributedOptimizer`.
-        passes: batches whose gradients are one step.
     """
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer], passes: int) -> None:
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         self._optimizers = [each for each in optimizers if isinstance(each, ReducingOptimizer)]
-        self._passes = passes
+        self._has_passes = any(each.backward_passes_per_step > 1 for each in self._optimizers)
         self._weighs = False
 
     def before_step(self, loop: EpochLoop) -> int:
         """Prepare the next step; return how many rows of this rank count in it."""
         rows = loop.counted()
         # Either all passes of a step have a weight or none, and any later one may be short.
-        weighs = loop.is_elastic and (not loop.is_full() or self._passes > 1)
+        weighs = loop.is_elastic and (not loop.is_full() or self._has_passes)
         if weighs or self._weighs:
             for optimizer in self._optimizers:
                 optimizer.set_weight(rows if weighs else None)

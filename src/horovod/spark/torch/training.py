@@ -13,10 +13,10 @@ import torch
 import horovod.torch as hvd
 from horovod.errors import UsageError
 from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
-from horovod.spark.common.epoch_loop import EpochLoop
+from horovod.spark.common.epoch_loop import EpochLoop, RankTask
 from horovod.spark.common.progress import Progress
 from horovod.spark.torch.device import check_devices, device_of
-from horovod.spark.torch.losses import Loss
+from horovod.spark.torch.losses import Loss, loss_of
 from horovod.spark.torch.measuring import Measuring, in_words
 from horovod.spark.torch.model_bytes import model_of
 from horovod.spark.torch.plain import loaded, saved
@@ -28,33 +28,23 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from horovod.spark.common.datamodule import DataModule
-    from horovod.spark.common.runs import RunFolder
-    from horovod.spark.common.training import TrainingData
     from horovod.spark.torch.model_bytes import OptimizerRecord
     from horovod.spark.torch.shaping import Columns
 
 
-@dataclass(frozen=True)
-class TorchTask:
-    """What a rank is to do; can be sent to it.
+@dataclass(frozen=True, kw_only=True)
+class TorchTask(RankTask):
+    """What a rank is to do.
 
     Attributes:
-        data: what it reads.
-        run: where checkpoints go, and from where it goes on.
-        model: as :func:`model_bytes` gives it.
         optimizer: with the learning rates for one rank.
         loss, loss_constructors: what makes the loss; one of them is None.
         loss_weights: one for each label, or None.
         metrics: groups of functions.
         input_shapes, label_shapes: see :class:`Shaping`.
-        compression, passes: of the distributed optimizer.
-        epochs: how many there are, with those of the checkpoint.
         minibatch: a step in place of :func:`_step`, or None.
     """
 
-    data: TrainingData
-    run: RunFolder
-    model: bytes
     optimizer: OptimizerRecord
     loss: Any
     loss_constructors: Any
@@ -62,9 +52,6 @@ class TorchTask:
     metrics: Sequence[Sequence[Callable[..., Any]]]
     input_shapes: Sequence[Sequence[int]] | None
     label_shapes: Sequence[Sequence[int]] | None
-    compression: Any
-    passes: int
-    epochs: int
     minibatch: Callable[..., tuple[Any, torch.Tensor]] | None
 
 
@@ -78,7 +65,7 @@ def train(task: TorchTask) -> bytes | None:
     if task.data.seed is not None:
         torch.manual_seed(task.data.seed)
     hvd.init()
-    return EpochLoop(task.data, task.run, task.epochs, _Training(task)).train()
+    return EpochLoop(task, _Training(task)).train()
 
 
 class _Training:
@@ -88,7 +75,6 @@ class _Training:
 
     def __init__(self, task: TorchTask) -> None:
         self.progress = Progress(history=[])
-        self.passes = task.passes
         self._task = task
         self._device = device_of(task.data.use_gpu)
         self._model = model_of(task.model).to(self._device)
@@ -98,7 +84,7 @@ class _Training:
             backward_passes_per_step=task.passes,
             compression=task.compression or hvd.Compression.none,
         )
-        self._weights = StepWeights([self._optimizer], task.passes)
+        self._weights = StepWeights([self._optimizer])
         self._shaping = Shaping(
             task.data, dtype_of(self._model), self._device, task.input_shapes, task.label_shapes
         )
@@ -221,17 +207,13 @@ class _Training:
 
     def _make_loss(self) -> Loss:
         task = self._task
-        count = len(task.data.labels)
-        weights = task.loss_weights or [1.0 / count] * count
-        if task.loss_constructors is None:
-            functions = one_for_each(task.loss, count, "loss")
-        else:
+        functions = task.loss
+        if task.loss_constructors is not None:
+            labels = len(task.data.labels)
+            makers = one_for_each(task.loss_constructors, labels, "loss_constructors")
             known = {"model": self._model, "optimizer": self._optimizer, "torch": torch, "hvd": hvd}
-            functions = [
-                make(**known)
-                for make in one_for_each(task.loss_constructors, count, "loss_constructors")
-            ]
-        return Loss(functions, one_for_each(weights, count, "loss_weights"))
+            functions = [make(**known) for make in makers]
+        return loss_of(functions, task.loss_weights, task.data.labels)
 
     def _tell(self, epoch: int, index: int, measuring: Measuring) -> None:
         if self._task.data.verbose > 1 and hvd.rank() == 0 and index % METRIC_PRINT_FREQUENCY == 0:
