@@ -35,20 +35,21 @@ def begin(
     return train(task)
 
 
-def on_two_ranks(
+def on_ranks(
     folder: Path,
     train: Callable[[Any], bytes | None],
     task: Any,
     commit_every: int,
+    num_proc: int = 2,
     **options: Any,
 ) -> list[Any]:
-    """Trains on two ranks, of which one may die; further options are those of ``horovod.run``."""
+    """Trains on ranks of which one may die; further options are those of ``horovod.run``."""
     return horovod.run(
         begin,
         (folder, train, task, commit_every),
-        num_proc=2,
+        num_proc=num_proc,
         min_num_proc=1,
-        hosts="localhost:2",
+        hosts=f"localhost:{num_proc}",
         **options,
     )
 

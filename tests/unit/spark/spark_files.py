@@ -84,7 +84,7 @@ def steps_of_all_ranks(
     whole_batches: bool,
     stretches: Stretches = (),
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The rows of each step, those of rank 0 first: what one process trains with instead."""
+    """The rows that count in each step, those of rank 0 first: what one process trains with."""
     epochs = range(epochs) if isinstance(epochs, int) else epochs
     rest = data.rest_of_epoch(size, stretches, whole_batches)
     parts = [epochs] if not stretches else [epochs[:1], epochs[1:]]
@@ -94,9 +94,14 @@ def steps_of_all_ranks(
                 opened.enter_context(data.module_for(rank, size, part, rest, _Plain()))
                 for rank in range(size)
             ]
-            for batches in zip(*(module.train_data() for module in modules), strict=True):
+            steps = zip(*(module.train_data() for module in modules), strict=True)
+            for step, batches in enumerate(steps):
+                counted = [rest.division.counted(rank, step % rest.steps) for rank in range(size)]
                 yield {
-                    name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]
+                    name: np.concatenate(
+                        [batch[name][:rows] for batch, rows in zip(batches, counted, strict=True)]
+                    )
+                    for name in batches[0]
                 }
         rest = data.rest_of_epoch(size, (), whole_batches)
 

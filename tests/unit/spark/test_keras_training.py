@@ -246,7 +246,7 @@ def elastic_on_two(
     """Trains 4 epochs on two ranks, of which one dies in the second epoch."""
     task = task_in(folder, epochs=4, callbacks=callbacks, **(changes or {}))
     task = replace(task, data=with_validation(task.data, folder))
-    results = elastic_story.on_two_ranks(folder, train, task, commit_every, **options)
+    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
     model, state = loaded(results[0], task, folder)
     assert (folder / "runs/r/checkpoint").read_bytes() == results[0]
     return model, state
@@ -313,3 +313,11 @@ def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) ->
     wanted, _ = after_steps(tmp_path, *parts)
     assert_same(model, wanted)
     assert [len(values) for values in state["history"].values()] == [4, 4]
+
+
+def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
+    """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
+    task = task_in(tmp_path)
+    task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
+    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    assert_same(loaded(results[0], task, tmp_path)[0], one_process(task, 3))

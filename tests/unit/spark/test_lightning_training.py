@@ -140,13 +140,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Lightni
     }
 
 
-def one_process(task: LightningTask, size: int) -> Any:
+def one_process(task: LightningTask, size: int, whole_batches: bool = True) -> Any:
     """The same training on one process, whose batches are those of all ranks together."""
     model = make_layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE * size, momentum=0.9)
-    for index, rows in enumerate(
-        steps_of_all_ranks(task.data, size, task.epochs, whole_batches=True)
-    ):
+    for index, rows in enumerate(steps_of_all_ranks(task.data, size, task.epochs, whole_batches)):
         loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
         (loss.mean() / task.passes).backward()
         if (index + 1) % task.passes == 0:
@@ -195,7 +193,7 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
 
     type(module).training_step = training_step
     task = task_in(folder, module, epochs=4)
-    results = elastic_story.on_two_ranks(folder, train, task, commit_every, **options)
+    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
     saved = loaded((folder / "runs/r/checkpoint").read_bytes(), "test")
     assert saved["epoch"] == 3
     assert saved["optimizer_states"][0]["param_groups"][0]["lr"] == RATE
@@ -236,6 +234,15 @@ def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) ->
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
     parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
     assert_same(state, after_steps(tmp_path, *parts), "layers.")
+
+
+def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
+    """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
+    task = task_in(tmp_path, make_module())
+    task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
+    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    state = torch.load(io.BytesIO(results[0]))
+    assert_same(state, one_process(task, 3, whole_batches=False), "layers.")
 
 
 def test_a_module_has_its_own_optimizer_and_loss() -> None:

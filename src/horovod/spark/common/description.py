@@ -70,6 +70,8 @@ def described(value: object, depth: int = 0) -> Any:
         return [described(each, depth) for each in value]
     if isinstance(value, Set):
         return sorted(json.dumps(described(each, depth)) for each in value)
+    if inspect.ismodule(value):  # in the closure of a function
+        return value.__name__
     if inspect.isroutine(value) or isinstance(value, type | functools.partial):
         return _callable(value, depth)
     return _object(value, depth)
