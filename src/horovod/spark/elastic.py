@@ -44,9 +44,9 @@ _WORDS = Words(
 
 
 def run_elastic(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    fn: Callable[..., object],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     num_proc: int | None = None,
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,

@@ -274,6 +274,7 @@ class Options:
         ({1, 2}, {1, 3}),
         (b"a", b"b"),
         (len, print),
+        (json, enum),
         (int, float),
         (add(1), add(2)),
         (lambda x: x + 1, lambda x: x + 2),
