@@ -166,6 +166,11 @@ class GradientReducer(ABC, Generic[P, B]):
         """Backward passes per step."""
         return self._schedule.passes
 
+    @property
+    def has_weight(self) -> bool:
+        """Whether gradients have a weight now."""
+        return self._weight.exists
+
     def reduce(self, params: Iterable[P]) -> None:
         """Launches what is missing, waits for everything and puts the results in place.
 
