@@ -1,1 +1,1 @@
-"""What every adapter shares and no framework defines: argument rules, names, groups, objects."""
+"""The parts shared by all adapters: argument rules, names, groups, objects."""

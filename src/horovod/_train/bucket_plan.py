@@ -21,7 +21,7 @@ BUCKET_BYTES = 25 << 20
 
 @dataclass(frozen=True)
 class Sized(Generic[T]):
-    """What stays together in a bucket.
+    """Items that stay together in a bucket.
 
     Attributes:
         items: one or more.

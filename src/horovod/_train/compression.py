@@ -1,4 +1,4 @@
-"""What a compression of gradients is made of, whatever the framework."""
+"""The interface of gradient compression in all frameworks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 
 
 class Compressor:
-    """What a compression is made of; derive from it to supply your own."""
+    """The interface of a compression; derive from it to supply your own."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

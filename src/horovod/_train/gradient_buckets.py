@@ -29,7 +29,7 @@ class MovingBucket(Protocol[P_co]):
 
     @property
     def params(self) -> tuple[P_co, ...]:
-        """Whose gradients they are."""
+        """The parameters of these gradients."""
 
     def move(self, memory: NativeArray) -> None:
         """Takes its place in the memory of all buckets; nothing is in flight."""

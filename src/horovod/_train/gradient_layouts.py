@@ -30,7 +30,7 @@ _NUMBERS = 4  # of a report: layout, sparse dimensions, bytes of elements, place
 
 
 class Kind(IntEnum):
-    """What a rank has of a gradient."""
+    """The kind of gradient that a rank has."""
 
     NONE = 0
     SPARSE = 1
@@ -38,7 +38,7 @@ class Kind(IntEnum):
 
 
 class Gradients(Protocol[P_contra]):
-    """What an adapter tells of this rank's gradients."""
+    """An adapter's view of this rank's gradients."""
 
     def kind(self, param: P_contra) -> Kind:
         """What there is of the gradient of a parameter now."""
@@ -52,7 +52,7 @@ class Gradients(Protocol[P_contra]):
 
 @dataclass(frozen=True)
 class GradientLayout:
-    """What all ranks know of a parameter's gradient.
+    """The layout of a parameter's gradient, known to all ranks.
 
     Attributes:
         sparse_dim: its number of sparse dimensions where it is sparse; 0 if it is dense on a rank.
@@ -69,7 +69,7 @@ DENSE = GradientLayout(0, False)
 def decide_layout(
     reports: Sequence[Sequence[int]], dense_bytes: int, may_travel_sparse: bool
 ) -> GradientLayout | None:
-    """How a gradient travels, from what each rank has said of it.
+    """Decide how a gradient travels, from the reports of all ranks.
 
     A gradient that is dense anywhere travels dense. A sparse one does too if that moves fewer
     bytes: each rank receives about twice the whole in an allreduce, and all ranks' elements, with

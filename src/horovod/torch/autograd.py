@@ -169,7 +169,7 @@ class _Allgather(_Collective):
 
 
 def _offsets(call: AllgatherCall, rows: Sequence[int]) -> list[int]:
-    """Where this rank's rows begin in each gathered tensor."""
+    """Return the first row of this rank in each gathered tensor."""
     name = None if call.name is None else f"{call.name}.rows"
     (gathered,) = AllgatherCall(call.group, name, "allgather", call.call_site).run(
         (torch.tensor(rows, dtype=torch.int64, device="cpu"),)

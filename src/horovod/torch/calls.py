@@ -38,7 +38,7 @@ _MOST_INT32 = 2**31 - 1
 
 @dataclass(slots=True)
 class CollectiveCall:
-    """What every collective needs.
+    """The arguments common to all collectives.
 
     Attributes:
         group: the ranks that take part.
@@ -56,13 +56,13 @@ class CollectiveCall:
         return None if self.name is None else f"{self.name}.gradient"
 
     def as_gradient(self: C) -> C:
-        """The same call under another name, as the forward one may be in flight again."""
+        """Return this call under another name, as the forward one may be in flight again."""
         return replace(self, name=self.gradient_name())
 
 
 @dataclass(slots=True)
 class ReducingCall(CollectiveCall, ABC):
-    """What both reductions need.
+    """The arguments common to both reductions.
 
     Attributes:
         op: the reduction.

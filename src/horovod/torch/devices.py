@@ -66,7 +66,7 @@ def wait(handle: Handle, tensor: torch.Tensor) -> None:
 
 
 def hand_over(handle: Handle, tensor: torch.Tensor) -> None:
-    """As :func:`wait`, of an operation that has been waited for already."""
+    """Do the same as :func:`wait` for an operation that has been waited for already."""
     if not tensor.is_cpu:
         follow(handle, tensor.get_device())
 

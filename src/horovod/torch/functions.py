@@ -1,4 +1,4 @@
-"""Where libraries look for the broadcasts of state; scripts find them in ``horovod.torch``."""
+"""The path where libraries import broadcasts of state; scripts use ``horovod.torch``."""
 
 from horovod.torch.objects import allgather_object, broadcast_object
 from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters

@@ -82,11 +82,11 @@ class GradientBucket:
 
     @property
     def memory(self) -> NativeArray:
-        """What the buffer lies in; to be held while it is used."""
+        """The memory that holds the buffer; keep it while the buffer is used."""
         return self._memory
 
     def place_of(self, param: torch.Tensor) -> torch.Tensor:
-        """Where the gradient of a parameter is reduced."""
+        """Return the tensor in which the gradient of a parameter is reduced."""
         return self._places[param]
 
     def take_in(self, param: torch.Tensor) -> None:

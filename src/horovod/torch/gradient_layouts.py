@@ -12,14 +12,14 @@ class ParameterGradients:
     """Looks at ``p.grad``."""
 
     def kind(self, param: torch.Tensor) -> Kind:
-        """What there is of the gradient now."""
+        """Return the kind of the current gradient."""
         gradient = param.grad
         if gradient is None:
             return Kind.NONE
         return Kind.SPARSE if gradient.layout is torch.sparse_coo else Kind.DENSE
 
     def sparse_extent(self, param: torch.Tensor) -> tuple[int, int]:
-        """Of a sparse gradient the number of sparse dimensions, and the bytes of its elements."""
+        """Return a sparse gradient's number of sparse dimensions and the bytes of its elements."""
         assert param.grad is not None
         return param.grad.sparse_dim(), sparse_bytes(param.grad)
 

@@ -45,7 +45,7 @@ _SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 
 
 class ReducingOptimizer(torch.optim.Optimizer):
-    """What :func:`DistributedOptimizer` adds to the class of the given optimizer.
+    """The methods that :func:`DistributedOptimizer` adds to the class of the given optimizer.
 
     For a type checker a wrapped optimizer is of that class; behind ``assert isinstance(optimizer,
     ReducingOptimizer)`` it sees what is added, too.

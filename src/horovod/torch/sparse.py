@@ -65,7 +65,7 @@ def sparse_allreduce_async(
 
 @dataclass(frozen=True)
 class SparseExchange:
-    """How sparse tensors are reduced.
+    """The reduction of sparse tensors.
 
     Attributes:
         group: the ranks that take part.
@@ -136,7 +136,7 @@ class SparseInFlight:
     context: Any
 
     def __call__(self) -> torch.Tensor:
-        """As :meth:`result`."""
+        """Return :meth:`result`."""
         return self.result()
 
     def done(self) -> bool:
@@ -195,7 +195,7 @@ class SparseInFlight:
 
 
 def merged(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor with each index once; halves are added in float32.
+    """Return the tensor with each index once; halves are added in float32.
 
     Args:
         tensor: COO layout, any dtype.
@@ -210,7 +210,7 @@ def merged(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sparse_bytes(tensor: torch.Tensor) -> int:
-    """How many bytes of a COO tensor travel: those of its indices and values once merged."""
+    """Return how many bytes of a COO tensor travel: indices and values once merged."""
     rows = merged(tensor)
     return rows.indices().numel() * _INDEX_BYTES + rows.values().numel() * rows.element_size()
 

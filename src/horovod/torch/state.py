@@ -245,7 +245,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _difference(optimizer: torch.optim.Optimizer, structure: _Structure) -> str:
-    """Why the root's state does not fit this optimizer, or an empty string."""
+    """Return why the root's state does not fit this optimizer, or an empty string."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != structure.group_sizes:
         return (
@@ -256,7 +256,7 @@ def _difference(optimizer: torch.optim.Optimizer, structure: _Structure) -> str:
 
 
 def _broadcast_tensors(group: Group, tensors: Iterable[torch.Tensor], root: int, site: str) -> None:
-    """As bytes: optimizers may keep dtypes that are never reduced.
+    """Broadcast tensors as bytes: optimizers may keep dtypes that are never reduced.
 
     One operation for all on the CPU; those on GPUs may be on several, and go one by one.
     """

@@ -206,7 +206,7 @@ _names = LayerNames("sync_batch_norm")
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Of all ranks' batches together.
+    """The statistics of all ranks' batches together.
 
     Attributes:
         mean, var: per channel, shape (C,); the variance is the biased one. float64 for float64
@@ -221,7 +221,7 @@ class _Statistics:
 
 @dataclass(frozen=True)
 class _Layer:
-    """What the messages of one pass through a layer need.
+    """The facts that messages of one pass through a layer need.
 
     Attributes:
         group: the ranks that take part.

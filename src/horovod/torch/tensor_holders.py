@@ -62,7 +62,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 class Holders(IntEnum):
-    """Who refers to a tensor, other than its owner."""
+    """The kinds of references to a tensor other than its owner's."""
 
     NOBODY = 0
     OF_TENSOR = 1

@@ -28,7 +28,7 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:
-    """What the engine calls a dtype; None if it does not know it."""
+    """Return the engine's name of a dtype; None if it does not know it."""
     return _DTYPE_NAMES.get(dtype)
 
 
@@ -123,7 +123,7 @@ def views(tensors: Sequence[torch.Tensor]) -> list[Buffer]:
 
 
 def memory_of(*groups: Sequence[torch.Tensor]) -> list[object]:
-    """What an operation keeps of its tensors: them, and their storages.
+    """Return the tensors of an operation and their storages, to keep them alive.
 
     ``tensor.data = ...`` frees the storage of a tensor that lives on; a tensor of another class
     may have its memory elsewhere. Nothing keeps memory that a program frees itself, with
@@ -165,7 +165,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parameter_of(name: str, tensor: torch.Tensor) -> Parameter:
-    """What of a tensor must be the same on all ranks."""
+    """Return the properties of a tensor that must be the same on all ranks."""
     layout = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
     return Parameter(name, layout, name)
 

@@ -1,4 +1,4 @@
-"""How all ranks come to know the same of a change at the same point of their program."""
+"""Agreement of all ranks on a change at the same point of their program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """What the ranks have agreed on.
+    """A change on which the ranks have agreed.
 
     Attributes:
         needs_sync: whether somebody may need the state, as far as this rank knows.
@@ -26,12 +26,12 @@ class Change:
 
 
 class RanksDifferError(Exception):
-    """What must be the same on all ranks is not."""
+    """A value that must be the same on all ranks differs."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What the members of a generation have agreed on before they train in it.
+    """The agreement of a generation's members before they train in it.
 
     Attributes:
         needs_sync: whether somebody has no state, or one that differs.
@@ -67,7 +67,7 @@ def agree_on_changes(*, was_told: bool = False, added: bool = True) -> Change | 
 def agree_at_boundary(
     *, was_told: bool = False, added: bool = True, commits: bool, digest: int = 0
 ) -> tuple[Change | None, bool]:
-    """As :func:`agree_on_changes`, and whether all save now: if one of them would.
+    """Run :func:`agree_on_changes`, and return whether all save now: if one of them would.
 
     Args:
         was_told, added: see :func:`agree_on_changes`.
@@ -102,7 +102,7 @@ def agree_at_boundary(
 
 
 def agree_on_round(*, needs_sync: bool, has_state: bool, progress: int = 0) -> Round:
-    """What the members of a new generation do first, the same on all; collective.
+    """Agree on how a new generation begins, the same on all ranks; collective.
 
     Args:
         needs_sync: whether this rank needs the state of another one, or has gone back to an older.

@@ -1,4 +1,4 @@
-"""How one object of a state is kept and sent: what all frameworks share."""
+"""Handlers that keep and send one object of a state, shared by all frameworks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class HasStateDict(Protocol):
-    """What keeps its state in a dict, for example a learning rate scheduler."""
+    """An object that keeps its state in a dict, for example a learning rate scheduler."""
 
     def state_dict(self) -> Any:
         """Its state."""

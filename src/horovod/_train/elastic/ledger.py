@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank does in one step.
+    """The work of one rank in one step.
 
     Attributes:
         indices: of the samples; never empty while there are samples in the data set.
@@ -57,7 +57,7 @@ def order_of(length: int, seed: int, *, shuffle: bool = True) -> array[int]:
 
 
 class Ledger:
-    """What has been done of an epoch.
+    """The progress within an epoch.
 
     Args:
         length: how many samples an epoch has.
@@ -132,17 +132,17 @@ class Ledger:
 
     @property
     def left(self) -> int:
-        """How many samples of the epoch are not done."""
+        """Number of samples of the epoch that are not done."""
         return max(self.length - self.consumed, 0)
 
     def steps(self, size: int, batch_size: int) -> int:
-        """How many steps are left, the same on all ranks."""
+        """Return the number of steps left, the same on all ranks."""
         if self.drop_last:
             return self.left // (size * batch_size)
         return -(-self.left // (size * batch_size))
 
     def share(self, rank: int, size: int, batch_size: int, ahead: int = 0) -> Share:
-        """What a rank does in a step.
+        """Return a rank's share of a step.
 
         Args:
             rank, size: of the job as it is now.
@@ -168,7 +168,7 @@ class Ledger:
         return Share(indices, samples, after, total, is_full, is_last)
 
     def shares(self, rank: int, size: int, batch_size: int) -> Iterator[Share]:
-        """What a rank does in each step that is left if the size stays; counts nothing."""
+        """Yield a rank's share of each step that is left if the size stays; counts nothing."""
         for ahead in range(self.steps(size, batch_size)):
             yield self.share(rank, size, batch_size, ahead)
 

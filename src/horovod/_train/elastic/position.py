@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Position:
-    """How much of the training is done.
+    """The progress of the training.
 
     Programs of all ranks go through the same points: an epoch begins, a loop begins, a step ends, a
     loop ends. The position counts them, so that of two ranks the one with more is ahead.
@@ -41,7 +41,7 @@ class Position:
         return len(self._over) < len(self._consumed)
 
     def consumed(self, loop: str) -> int:
-        """How many samples of it are done."""
+        """Return how many samples of a loop are done."""
         return self._consumed.get(loop, 0)
 
     def digest(self, loop: str) -> int | None:

@@ -99,7 +99,7 @@ def is_recoverable(error: BaseException) -> bool:
 
 
 def error_of_engine(message: str) -> HorovodInternalError | None:
-    """What the engine of this process has failed with; None if it still works.
+    """Return the error of this process's engine; None if it still works.
 
     Args:
         message: of a framework's error. It may say that a rank has left in good order: the engine
@@ -137,7 +137,7 @@ def rejoin() -> None:
 
 
 class Rounds:
-    """What training is repeated for: one round after the other, with a change between two.
+    """The rounds of elastic training, with a change between two.
 
     Args:
         state: goes from round to round.
@@ -222,7 +222,7 @@ class Rounds:
                 self._note(error)
 
     def _note(self, error: HostsUpdatedInterrupt | HorovodInternalError) -> None:
-        """What must be done before the next round."""
+        """Note what must be done before the next round."""
         if isinstance(error, HostsUpdatedInterrupt):
             self._needs_sync = self._needs_sync or not error.skip_sync
         elif is_recoverable(error):

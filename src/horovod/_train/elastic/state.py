@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HostUpdateResult(IntFlag):
-    """What a change of the hosts consists of."""
+    """The kinds of changes of the hosts, as flags."""
 
     no_update = 0
     removed = 1
@@ -35,7 +35,7 @@ class HostUpdateResult(IntFlag):
 
 
 class State:
-    """What training has reached. A class of yours has ``save``, ``restore`` and ``sync``.
+    """The state of training. A class of yours has ``save``, ``restore`` and ``sync``.
 
     Args:
         bcast_object: returns the object of rank 0 on every rank, for example
@@ -131,7 +131,9 @@ class State:
         """Adapts the state to the new size and rank; nothing by default."""
 
     def _samples_done(self) -> int:
-        """How many samples all ranks have done, as far as something in the state counts them."""
+        """Return how many samples all ranks have done, as far as something in the state counts
+        them.
+        """
         return 0
 
     def _write_commit(self) -> None:
@@ -154,7 +156,7 @@ class State:
             _logger.info("training goes on from %s", path)
 
     def _snapshot(self) -> Snapshot:
-        """What :meth:`save` has kept, as files may hold it.
+        """Return what :meth:`save` has kept, as files may hold it.
 
         Raises:
             NoDataError: that is unknown.
@@ -265,7 +267,7 @@ class ObjectState(State):
         return self._bcast_object(obj, root_rank=root) if root else self._bcast_object(obj)
 
     def _handler_of(self, value: Any) -> StateHandler | None:
-        """Who keeps a value; None for a plain one. Adapters know more kinds."""
+        """Return the handler of a value; None for a plain one. Adapters know more kinds."""
         if isinstance(value, HasStateDict) and not inspect.isclass(value):
             return StateDictHandler(value, self._broadcast)
         return None

@@ -78,7 +78,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     @property
     def seed(self) -> int:
-        """Of the orders."""
+        """Seed of the orders."""
         return self._ledger.seed
 
     @property
@@ -88,12 +88,12 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     @property
     def processed_num(self) -> int:
-        """How many samples of the epoch all ranks together have done."""
+        """Number of samples of the epoch that all ranks together have done."""
         return self._ledger.consumed
 
     @property
     def samples_done(self) -> int:
-        """How many samples all ranks together have done in all epochs."""
+        """Number of samples that all ranks together have done in all epochs."""
         return self.epoch * self._ledger.length + self._ledger.consumed
 
     def set_epoch(self, epoch: int) -> None:
@@ -135,7 +135,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
 
 class _Batches:
-    """What is left of an epoch; loaders of torchdata keep its state.
+    """The rest of an epoch; loaders of torchdata keep its state.
 
     Args:
         ledger: of its own.

@@ -62,7 +62,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     @property
     def samples_done(self) -> int:
-        """How many samples all ranks together have done in all epochs."""
+        """Number of samples that all ranks together have done in all epochs."""
         length = len(self.dataset)
         return self.epoch * length + min(self.processed_num, length)
 

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class TorchState(ObjectState):
-    """What a training program with PyTorch has reached.
+    """The state of a training program with PyTorch.
 
     Modules, optimizers and samplers stay the same objects; so does everything else that has
     ``state_dict()`` and ``load_state_dict()``, for example learning rate schedulers. The rest is
@@ -65,7 +65,7 @@ class TorchState(ObjectState):
 
 
 class _StateDict(StateHandler):
-    """What is kept as a copy of its ``state_dict()``."""
+    """Handler that keeps a copy of a value's ``state_dict()``."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -134,7 +134,7 @@ _registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """What keeps values of which type, the first that fits; the list itself."""
+    """Return the list of types and their handlers itself; the first that fits is used."""
     return _registry
 
 

@@ -42,7 +42,7 @@ class Packed:
     buffers: list[Any] = field(default_factory=list)
 
     def pack(self, value: Any, depth: int = 0) -> Any:
-        """What JSON can write of a value; the rest goes into the buffers.
+        """Return the part of a value that JSON can write; the rest goes into the buffers.
 
         Raises:
             NoDataError: the value, or one in it, is no data.
@@ -134,7 +134,7 @@ _READERS: Mapping[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
 
 @dataclass(frozen=True)
 class Codec:
-    """How arrays of one library are data.
+    """Conversion between arrays of one library and data.
 
     Attributes:
         fits: whether a value is one of them.

@@ -1,4 +1,4 @@
-"""Where files of commits are: a directory of this host, or what fsspec reaches."""
+"""Folders for files of commits: a directory of this host, or a URL of fsspec."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LocalFolder(Folder):
 
 
 class RemoteFolder(Folder):
-    """What fsspec reaches.
+    """A folder that fsspec reaches.
 
     In an object store a file appears when it is complete; elsewhere an incomplete one shows by its
     contents.
