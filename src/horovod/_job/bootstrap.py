@@ -50,7 +50,7 @@ _TWIN_LEARNED_S = 5.0
 
 @dataclass(frozen=True)
 class _Notice:
-    """What rank 0 tells the other ranks."""
+    """The message of rank 0 to the other ranks."""
 
     endpoints: tuple[Endpoint, ...]
     secret: bytes
@@ -237,7 +237,7 @@ class Bootstrap:
         return endpoint
 
     def _wrong_secrets(self) -> str:
-        """Who knocked at the store of this process with another secret, for a message."""
+        """Describe for a message who used another secret at the store of this process."""
         found = {} if self._server is None else self._server.wrong_secrets()
         if not found:
             return ""
@@ -305,7 +305,7 @@ def _place_key(rank: int) -> str:
 
 
 def _addresses(config: Config, deadline: float) -> list[str]:
-    """Where the store of rank 0 listens."""
+    """Return the addresses at which the store of rank 0 listens."""
     if config.bootstrap_address:
         named = [a for a in resolve(config.bootstrap_address[0], deadline) if a in own_addresses()]
         # The name may stand for a service in front of this host.

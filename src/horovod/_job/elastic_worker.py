@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ElasticWorker:
-    """What a process knows of its elastic job; it joins as soon as this is made.
+    """A process's membership in its elastic job; it joins as soon as this is made.
 
     Args:
         told: the store, the host, the slot, and the limits of the job.

@@ -1,4 +1,4 @@
-"""What a worker is told, and the variables that tell it to a process."""
+"""The assignment of a worker, and the variables that carry it to a process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INTERFACE = "HOROVOD_GLOO_IFACE"
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where the key-value store of the job listens, and the secret that opens it.
+    """The address of the job's key-value store, and the secret that opens it.
 
     Attributes:
         address, port: of the store.
@@ -49,7 +49,7 @@ class StoreAddress:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker must know to take part in a job.
+    """The facts that a worker needs to take part in a job.
 
     ``hvd.init(job=…)`` takes it as it is; :meth:`variables` and :meth:`from_variables` carry it
     into a new process.
@@ -138,7 +138,7 @@ class Assignment:
 
 
 def store_in(variables: Mapping[str, str]) -> StoreAddress | None:
-    """Where variables say that the store of a job is; None if they say nothing.
+    """Return the address of the store that variables name; None if they name none.
 
     Raises:
         StartError: a value makes no sense.

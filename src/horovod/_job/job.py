@@ -77,7 +77,7 @@ class Job:
         return claim_identity(self._store, host)
 
     def told(self, directory: str | os.PathLike[str] | None = None) -> Assignment:
-        """What any process of the job is told: where the store is.
+        """Return the assignment common to all processes of the job: the address of the store.
 
         Args:
             directory: gets a file with the secret; it must be private (mode 0700). None to tell
@@ -92,7 +92,7 @@ class Job:
         return Assignment(store, secret_file=write_secret(directory, self.where.secret))
 
     def assignment(self, worker: Worker) -> Assignment:
-        """What a process that is about to be started must know to join and ask for its place."""
+        """Return what a process about to be started needs to join and ask for its place."""
         return Assignment(self.where, identity=worker.identity, hostname=worker.host)
 
     def next_event(self, timeout_s: float) -> Event | None:

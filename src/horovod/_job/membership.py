@@ -219,7 +219,7 @@ def _places(order: Sequence[Worker], generation: int) -> list[Place]:
 def _reason(
     member: Member | None, place: Place, first: Member | None, before: Iterable[Member]
 ) -> str:
-    """Why a worker has its place."""
+    """Return why a worker has its place."""
     if member is None:
         held = next((each for each in before if each.place.rank == place.rank), None)
         if first is None:

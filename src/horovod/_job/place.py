@@ -9,7 +9,7 @@ from horovod.errors import UsageError
 
 @dataclass(frozen=True)
 class Place:
-    """Who a worker is while a generation lasts; the next one may give it another place.
+    """The rank numbers of a worker in one generation; the next may give it others.
 
     Attributes:
         rank, size: this worker among all of the job.

@@ -27,7 +27,7 @@ NEWEST_KEY = "job/newest"
 
 
 class Store(Protocol):
-    """What a server and a client of the store have in common."""
+    """The interface common to a server and a client of the store."""
 
     def set(self, key: str, value: bytes, /) -> None:
         """Stores a value."""
@@ -55,7 +55,7 @@ class MalformedEventError(StartError):
 
 
 class EventKind(Enum):
-    """What became of a worker."""
+    """The kinds of events of a worker."""
 
     READY = "ready"
     RUNNING = "running"
@@ -67,7 +67,7 @@ class EventKind(Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker tells, or the store when its connection has ended.
+    """A report of a worker, or of the store when the worker's connection has ended.
 
     Attributes:
         kind: READY: it can take part. RUNNING: it is connected to all others of a generation.
@@ -89,7 +89,7 @@ class Event:
     replayed: int = 0
 
     def to_json(self) -> bytes:
-        """As it is in the store."""
+        """Serialize for the store."""
         return json.dumps(asdict(self) | {"kind": self.kind.value}).encode()
 
     @staticmethod
@@ -114,7 +114,7 @@ class Event:
 
 
 def generation_key(generation: int) -> str:
-    """Where the places of a generation are."""
+    """Return the key of the places of a generation."""
     return f"job/generation/{generation}"
 
 
@@ -134,7 +134,7 @@ def alive_key(identity: str) -> str:
 
 
 def beat_s_of(timeout_s: float) -> float:
-    """How often a worker shows that it is alive, if silence of ``timeout_s`` is too long."""
+    """Return the seconds between signs of life, if silence of ``timeout_s`` is too long."""
     return min(5.0, timeout_s / 5)
 
 

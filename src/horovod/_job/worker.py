@@ -83,7 +83,7 @@ def join(
 
 
 def join_as(assignment: Assignment, slot: int | None = None, *, ready: bool = True) -> JoinedWorker:
-    """As :func:`join`, for a process that was told its store, and maybe its identity.
+    """Do the same as :func:`join` for a process that has its store, and maybe its identity.
 
     Args:
         assignment: what it was told.
@@ -197,7 +197,8 @@ class JoinedWorker:
         self._tell(Event(EventKind.LEAVING, self.worker, text))
 
     def places(self, generation: int = -1) -> bytes | None:
-        """What was published of a generation, or of the newest one; None if there is nothing.
+        """Return the published places of a generation, or of the newest one; None if there is
+        nothing.
 
         Raises:
             StartError: the store was lost.
@@ -267,7 +268,7 @@ class JoinedWorker:
                 raise Dismissed(text.decode(errors="replace"))
 
     def assignment(self, place: Place) -> Assignment:
-        """What ``hvd.init(job=…)`` takes for a place of this worker."""
+        """Return the argument of ``hvd.init(job=…)`` for a place of this worker."""
         return Assignment(
             self._address, place, self.identity, self.worker.host, start_timeout_s=self._timeout_s
         )

@@ -179,7 +179,7 @@ def mpi_threads_supported() -> bool:
 
 
 def settings() -> Config:
-    """What the job was started with; the defaults while Horovod is not initialized."""
+    """Return the settings of the job; the defaults while Horovod is not initialized."""
     context = current()
     return context.config if context.has_job else Config()
 
@@ -235,7 +235,7 @@ def max_size() -> int | None:
 
 
 def generation() -> int:
-    """How often the members of the job have changed, from 0. Raises NotInitializedError.
+    """Return how often the job's members changed, from 0. Raises NotInitializedError.
 
     All ranks have the same number; it does not count what happened to this process alone.
     """
@@ -243,7 +243,7 @@ def generation() -> int:
 
 
 def elastic_worker() -> ElasticWorker | None:
-    """What this process knows of the changes of its job; None if it cannot change."""
+    """Return this process's membership in its elastic job; None if the job cannot change."""
     return current().elastic
 
 

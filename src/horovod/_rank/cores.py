@@ -1,4 +1,4 @@
-"""How many cores this process may keep busy.
+"""The number of cores that this process may keep busy.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files and
 https://docs.kernel.org/scheduler/sched-bwc.html describe the quotas.
@@ -29,7 +29,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def computing_cores(root: Path = Path("/")) -> int:
-    """As :func:`usable_cores`, but the hardware threads of one core count once.
+    """Return :func:`usable_cores`, but count the hardware threads of one core once.
 
     They share its arithmetic units, so a library that computes gains nothing from the second one.
 
@@ -64,7 +64,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _quotas_above(mount: Path, group: str, quota: Callable[[Path], float]) -> Iterator[float]:
-    """Of a group and those above it. A container may see its own group as the topmost."""
+    """Yield quotas of a group and those above it. A container may see its own as the topmost."""
     path = PurePosixPath(group.lstrip("/"))
     for each in (path, *path.parents):
         try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(IntEnum):
-    """How values of several ranks become one. The numbers are those of Horovod."""
+    """The reduction of values of several ranks. The numbers are those of Horovod."""
 
     AVERAGE = 0
     SUM = 1
@@ -37,7 +37,7 @@ class ReduceOp(IntEnum):
 
 
 class SubmitOptions(TypedDict, total=False):
-    """What every collective takes.
+    """The options that every collective takes.
 
     Attributes:
         name: what the ranks agree on; None counts up, so ranks must then submit in the same order.
@@ -342,7 +342,9 @@ class Group:
         return handle
 
     def rows_of(self, num_rows: int, rank: int | None = None) -> int:
-        """How many of ``num_rows`` a reducescatter leaves on a set rank (this one if None)."""
+        """Return how many of ``num_rows`` a reducescatter leaves on a set rank (this one if
+        None).
+        """
         return _native.share_of(num_rows, self.rank if rank is None else rank, self.size)
 
     def _submit(

@@ -1,4 +1,4 @@
-"""What ``hvd.init()`` may be given, and what is checked of it without the other ranks."""
+"""The arguments of ``hvd.init()``, and the checks that need no other rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horovod.errors import UsageError
 
 @runtime_checkable
 class DeclaredSet(Protocol):
-    """What :func:`init` wants to know of a process set; see :mod:`horovod._train.process_set`."""
+    """The parts of a process set that :func:`init` uses; see :mod:`horovod._train.process_set`."""
 
     @property
     def declared_ranks(self) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ class Table:
             self._waiting.setdefault(key, {})[waiter] = None
 
     def _num_left(self, keys: Sequence[str], end: int) -> int:
-        """How many keys are left when those that exist are taken away from the end."""
+        """Return how many keys are left when those that exist are taken away from the end."""
         while end > 0 and keys[end - 1] in self._values:
             end -= 1
         return end

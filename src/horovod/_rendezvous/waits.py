@@ -1,4 +1,4 @@
-"""What a rank tells the launcher of its waits: how long it has waited for other ranks so far."""
+"""A rank's report to the launcher of how long it has waited for other ranks so far."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ WANTED_KEY = "waits/wanted"
 
 
 def waits_key(generation: int, rank: int) -> str:
-    """Where a rank of a generation leaves what it tells, again and again."""
+    """Return the key under which a rank of a generation repeatedly reports its waits."""
     return f"{waits_prefix(generation)}{rank}"
 
 
 def waits_prefix(generation: int) -> str:
-    """What the keys of all ranks of a generation begin with."""
+    """Return the prefix of the keys of all ranks of a generation."""
     return f"waits/{generation}/"
 
 
 @dataclass(frozen=True)
 class Waits:
-    """What a rank has waited.
+    """The time that a rank has waited.
 
     Attributes:
         at_s: when it says so, on a clock of its host that only grows.
@@ -38,7 +38,7 @@ class Waits:
     submitted: int = 0
 
     def to_json(self) -> bytes:
-        """As it is in the store."""
+        """Serialize for the store."""
         return json.dumps([self.at_s, self.waited_s, self.submitted]).encode()
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""Where scripts and libraries for earlier versions look for what all adapters share."""
+"""The paths where code for earlier versions imports what all adapters share."""

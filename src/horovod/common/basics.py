@@ -1,4 +1,4 @@
-"""Where libraries look for the questions about a job, as methods of one object."""
+"""The path where libraries import the questions about a job, as methods of one object."""
 
 from horovod._train.basics import HorovodBasics
 

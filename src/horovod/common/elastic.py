@@ -1,4 +1,4 @@
-"""Where scripts look for what states of elastic training are made of."""
+"""The path where scripts import the parts of elastic states."""
 
 from horovod._train.elastic.run import run_fn
 from horovod._train.elastic.state import HostUpdateResult, ObjectState, State

@@ -1,4 +1,4 @@
-"""Where scripts look for exceptions; :mod:`horovod.errors` has all of them."""
+"""The path where scripts import exceptions; :mod:`horovod.errors` has all of them."""
 
 from horovod.errors import (
     HorovodInternalError,

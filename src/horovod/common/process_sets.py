@@ -1,4 +1,4 @@
-"""Where libraries look for process sets; the modules of the frameworks have them, too."""
+"""The path where libraries import process sets; the frameworks' modules have them, too."""
 
 from horovod._train.process_set import (
     ProcessSet,

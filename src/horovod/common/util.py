@@ -1,4 +1,4 @@
-"""Where libraries look for questions about the build, and for what Horovod cuts lists with."""
+"""The path where libraries import questions about the build, and a function to cut lists."""
 
 from horovod._settings.config import temporary_environment as env
 from horovod._train.availability import (

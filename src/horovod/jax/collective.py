@@ -1,4 +1,4 @@
-"""What a collective in a traced program is: fixed when it is traced."""
+"""The description of a collective in a traced program, fixed when it is traced."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Collective:
         return (self.rows_of_result(index, shape[0]), *shape[1:])
 
     def rows_of_result(self, index: int, num_rows: int) -> int:
-        """How many rows the result of an array has on this rank.
+        """Return how many rows the result of an array has on this rank.
 
         Args:
             index: of the array.

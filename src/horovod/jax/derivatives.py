@@ -1,4 +1,4 @@
-"""How the collectives are differentiated and batched.
+"""The rules for differentiating and batching the collectives.
 
 Cotangents are those of the sum of all ranks' losses: the rules are the exact adjoints, so forward,
 reverse and second derivatives agree with each other.

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Way(Enum):
-    """What happens to the arrays of a collective."""
+    """The ways in which arrays of a collective reach the engine."""
 
     DIRECT = "the engine takes them where they are"
     HOST_COPY = "they are copied to the host's memory, and the results back"
 
 
 def way_on(platform: str) -> Way:
-    """How collectives run on a platform.
+    """Return how collectives run on a platform.
 
     Args:
         platform: as devices call it, or programs that are lowered for it: cpu, gpu, cuda, rocm ...

@@ -1,4 +1,4 @@
-"""What failed collectives raise: JAX's own error in programs of JAX, Horovod's everywhere else."""
+"""Errors of failed collectives: JAX's own in programs of JAX, Horovod's everywhere else."""
 
 from __future__ import annotations
 

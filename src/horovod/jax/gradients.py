@@ -139,7 +139,7 @@ def value_and_grad(
     name: str | None = None,
     **options: Unpack[GradientOptions],
 ) -> Callable[..., Any]:
-    """As :func:`jax.value_and_grad`, with gradients of all ranks.
+    """Wrap :func:`jax.value_and_grad` to return gradients of all ranks.
 
     Args:
         fun: of this rank's part of the batch; gives a scalar, and with ``has_aux`` more.
@@ -186,7 +186,9 @@ def grad(
     has_aux: bool = False,
     **options: Unpack[GradientOptions],
 ) -> Callable[..., Any]:
-    """As :func:`jax.grad`, with gradients of all ranks; options as in :func:`value_and_grad`."""
+    """Wrap :func:`jax.grad` to return gradients of all ranks; options as in
+    :func:`value_and_grad`.
+    """
     both = value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)
@@ -219,7 +221,7 @@ class _OfGradients:
 
 
 class _Both(NamedTuple):
-    """What is reduced together; messages name its leaves."""
+    """A value and a gradient that are reduced together; messages name its leaves."""
 
     value: Any
     gradient: Any

@@ -72,7 +72,7 @@ class _Groups:
 
 
 class _Counts:
-    """How many collectives have been started and have ended here."""
+    """The numbers of collectives that have been started and have ended here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ context.listen(_groups)
 
 
 def num_ended() -> int:
-    """How many collectives on copies have ended in this process."""
+    """Return how many collectives on copies have ended in this process."""
     return _counts.ended
 
 
@@ -146,7 +146,8 @@ def run_now(operands: Sequence[Any], collective: Collective) -> list[Any]:
 def callback_of(
     collective: Collective, name: str, shapes: Sequence[tuple[int, ...]]
 ) -> Callable[..., tuple[Any, ...]]:
-    """What a program calls with the operands and the link to the collective before.
+    """Return the callback of a program; it takes the operands and the link to the collective
+    before.
 
     Returns:
         A function that returns the results and that link, all of them arrays of NumPy. Its errors

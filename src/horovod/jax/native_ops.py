@@ -39,7 +39,7 @@ def _load() -> ctypes.CDLL:
 
 
 def num_ended() -> int:
-    """How many collectives of programs have ended in this process."""
+    """Return how many collectives of programs have ended in this process."""
     count: int = _library.horovod_jax_num_ended()
     return count
 

@@ -116,7 +116,7 @@ def reduce_leaves(
     process_set: ProcessSet,
     ordered: bool = True,
 ) -> Any:
-    """What :func:`allreduce` does with leaves that have been checked."""
+    """Run :func:`allreduce` with leaves that have been checked."""
     reduction = resolve_reduce_op(op)
     check_weighting(weight, reduction)
     _check_floats(leaves.arrays, reduction, weight)

@@ -52,7 +52,7 @@ def _abstract(*avals: Any, collective: Collective) -> list[Any]:
 
 
 class _Program:
-    """What was lowered of one module: how often each name came, and the last call of each block."""
+    """The lowering of one module: how often each name came, and the last call of each block."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -85,7 +85,7 @@ _programs = _Programs()
 
 
 def _attributes(collective: Collective, name: str) -> dict[str, Any]:
-    """As in ``native/bindings/jax/attributes.cc``; nothing of this very rank is among them."""
+    """Return the attributes of ``native/bindings/jax/attributes.cc``; none is of this very rank."""
     return {
         "kind": np.int64(KINDS[collective.kind]),
         "grouped": np.int64(collective.grouped),

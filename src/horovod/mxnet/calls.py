@@ -64,7 +64,7 @@ def _failing_as_mxnet_does(function: Function) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """What every collective needs.
+    """The arguments common to all collectives.
 
     Attributes:
         group: the ranks that take part.
@@ -85,7 +85,7 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How values become one: the operation, and factors before and after it."""
+    """The reduction operation, and the factors before and after it."""
 
     op: ReduceOp = ReduceOp.AVERAGE
     prescale: float = 1.0
@@ -258,7 +258,7 @@ def _push(
 
 
 def _name_of(call: CollectiveCall) -> str:
-    """What has no name is counted as it is called: MXNet runs operations in another order."""
+    """Return a call's name, or count it now: MXNet runs operations in another order."""
     if call.name is not None:
         return call.name
     with _unnamed_lock:

@@ -38,7 +38,7 @@ StateT = TypeVar("StateT", bound=State)
 
 
 class MXNetState(ObjectState):
-    """What a training program with gluon has reached.
+    """The state of a training program with gluon.
 
     Args:
         model: a gluon Block, or None.

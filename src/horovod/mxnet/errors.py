@@ -1,4 +1,4 @@
-"""What failed operations raise in programs for MXNet."""
+"""Errors of failed operations in programs for MXNet."""
 
 from __future__ import annotations
 

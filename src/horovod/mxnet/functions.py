@@ -1,4 +1,4 @@
-"""Where libraries look for the broadcasts of state; scripts find them in ``horovod.mxnet``."""
+"""The path where libraries import broadcasts of state; scripts use ``horovod.mxnet``."""
 
 from horovod._train.object_functions import allgather_object, broadcast_object
 from horovod.mxnet.state import broadcast_parameters

@@ -1,4 +1,4 @@
-"""Where libraries look for the operations; scripts find them in ``horovod.mxnet``."""
+"""The path where libraries import the operations; scripts use ``horovod.mxnet``."""
 
 from horovod._train import interface, library_interface
 from horovod._train.interface import *  # noqa: F403

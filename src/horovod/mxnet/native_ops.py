@@ -35,7 +35,7 @@ _was_told = False
 
 
 class Request(ctypes.Structure):
-    """As in ``native/bindings/mxnet/exports.cc``."""
+    """The request structure of ``native/bindings/mxnet/exports.cc``."""
 
     _fields_ = (
         ("kind", ctypes.c_int32),
@@ -171,7 +171,7 @@ class _Failures:
         forget()
 
     def ended(self, group: Group) -> None:
-        """What is in flight ends with the job, and fails."""
+        """Do nothing: what is in flight ends with the job, and fails."""
 
     def added(self, world: Group, number: int, group: Group) -> None:
         """Nothing is to be done."""

@@ -95,7 +95,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> mx.nd.NDArray:
-    """As :func:`allreduce`, in place: MXNet overwrites ``tensor`` later, which is returned."""
+    """Run :func:`allreduce` in place: MXNet overwrites ``tensor`` later, which is returned."""
     reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
     calls.allreduce_(call_of("allreduce", process_set, name, priority), (tensor,), reduction)
     return tensor
@@ -136,7 +136,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Sequence[mx.nd.NDArray]:
-    """As :func:`grouped_allreduce`, in place: MXNet overwrites the arrays, which are returned."""
+    """Run :func:`grouped_allreduce` in place: MXNet overwrites the arrays, which are returned."""
     if not tensors:
         return tensors
     reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
@@ -221,7 +221,7 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> mx.nd.NDArray:
-    """As :func:`broadcast`, in place: MXNet overwrites ``tensor`` later, which is returned."""
+    """Run :func:`broadcast` in place: MXNet overwrites ``tensor`` later, which is returned."""
     calls.broadcast_(call_of("broadcast", process_set, name, priority), tensor, root_rank)
     return tensor
 

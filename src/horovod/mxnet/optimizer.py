@@ -61,7 +61,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             setattr(self._optimizer, name, value)
 
     def __getstate__(self) -> Any:
-        """What `dump_optimizer` writes: the wrapped optimizer, which any program can read."""
+        """Return what `dump_optimizer` writes: the wrapped optimizer, which any program can
+        read.
+        """
         return self._optimizer.__getstate__()
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -90,7 +92,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As :meth:`update`, with copies of the weights in float32 if the optimizer keeps them."""
+        """Do the same as :meth:`update`, with float32 copies of the weights if the optimizer has
+        them.
+        """
         self._reduce(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 

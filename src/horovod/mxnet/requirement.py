@@ -1,4 +1,4 @@
-"""What horovod.mxnet needs to be installed, said in one sentence if it is not there."""
+"""The requirements of horovod.mxnet, with one sentence for each that is missing."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _NUMBERS = {
 
 
 def dtype_name(array: mx.nd.NDArray) -> str:
-    """What NumPy calls the dtype of an array."""
+    """Return NumPy's name of the dtype of an array."""
     dtype: Any = array.dtype
     name: str = getattr(dtype, "__name__", None) or str(dtype)
     return name.rstrip("_")
@@ -76,7 +76,7 @@ def check_arrays(arrays: Sequence[object], written: bool) -> None:
 
 
 def _storage_of(array: Any) -> int:
-    """What views of one array have in common: the first word of MXNet 1.9.1's NDArray."""
+    """Return what views of one array share: the first word of MXNet 1.9.1's NDArray."""
     first: int = ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
     return first
 
@@ -102,7 +102,7 @@ def empty_like(array: mx.nd.NDArray, num_rows: int | None = None) -> mx.nd.NDArr
 
 
 def address_of(array: mx.nd.NDArray) -> int:
-    """Where the values of an array lie, which is not being written."""
+    """Return the address of the values of an array, which is not being written."""
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     return address.value or 0

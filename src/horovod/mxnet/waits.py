@@ -1,4 +1,4 @@
-"""What MXNet's waits do once a collective has failed: they raise, each time.
+"""MXNet's waits after a collective has failed: they raise, each time.
 
 MXNet raises an error at one wait only and forgets it then, also for the arrays that were to be
 computed from the failed one: they hold whatever was in their memory. So ``asnumpy``,

@@ -1,4 +1,4 @@
-"""Where operations are placed that a script wants on a device."""
+"""The placement of operations that a script wants on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tapes and optimizers reduce gradients, and the arguments from which that follows."""
+"""The settings of reductions by tapes and optimizers, and the arguments that yield them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReductionOptions(FieldOptions, total=False):
 
 @dataclass(frozen=True)
 class ReductionSettings:
-    """How gradients are reduced.
+    """The settings of a reduction of gradients.
 
     Attributes:
         name: what the operations are called after.

@@ -144,7 +144,7 @@ def reduce_tensor(
     device_dense: str,
     device_sparse: str,
 ) -> Any:
-    """What :func:`allreduce` does with arguments that have been checked."""
+    """Run :func:`allreduce` with arguments that have been checked."""
     if isinstance(tensor, tf.IndexedSlices):
         with placed(device_sparse):
             return sparse.allreduce(call, tensor, reduction)
@@ -161,7 +161,7 @@ def reduce_tensors(
     device_dense: str,
     device_sparse: str,
 ) -> list[Any]:
-    """What :func:`grouped_allreduce` does with arguments that have been checked."""
+    """Run :func:`grouped_allreduce` with arguments that have been checked."""
     is_sparse = [isinstance(tensor, tf.IndexedSlices) for tensor in tensors]
     slices = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if apart]
     dense = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if not apart]

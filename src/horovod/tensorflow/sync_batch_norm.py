@@ -23,7 +23,7 @@ _names = LayerNames("sync_batch_norm")
 
 
 class _Moments:
-    """What the layers of both generations of Keras do in training."""
+    """The training step common to the layers of both generations of Keras."""
 
     process_set: ProcessSet
     _layer_name: LayerName
@@ -49,7 +49,7 @@ class _Moments:
         return tuple(tf.cond(is_member_op(self.process_set), merged, lambda: own))
 
     def _next_name(self) -> str:
-        """Of this call; a layer may be called several times in one graph."""
+        """Return the name of this call; a layer may be called several times in one graph."""
         name = _names.use(self._layer_name, self.process_set)
         if tf.executing_eagerly():
             return name
@@ -140,7 +140,7 @@ class SyncBatchNormalization(_MomentsOfKeras, tf.keras.layers.BatchNormalization
 def _local_moments(
     inputs: tf.Tensor, mask: Any, axes: list[int]
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """How many values each channel has on this rank, their mean and their variance; 0 if none."""
+    """Return each channel's number of values on this rank, their mean and variance; 0 if none."""
     present = tf.fill(tf.shape(inputs), True)
     if mask is not None:
         # As Keras has it: the mask lacks the last dimension.

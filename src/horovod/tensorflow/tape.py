@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types
-    """What :func:`DistributedGradientTape` adds to the class of the given tape."""
+    """The methods that :func:`DistributedGradientTape` adds to the class of the given tape."""
 
     _reducer: GradientReducer
 

@@ -1,4 +1,4 @@
-"""What a training program with JAX has reached."""
+"""The state of a training program with JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["JaxState"]
 
 
 class JaxState(ObjectState):
-    """What a training program has reached: trees of arrays, and objects.
+    """The state of a training program: trees of arrays, and objects.
 
     Snapshots are in host memory, so the arrays may be donated to jitted functions. A snapshot
     brings arrays back as arrays of JAX, those of NumPy included.
