@@ -152,7 +152,7 @@ class Context:
         config: Config | None = None,
         told: Assignment | None = None,
     ) -> None:
-        """As :func:`init`.
+        """Do the same as :func:`init`.
 
         Args:
             comm, process_sets: as of :func:`init`.
@@ -305,7 +305,7 @@ class Context:
 
     @property
     def elastic(self) -> ElasticWorker | None:
-        """What it knows of the changes of its job; None if the job cannot change."""
+        """The membership in an elastic job; None if the job cannot change."""
         return self._elastic
 
     @property
@@ -362,7 +362,7 @@ class Context:
 
 
 class _Process:
-    """What all contexts of this process share: MPI, the listeners, and the end of the process."""
+    """The state that all contexts share: MPI, the listeners, and the end of the process."""
 
     def __init__(self) -> None:
         self.default = Context()
@@ -395,7 +395,7 @@ class _Process:
                 listener.ended(job.group)
 
     def why_no_job(self) -> str:
-        """What to tell who asks for a job in a thread that has none."""
+        """Return the message for a caller that needs a job in a thread that has none."""
         count = len(self._jobs())
         if count > 1:
             return (
@@ -496,7 +496,7 @@ def current_config() -> Config:
 
 
 def inherited(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function, which works in the caller's context wherever it is called.
+    """Wrap a function to work in the caller's context wherever it is called.
 
     Example:
         >>> threading.Thread(target=inherited(load)).start()

@@ -1,4 +1,4 @@
-"""What a training script reports of its run, for the table of an experiment."""
+"""The results that a training script reports, for the table of an experiment."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def engine_options(
     speeds: LinkSpeeds | None = None,
     mpi: ProcessMpi | None = None,
 ) -> _native.EngineOptions:
-    """What the settings of a rank mean for its engine.
+    """Return the engine's options that follow from the settings of a rank.
 
     Args:
         config: the settings.

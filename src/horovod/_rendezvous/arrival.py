@@ -1,4 +1,4 @@
-"""What a rank tells the launcher about its start: when it came, and when it was connected."""
+"""A rank's report to the launcher of when it came, and when it was connected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _START_FIELD = 19
 
 
 def called_key(rank: int) -> str:
-    """Where a rank leaves the seconds from the start of its process to ``init``."""
+    """Return the key of a rank's seconds from the start of its process to ``init``."""
     return f"arrival/called/{rank}"
 
 
 def connected_key(rank: int) -> str:
-    """Where a rank leaves the seconds that it took to connect to all others."""
+    """Return the key of the seconds that a rank took to connect to all others."""
     return f"arrival/connected/{rank}"
 
 

@@ -64,7 +64,7 @@ class FrameReader:
         self._expect(HEAD_BYTES)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong; it never reaches into the following frame."""
+        """Return the space for the next bytes; it never reaches into the following frame."""
         return self._view[self._num_filled :]
 
     def filled(self, num_bytes: int) -> memoryview | None:

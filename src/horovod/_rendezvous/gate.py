@@ -233,7 +233,7 @@ class Gate:
 
 
 def network_of(address: object) -> str:
-    """What counts as one place that connections come from.
+    """Return the network that counts as one source of connections.
 
     A host has many addresses on its loopback device, and 2**64 of IPv6.
 

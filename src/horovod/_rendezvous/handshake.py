@@ -50,7 +50,7 @@ class WrongSecretError(HandshakeError):
 
 @dataclass(frozen=True)
 class Hello:
-    """What a client wants: all of it is covered by the MAC.
+    """The request of a client: all of it is covered by the MAC.
 
     Attributes:
         purpose: one of ``PURPOSES``.
@@ -135,7 +135,7 @@ class ClientHandshake:
         self._transcript = b""
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong; never longer than what this step may read."""
+        """Return the space for the next bytes; never longer than what this step may read."""
         return memoryview(self._data)[self._num_filled :]
 
     def filled(self, num_bytes: int) -> bytes:
@@ -184,7 +184,7 @@ class ServerHandshake:
         self.session: Session | None = None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong; never longer than what this step may read."""
+        """Return the space for the next bytes; never longer than what this step may read."""
         return memoryview(self._data)[self._num_filled :]
 
     def filled(self, num_bytes: int) -> bytes:

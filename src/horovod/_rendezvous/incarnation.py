@@ -33,12 +33,12 @@ class Incarnation:
 
     @property
     def prefix(self) -> str:
-        """Of all keys in the store that belong to it."""
+        """Prefix of all its keys in the store."""
         return f"peers/{self}/"
 
     @property
     def failed_key(self) -> str:
-        """Where the first cause is that made it fail."""
+        """Key of the first cause of its failure."""
         return f"{self.prefix}failed"
 
     @property
@@ -66,5 +66,5 @@ class Incarnation:
 
 
 def latest_key(rank: int) -> str:
-    """Where a rank leaves the incarnation that it is in, or was in last."""
+    """Return the key of the incarnation that a rank is in, or was in last."""
     return f"peers/latest/{rank}"

@@ -1,4 +1,4 @@
-"""How fast the hosts reach each other, measured once while a job starts.
+"""The speed between the hosts, measured once while a job starts.
 
 The first rank of each host stands for it. Hosts form a ring, in the order of their first ranks:
 each sends to the next for some milliseconds, all at the same time, over a connection that serves
@@ -47,7 +47,7 @@ _RATE = struct.Struct(">d")
 
 @dataclass(frozen=True)
 class LinkSpeeds:
-    """What is known of the network between the hosts; the same on all ranks.
+    """The known speed of the network between the hosts; the same on all ranks.
 
     Attributes:
         latency_s: of a message between two hosts; 0 if it is not known.
@@ -58,7 +58,7 @@ class LinkSpeeds:
     bytes_per_s: tuple[float, ...] = ()
 
     def to_json(self) -> bytes:
-        """As it stands in the store."""
+        """Serialize for the store."""
         return json.dumps([self.latency_s, *self.bytes_per_s]).encode()
 
     @staticmethod

@@ -158,7 +158,7 @@ def connect_peers(
 
 
 def _own_address(config: Config, store: StoreClient) -> str:
-    """Where the ranks of other hosts reach this one."""
+    """Return the address at which the ranks of other hosts reach this one."""
     if not config.network_interface or store.local_address in _LOOPBACK:
         return store.local_address
     # Here, because a job on one host does not need it.
@@ -320,7 +320,7 @@ class _Wiring(Generic[PortT]):
     def detach(
         self, infos: list[RankInfo], speeds: LinkSpeeds, *, gives_up_soon: bool
     ) -> Connections[PortT]:
-        """What the engine needs; nothing of it is closed with this object any more."""
+        """Return the engine's connections; nothing of them is closed with this object any more."""
         remaining_s(self._deadline)
         for rank in self.speed_links():
             close_quietly(self._links.pop((rank, "speed", 0)))

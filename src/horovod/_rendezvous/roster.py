@@ -1,4 +1,4 @@
-"""Who takes part: each rank tells the store about itself and learns about all others.
+"""The roster: each rank publishes itself in the store and learns about all others.
 
 Keys of one round of connecting are ``peers/<generation>.<count>/job`` (size and version, by the
 rank that came first), ``…/rank/<rank>`` and ``…/failed`` (the first cause that made a rank give
@@ -33,7 +33,7 @@ _MAX_NAMED_RANKS = 16
 
 @dataclass(frozen=True)
 class RankInfo:
-    """What a rank publishes about itself.
+    """The facts that a rank publishes about itself.
 
     Attributes:
         rank, size: as the rank believes them to be.
@@ -62,7 +62,7 @@ class RankInfo:
         return f"{self.host}:{self.pid}"
 
     def to_json(self) -> bytes:
-        """As it stands in the store."""
+        """Serialize for the store."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
@@ -154,7 +154,7 @@ class Roster:
             self._store.add(self._incarnation.failed_key, text.encode())
 
     def first_failure(self) -> str:
-        """Why another rank gave up, or an empty text."""
+        """Return why another rank gave up, or an empty text."""
         cause = None
         with suppress(StartError):
             cause = self._store.try_get(self._incarnation.failed_key)

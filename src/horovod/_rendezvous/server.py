@@ -160,7 +160,7 @@ class StoreServer:
         return self._call(delete)
 
     def wrong_secrets(self) -> dict[str, int]:
-        """How many connections came from where, as far as noted, with another job's secret."""
+        """Return the noted numbers of connections with another job's secret, by origin."""
 
         def copy(future: Future[dict[str, int]]) -> None:
             future.set_result(dict(self._gate.wrong_secrets))

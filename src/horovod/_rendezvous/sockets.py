@@ -84,7 +84,7 @@ def send_parts(sock: socket.socket, parts: Sequence[bytes], deadline: float) -> 
 
 
 def join_small(parts: Sequence[bytes]) -> list[bytes]:
-    """The same bytes in few pieces, so that small parts do not cost a system call each.
+    """Return the bytes in few pieces, so that small parts do not cost a system call each.
 
     Large parts stay as they are: nothing of them is copied. None of the pieces is empty.
     """

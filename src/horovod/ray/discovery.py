@@ -36,7 +36,7 @@ class RayHostDiscovery(HostDiscovery):
         self._names: dict[str, str] = {}
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """How many workers each node may have, by its name: see :func:`name_nodes`."""
+        """Return how many workers each node may have, by its name: see :func:`name_nodes`."""
         draining = _draining()
         nodes = [each for each in ray.nodes() if each["alive"]]
         usable = [each for each in nodes if each.get("NodeID") not in draining]
@@ -94,7 +94,7 @@ class TestDiscovery(RayHostDiscovery):
         self._random = random.Random()
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """As of :class:`RayHostDiscovery`, without the hidden ones."""
+        """Return the nodes of :class:`RayHostDiscovery`, without the hidden ones."""
         found = super().find_available_hosts_and_slots()
         if time.monotonic() >= self._changed_s + self._interval_s:
             self._changed_s = time.monotonic()
@@ -116,7 +116,7 @@ class TestDiscovery(RayHostDiscovery):
 
 
 def slots_of(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
-    """How many workers the resources of a node allow. Pure."""
+    """Return how many workers the resources of a node allow. Pure."""
     allowed = [int(resources.get("CPU", 0)) // cpus] if cpus else []
     allowed += [int(resources.get("GPU", 0)) // gpus] if gpus else []
     return int(min(allowed, default=resources.get("CPU", 0)))

@@ -55,7 +55,7 @@ class TestDiscovery(discovery.TestDiscovery):
 
 @dataclass
 class ElasticSettings(MiniSettings):
-    """What an :class:`ElasticRayExecutor` is asked for.
+    """The settings of an :class:`ElasticRayExecutor`.
 
     Attributes:
         min_num_proc, max_num_proc: the fewest and the most ranks; None for no limit.

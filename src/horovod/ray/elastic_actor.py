@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """What each worker does.
+    """The function that each worker runs.
 
     Attributes:
         func: called with the executable.
@@ -74,7 +74,7 @@ class Failed:
 
 
 class ElasticActor(BaseHorovodWorker):
-    """What runs in the process of a worker whose place changes. It runs one function, once."""
+    """The actor of a worker whose place changes. It runs one function, once."""
 
     def take_part(
         self, assignment: Assignment, call: Call, gpus_of_node: int

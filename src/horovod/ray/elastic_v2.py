@@ -1,4 +1,4 @@
-"""Where earlier versions had the discovery of elastic jobs."""
+"""The path of earlier versions for the discovery of elastic jobs."""
 
 from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
 

@@ -43,7 +43,7 @@ _PIN = 0.001
 
 @dataclass(frozen=True)
 class Plan:
-    """What an elastic job is made of.
+    """The plan of an elastic job.
 
     Attributes:
         limits: what the executor was asked for.
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of a job.
+    """The end of a job.
 
     Attributes:
         outcome: how it ended.

@@ -66,7 +66,7 @@ def connect() -> None:
 
 
 def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
-    """What runs each line of a job file in actors, one for each worker.
+    """Return a launch that runs each line of a job file in actors, one for each worker.
 
     Args:
         workers: how many.
@@ -165,7 +165,7 @@ class _Execution:
 
 
 def _last_line(error: Exception) -> str:
-    """What an error of Ray says, in front of which may be a stack."""
+    """Return the last line of an error of Ray, which a stack may precede."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
@@ -178,7 +178,7 @@ def _printer(console: Console) -> Any:
 
 
 class _Node:
-    """What runs in each actor: horovodrun, as a node of the job.
+    """The horovodrun in each actor, as a node of the job.
 
     Args:
         words: its options.

@@ -1,4 +1,4 @@
-"""Where earlier versions had the executor."""
+"""The path of earlier versions for the executor."""
 
 from horovod.ray.executor import RayExecutor
 from horovod.ray.settings import MiniSettings

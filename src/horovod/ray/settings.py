@@ -27,7 +27,7 @@ _WORDS = Words(
 
 @dataclass
 class MiniSettings:
-    """How long to wait, and which networks to use.
+    """The timeouts and networks of an executor.
 
     Attributes:
         timeout_s: seconds for all ranks to connect in ``hvd.init()``.
@@ -111,7 +111,7 @@ class Limits:
 
     @property
     def resources(self) -> dict[str, float]:
-        """Of one worker."""
+        """Return the resources of one worker."""
         each = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
         return {name: amount for name, amount in each.items() if amount}
 
@@ -214,7 +214,7 @@ def check_amounts(
 
 
 def gpus_of(use_gpu: bool, gpus_per_worker: float | None) -> float:
-    """How many GPUs each worker gets.
+    """Return how many GPUs each worker gets.
 
     Raises:
         ValueError: the two contradict one another.

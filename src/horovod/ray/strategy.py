@@ -1,4 +1,4 @@
-"""Where the workers of a job run: placement groups of Ray."""
+"""The placement of a job's workers: placement groups of Ray."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Placement:
     is_own: bool
 
     def of(self, worker: int) -> PlacementGroupSchedulingStrategy:
-        """Where a worker is to be started."""
+        """Return where a worker is to be started."""
         return PlacementGroupSchedulingStrategy(
             self.group, self.bundles[worker], placement_group_capture_child_tasks=False
         )

@@ -240,12 +240,12 @@ class RaySupervisor:
 
 
 def results_of(values: Sequence[tuple[int, object]]) -> list[Any]:
-    """What functions have returned, in the order of the first ranks of their workers. Pure."""
+    """Return the functions' results, in the order of the first ranks of their workers. Pure."""
     return [value for _, value in sorted(values, key=lambda each: each[0])]
 
 
 def text_of(error: BaseException) -> str:
-    """What Ray says of an actor that is gone, in one sentence. Pure."""
+    """Return what Ray says of an actor that is gone, in one sentence. Pure."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -69,7 +69,7 @@ def pieces_of(num_rows: Sequence[int], first: int, end: int) -> list[tuple[int, 
 
 @dataclass(frozen=True)
 class Run:
-    """What the workers of a run need.
+    """The facts of a run that its workers need.
 
     Attributes:
         storage: where checkpoints go.
@@ -109,33 +109,33 @@ class ElasticContext(TrainContext):  # type: ignore[misc]
         return str(self._storage.experiment_dir_name)
 
     def get_world_size(self) -> int:
-        """As of ``hvd.size()``."""
+        """Return ``hvd.size()``."""
         return context.size()
 
     def get_world_rank(self) -> int:
-        """As of ``hvd.rank()``."""
+        """Return ``hvd.rank()``."""
         return context.rank()
 
     def get_local_rank(self) -> int:
-        """As of ``hvd.local_rank()``."""
+        """Return ``hvd.local_rank()``."""
         return context.local_rank()
 
     def get_local_world_size(self) -> int:
-        """As of ``hvd.local_size()``."""
+        """Return ``hvd.local_size()``."""
         return context.local_size()
 
     def get_node_rank(self) -> int:
-        """As of ``hvd.cross_rank()``."""
+        """Return ``hvd.cross_rank()``."""
         return context.cross_rank()
 
     def get_storage(self) -> StorageContext:
-        """Where checkpoints go."""
+        """Return the storage of checkpoints."""
         return self._storage
 
 
 @dataclass(frozen=True)
 class _Reported:
-    """What a rank tells the others in ``report``."""
+    """A rank's message to the others in ``report``."""
 
     metrics: dict[str, Any]
     path: str = ""
@@ -279,7 +279,7 @@ def _stored(
     name: str,
     upload: Callable[[Checkpoint, str], Checkpoint],
 ) -> _Reported:
-    """What this rank tells after it has stored its files, or has failed to."""
+    """Store this rank's files, and return its message to the others, also of a failure."""
     try:
         path = str(upload(checkpoint, name).path)
     except Exception as error:  # of any file system; all ranks learn of it
@@ -289,7 +289,7 @@ def _stored(
 
 
 def _agreed(group: Group, mine: _Reported) -> list[_Reported]:
-    """What all ranks tell, once all of them have stored their files."""
+    """Return the messages of all ranks, once all of them have stored their files."""
     everyone = objects.allgather_object(group, mine, f"{_REPORT}.all", _REPORT)
     if any(each.problem for each in everyone):
         objects.agree(group, mine.problem, _REPORT, _REPORT)

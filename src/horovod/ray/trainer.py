@@ -69,16 +69,16 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """What Ray Train calls at the start and at the end of a group of workers."""
+        """The class that Ray Train calls at the start and at the end of a group of workers."""
         return _HorovodBackend
 
     @property
     def train_func_context(self) -> Callable[[], Any]:
-        """What Ray Train puts around the training function of each worker."""
+        """The context that Ray Train puts around the training function of each worker."""
         return _in_job
 
     def to_dict(self) -> dict[str, Any]:
-        """What Ray Train records of it."""
+        """Return what Ray Train records of this configuration."""
         return {
             "timeout_s": self.timeout_s,
             "nics": sorted(self.nics or ()),

@@ -41,11 +41,11 @@ class BaseHorovodWorker:
         self.update_env_vars({"HOROVOD_RANK": world_rank, "HOROVOD_SIZE": world_size})
 
     def node_id(self) -> str:
-        """Of the Ray node, in hexadecimal."""
+        """Return the id of the Ray node, in hexadecimal."""
         return str(ray.get_runtime_context().get_node_id())
 
     def hostname(self) -> str:
-        """What the host calls itself."""
+        """Return the host's own name."""
         return socket.gethostname()
 
     def where(self) -> tuple[str, str, int]:
@@ -98,7 +98,7 @@ class BaseHorovodWorker:
         return value
 
     def set_queue(self, queue: object) -> None:
-        """Where :func:`ray_logger.log` of this process sends to."""
+        """Set the queue to which :func:`ray_logger.log` of this process sends."""
         ray_logger.configure(queue)
 
     def _in_job(self, func: Callable[[], Any]) -> Any:

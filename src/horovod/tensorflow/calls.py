@@ -72,7 +72,7 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How values become one: the operation, and factors before and after it."""
+    """The reduction operation, and the factors before and after it."""
 
     op: ReduceOp = ReduceOp.AVERAGE
     prescale: float = 1.0
@@ -129,7 +129,7 @@ def gradient_call(op: tf.Operation) -> CollectiveCall:
 
 
 def renamed(call: CollectiveCall, suffix: str) -> CollectiveCall:
-    """The same call under another name; one without a name stays without."""
+    """Return the call under another name; one without a name stays without."""
     return call if call.name is None else replace(call, name=f"{call.name}{suffix}")
 
 

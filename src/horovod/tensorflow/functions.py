@@ -1,4 +1,4 @@
-"""Where libraries look for the broadcasts of state; scripts find them in ``horovod.tensorflow``."""
+"""The path where libraries import broadcasts of state; scripts use ``horovod.tensorflow``."""
 
 from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from horovod.tensorflow.state import broadcast_global_variables, broadcast_variables

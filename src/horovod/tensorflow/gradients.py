@@ -39,7 +39,7 @@ def _of_floats(
 
 @_gradient_of("HorovodAllreduce")
 def _allreduce(op: Any, gradient: Any) -> Any:
-    """The same allreduce of the incoming gradient."""
+    """Return the same allreduce of the incoming gradient."""
     return calls.allreduce(
         calls.gradient_call(op), tf.convert_to_tensor(gradient), calls.reduction_of(op)
     )

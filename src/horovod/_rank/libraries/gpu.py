@@ -1,4 +1,4 @@
-"""Where the libraries of GPUs may be: the driver, and NCCL.
+"""The search for the libraries of GPUs: the driver, and NCCL.
 
 Nothing is compiled against them, and nothing is loaded before the first tensor on a GPU, or before
 somebody asks. AMD's driver (HIP) and RCCL have the same functions under other names.
@@ -49,7 +49,7 @@ class Driver(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Such as "CUDA 13.1"."""
+        """Name and version, for example "CUDA 13.1"."""
         if self.is_hip:
             return "HIP"
         return f"CUDA {self.version // 1000}.{self.version % 1000 // 10}"
@@ -70,7 +70,7 @@ class Nccl(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Such as "NCCL 2.29.7"."""
+        """Name and version, for example "NCCL 2.29.7"."""
         name = "RCCL" if "rccl" in self.path else "NCCL"
         # Before 2.9 the number had one digit less.
         unit = 10000 if self.version >= 10000 else 1000
@@ -80,7 +80,7 @@ class Nccl(NamedTuple):
 
 @dataclass(frozen=True)
 class Search(Generic[F]):
-    """What came of looking for a library.
+    """The result of looking for a library.
 
     Attributes:
         found: None if there is none.
@@ -92,7 +92,7 @@ class Search(Generic[F]):
 
 
 def driver_candidates(given: str = "") -> list[str]:
-    """Where the driver of GPUs may be, the likeliest place first.
+    """Return where the driver of GPUs may be, the likeliest place first.
 
     Args:
         given: what the user named; then nothing else is tried.
@@ -101,7 +101,7 @@ def driver_candidates(given: str = "") -> list[str]:
 
 
 def nccl_candidates(given: str = "") -> list[str]:
-    """Where NCCL may be, the likeliest place first: wheels, this Python's prefix, the system.
+    """Return where NCCL may be, the likeliest first: wheels, this Python's prefix, the system.
 
     Args:
         given: what the user named; then nothing else is tried.
@@ -120,7 +120,7 @@ def _in_wheels(places: Sequence[str]) -> list[str]:
 
 
 def options(config: Config) -> _native.GpuOptions:
-    """What the engine has to know of GPUs; makes nothing load."""
+    """Return the engine's options for GPUs; loads no library."""
     return _native.GpuOptions(
         driver_candidates=driver_candidates(config.cuda_library),
         nccl_candidates=nccl_candidates(config.nccl_library),

@@ -39,7 +39,7 @@ class _Awaited(Protocol):
 
 
 def library_candidates(given: str = "") -> list[str]:
-    """Where libmpi_abi may be, the likeliest place first.
+    """Return where libmpi_abi may be, the likeliest place first.
 
     Args:
         given: what the user named; then nothing else is tried.

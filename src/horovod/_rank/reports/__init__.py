@@ -1,1 +1,1 @@
-"""What a rank reports of itself: where it waits, and how it ended."""
+"""The reports of a rank about itself: where it waits, and how it ended."""

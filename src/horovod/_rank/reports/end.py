@@ -1,4 +1,4 @@
-"""What a rank that dies of an exception tells the launcher: the exception itself, in the store.
+"""The report of a rank that dies of an exception: the exception itself, in the store.
 
 The launcher sees how each process ended, but not why. Without this report, which failure came first
 would have to be read from what ranks print, and a program may send that elsewhere, or print much
@@ -52,7 +52,7 @@ class EndReport:
         return (*reversed(self.causes), f"{self.kind}: {self.text}")
 
     def to_json(self) -> bytes:
-        """As it lies in the store."""
+        """Serialize for the store."""
         return json.dumps(asdict(self)).encode("ascii")
 
     @staticmethod
@@ -80,7 +80,7 @@ def report_of(error: BaseException) -> EndReport:
 
 
 def _cause_of(error: BaseException) -> BaseException | None:
-    """What Python prints above it."""
+    """Return the exception that Python prints above this one."""
     if error.__cause__ is not None or error.__suppress_context__:
         return error.__cause__
     return error.__context__
@@ -134,12 +134,12 @@ def _worker_of(config: Config) -> int:
 
 
 def end_key(worker: int) -> str:
-    """Where the report of a worker lies."""
+    """Return the key of the report of a worker."""
     return f"ended/{worker}"
 
 
 def end_report(worker: int, look_up: Callable[[str], bytes | None]) -> EndReport | None:
-    """What a worker reported at its end; None if it reported nothing.
+    """Return the report of a worker's end; None if it reported nothing.
 
     Args:
         worker: which one; the rank that the launcher gave it.

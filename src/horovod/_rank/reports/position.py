@@ -1,4 +1,4 @@
-"""Where this rank is in its program, for ranks that miss it.
+"""The stacks of this rank's threads, for ranks that miss it.
 
 The engine runs without the interpreter. When another rank asks where this one is, a thread of this
 module wakes, takes the interpreter's lock for a moment and writes down the stacks of all threads.

@@ -46,7 +46,7 @@ def to_print(error: BaseException, config: Config) -> BaseException:
 def shortened(
     error: BaseException, name: str, claim: Callable[[str, bytes], bytes | None]
 ) -> BaseException:
-    """As :func:`to_print`.
+    """Do the same as :func:`to_print`.
 
     Args:
         error: as it was raised.

@@ -1,4 +1,4 @@
-"""What becomes of the output of ranks.
+"""The output of ranks.
 
 output   prefixes on the console, and files
 console  the launcher's own stdout and stderr; writer is the thread behind each

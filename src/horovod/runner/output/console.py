@@ -77,13 +77,13 @@ class Console:
         self.put("stderr", f"{self._name}: {line}\n".encode(errors="replace"))
 
     def error(self) -> OSError | None:
-        """Why stdout or stderr takes nothing more; None if both do."""
+        """The error after which stdout or stderr takes nothing more; None if both work."""
         found = (self._by_name[name].error_of(outlet) for name, outlet in self._outlets.items())
         return next(filter(None, found), None)
 
     @property
     def pending(self) -> int:
-        """How many bytes of all writers wait."""
+        """Number of bytes that wait in all writers."""
         return sum(writer.pending for writer in self._writers)
 
     def tell_below(self, num_bytes: int) -> bool:

@@ -127,7 +127,7 @@ def _add_prefixed(lines: bytes, prefix: bytes, parts: list[bytes]) -> None:
 
 
 def _end_of_first_line(data: bytes) -> int:
-    """Where the first of the line ends stands; there is one."""
+    """Return the position of the first line end; there is one."""
     line_feed, carriage_return = data.find(b"\n"), data.find(b"\r")
     if line_feed < 0 or carriage_return < 0:
         return max(line_feed, carriage_return)

@@ -1,4 +1,4 @@
-"""Where output goes: a descriptor, a stream of Python, a file. Each may take its time, or fail."""
+"""The outlets: a descriptor, a stream of Python, a file. Each may take its time, or fail."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DescriptorOutlet:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The same for two descriptors of one terminal, pipe or file."""
+        """Return a key that is equal for two descriptors of one terminal, pipe or file."""
         status = os.fstat(self._copy.fileno())
         return status.st_dev, status.st_ino
 

@@ -1,4 +1,4 @@
-"""What becomes of the output of the ranks: prefixes on the console, and files.
+"""The output of the ranks: prefixes on the console, and files.
 
 The console gets ``[rank]<stdout>:`` or ``[rank]<stderr>:`` in front of every line. The files of
 ``--output-filename`` get the bytes as the rank wrote them, without prefixes.
@@ -39,7 +39,7 @@ PROMPT_S = 0.1
 
 
 class Output:
-    """Where the output of all ranks goes. Safe to use from several threads; nothing here waits.
+    """The output of all ranks. Safe to use from several threads; nothing here waits.
 
     Args:
         console: gets whole lines.
@@ -180,7 +180,7 @@ class Output:
             return self._tails[worker].lines() if worker in self._tails else ()
 
     def lines_since(self, worker: int) -> int:
-        """How many lines of others the console got after the last one of a worker's stderr."""
+        """Return how many lines of others the console got after a worker's last line of stderr."""
         with self._lock:
             return self._num_lines - self._num_lines_at.get(worker, 0)
 
@@ -191,7 +191,9 @@ class Output:
         return self.console.tell_below(_ROOM_BYTES)
 
     def file_error(self) -> OSError | None:
-        """Why one of the files takes nothing more; None if all do, or the disk was given up."""
+        """Return the error of a file that takes nothing more; None if all do, or the disk was
+        given up.
+        """
         errors = (self._disk.error_of(file) for file in self._files.values())
         return next(filter(None, errors), None)
 

@@ -42,13 +42,13 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """How many bytes wait, or are being written."""
+        """Number of bytes that wait, or are being written."""
         with self._condition:
             return self._pending
 
     @property
     def written(self) -> int:
-        """How many bytes were written or dropped since the beginning."""
+        """Number of bytes that were written or dropped since the beginning."""
         with self._condition:
             return self._written
 
@@ -81,7 +81,7 @@ class Writer:
             self._condition.wait_for(lambda: self._closed or self._pending <= num_bytes)
 
     def error_of(self, outlet: Outlet) -> OSError | None:
-        """Why an outlet takes nothing more; None if it does."""
+        """Return the error of an outlet that takes nothing more; None if it does."""
         with self._condition:
             return self._failed.get(outlet)
 
@@ -131,7 +131,7 @@ class Writer:
                 begin = end
 
     def _next_batch(self) -> tuple[Outlet, bytes] | None:
-        """What is queued for one outlet; None at the end."""
+        """Wait for and return what is queued for one outlet; None at the end."""
         with self._condition:
             while not self._queue and not self._closed:
                 self._condition.wait()
@@ -172,7 +172,7 @@ def _write(outlet: Outlet, data: bytes) -> OSError | None:
 
 
 def _end_of_piece(data: bytes, begin: int, num_bytes: int) -> int:
-    """Where the next piece ends: behind a line, so that nobody else writes in the middle of it."""
+    """Return the end of the next piece: behind a line, so that no other writer splits it."""
     if len(data) - begin <= num_bytes:
         return len(data)
     return data.rfind(b"\n", begin, begin + num_bytes) + 1 or begin + num_bytes

@@ -1,4 +1,4 @@
-"""What launcher and agents say to each other.
+"""The messages between launcher and agents.
 
 agent_job   what an agent is told to run
 frames      kinds and their form on a pipe

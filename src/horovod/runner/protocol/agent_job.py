@@ -1,4 +1,4 @@
-"""What the agent of a host is told to run.
+"""The job that the agent of a host is to run.
 
 A job travels to its agent over a pipe, never on a command line, because it holds the secret and
 the whole environment.
@@ -121,7 +121,7 @@ class AgentJob:
         return self.launcher_pid == 0
 
     def at(self, address: str, port: int) -> AgentJob:
-        """The same job with its store at another endpoint."""
+        """Return this job with its store at another endpoint."""
         return replace(self, env={**self.env, **store_variables(address, port)})
 
     def to_json(self) -> bytes:
@@ -147,7 +147,7 @@ class AgentJob:
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
-        """What the workers run, each command once."""
+        """The commands of the workers, each once."""
         return tuple(dict.fromkeys(job.command for job in self.workers))
 
     @staticmethod

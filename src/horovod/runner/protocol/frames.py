@@ -28,7 +28,7 @@ READY_MARK = _HEADER.pack(16, -1, 0)[:-1]
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. Those below READY go to the agent, the others to the launcher."""
+    """The kinds of frames. Those below READY go to the agent, the others to the launcher."""
 
     JOB = 1  # payload: AgentJob as JSON
     STOP = 2  # payload: a signal for the ranks, a space, the seconds from it to SIGKILL
@@ -64,7 +64,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stop:
-    """How ranks are to end.
+    """A request to end the ranks.
 
     Attributes:
         signum: what they get.
@@ -117,7 +117,7 @@ def encode(kind: Kind, worker: int = -1, payload: bytes = b"") -> bytes:
 
 
 def header(kind: Kind, worker: int, num_bytes: int) -> bytes:
-    """What stands in front of a payload."""
+    """Return the header of a payload."""
     return _HEADER.pack(kind, worker, num_bytes)
 
 

@@ -1,4 +1,4 @@
-"""How an agent finds the way back to the launcher's store."""
+"""The invitation by which an agent reaches the launcher's store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Endpoint = tuple[str, int]
 
 @dataclass(frozen=True)
 class Invitation:
-    """What an agent must know to try the launcher's addresses.
+    """The facts that an agent needs to try the launcher's addresses.
 
     Attributes:
         endpoints: address and port of the store, the best first.
@@ -26,7 +26,7 @@ class Invitation:
     network_interfaces: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
-        """As it travels to the agent."""
+        """Serialize for the agent."""
         document = {
             "endpoints": self.endpoints,
             "secret": self.secret.hex(),

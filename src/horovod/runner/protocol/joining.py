@@ -45,7 +45,7 @@ _SECRETS = "HOROVOD_SECRET_"
 
 
 class Store(Protocol):
-    """What both ends need of a store: the server has it, and its clients."""
+    """The interface of a store that both ends use: the server has it, and its clients."""
 
     def set(self, key: str, value: bytes) -> None:
         """Stores a value."""
@@ -61,7 +61,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Word:
-    """What a host says.
+    """A message of a host.
 
     Attributes:
         kind: JOIN, LEAVE (its user wants it back) or GONE (the store says so when its connection
@@ -79,7 +79,7 @@ class Word:
     version: str
 
     def to_json(self) -> bytes:
-        """As it stands in the store."""
+        """Serialize for the store."""
         return json.dumps(asdict(self)).encode("ascii")
 
     @staticmethod
@@ -106,17 +106,17 @@ def new_visit() -> str:
 
 
 def visit_prefix(visit: str) -> str:
-    """Of all that belongs to one stay."""
+    """Return the prefix of all store keys of one visit."""
     return f"joining/{visit}/"
 
 
 def answer_key(visit: str) -> str:
-    """Where a host finds whether it may join: an empty value, or why not."""
+    """Return the key of the answer to a host: empty if it may join, or else the reason."""
     return f"{visit_prefix(visit)}answer"
 
 
 def over_key(visit: str) -> str:
-    """Where a host finds that its stay is over, and why."""
+    """Return the key that says that a host's visit is over, and why."""
     return f"{visit_prefix(visit)}over"
 
 
@@ -215,7 +215,7 @@ def for_host(frame: Frame) -> Frame:
 def at_host(
     frame: Frame, secret: bytes, environ: Mapping[str, str], cwd: str, python: str = ""
 ) -> Frame:
-    """The same frame with what the host has itself. Pure.
+    """Return the frame with what the host has itself. Pure.
 
     Args:
         frame: made by :func:`for_host`.

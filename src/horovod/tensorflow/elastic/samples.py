@@ -67,7 +67,7 @@ class Samples(Protocol):
     """Samples that have places."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of samples."""
 
     def read(self, steps: Iterator[Sequence[int]], batch_size: int) -> Batches:
         """One batch for each step, made of the samples at its places; may read ahead."""

@@ -51,7 +51,7 @@ class _VariablesState(ObjectState):
         raise NotImplementedError
 
     def _trained_by(self, optimizer: Any) -> list[Any] | None:
-        """What an optimizer trains; None if that is unknown."""
+        """Return what an optimizer trains; None if that is unknown."""
         return None
 
     def _variables_of_optimizer(self, optimizer: Any) -> list[Any]:

@@ -121,7 +121,7 @@ def _built_again(optimizer: Any, model: Any, filepath: Any) -> Any:
 
 
 def _optimizer_weights(filepath: Any) -> list[Any]:
-    """What Keras saved of an optimizer, in the order of its variables."""
+    """Return what Keras saved of an optimizer, in the order of its variables."""
     import h5py
 
     if not h5py.is_hdf5(filepath):

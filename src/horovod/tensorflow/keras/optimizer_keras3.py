@@ -1,4 +1,4 @@
-"""Where the optimizers of Keras 3 reduce gradients."""
+"""The reduction of gradients by the optimizers of Keras 3."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What a wrapped class does, for all its instances.
+    """The settings of a wrapped class, for all its instances.
 
     Attributes:
         settings: how gradients are reduced.
