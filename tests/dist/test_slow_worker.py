@@ -19,7 +19,13 @@ from horovod.runner.placing.hosts import Host, assign
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.starting import elastic as elastic_launching
 from horovod.runner.starting import launch as launching
-from horovod.runner.starting.elastic_options import ElasticOptions
+from horovod.runner.starting.requests import (
+    Caller,
+    ElasticOptions,
+    ElasticRequest,
+    FixedRequest,
+    LaunchOptions,
+)
 from horovod.runner.supervision.elastic.rules import Rules
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, SlowWorkerWatch
 
@@ -45,7 +51,8 @@ def run(
     with Console(text, text) as console:
         slots = assign([Host("localhost", None)], 2)
         settings = settings_of(how, slow_rank, steps, **env)
-        outcome = launching.launch(slots, settings, launching.LaunchOptions(console))
+        request = FixedRequest(settings, LaunchOptions(), slots)
+        outcome = launching.start(request, Caller(console))
     assert outcome.exit_code == 0, text.getvalue()
     return text.getvalue()
 
@@ -59,9 +66,8 @@ def run_elastic(
     text = io.StringIO()
     with Console(text, text) as console:
         options = ElasticOptions(rules, hosts=(Host("localhost", slots),))
-        outcome = elastic_launching.launch_elastic(
-            options, settings_of(*words, **env), launching.LaunchOptions(console)
-        )
+        request = ElasticRequest(settings_of(*words, **env), LaunchOptions(), options)
+        outcome = launching.start(request, Caller(console))
     assert outcome.exit_code == 0, text.getvalue()
     return text.getvalue()
 

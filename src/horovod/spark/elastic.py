@@ -9,15 +9,13 @@ from horovod._job.function import check_call
 from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.runner.function.call import Call, packed
-from horovod.runner.starting.elastic import launch_elastic
-from horovod.runner.starting.elastic_options import (
-    ElasticOptions,
-    elastic_timeout_s_of,
-    worker_timeout_s_of,
-)
+from horovod.runner.starting.elastic_options import elastic_timeout_s_of, worker_timeout_s_of
+from horovod.runner.starting.launch import start
+from horovod.runner.starting.requests import ElasticOptions, ElasticRequest
 from horovod.runner.supervision.elastic.rules import Rules, Words
 from horovod.spark.running import (
     GONE,
+    calling,
     check_count,
     checked_env,
     launch_options,
@@ -118,9 +116,9 @@ def run_elastic(
     tasks = SparkJob(session, most, env, is_elastic=True)
     call = Call(payload, [""] * most, fewest=1)
     elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE)
-    timestamps = prefix_output_with_timestamp
-    with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
-        outcome = launch_elastic(elastic, settings, options, call.using)
+    options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
+    with calling(stdout, stderr, call.using) as caller:
+        outcome = start(ElasticRequest(settings, options, elastic), caller)
     return call.results(outcome)
 
 

@@ -17,8 +17,8 @@ from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.protocol.joining import HOST_PYTHON
-from horovod.runner.starting.joined_job import JoinedJob, launch_joined
-from horovod.runner.starting.launch import LaunchOptions, grace_s_of
+from horovod.runner.starting.launch import grace_s_of, start
+from horovod.runner.starting.requests import Caller, InvitedRequest, LaunchOptions
 from horovod.runner.system.signals import wakeups
 from horovod.spark.session import Session
 from horovod.spark.spark_job import SparkJob
@@ -27,6 +27,8 @@ from horovod.spark.tasks import index_of, worker_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TextIO
+
+    from horovod.runner.starting.requests import StoreUser
 
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 GONE = "its task has ended: was its executor lost, or the job cancelled?"
@@ -99,13 +101,20 @@ def run(
     payload = packed(fn, tuple(args), dict(kwargs), python_path(executable), caller)
     timeout_s = session.await_slots(size, timeout_s, caller)
     tasks = SparkJob(session, size, env, executable or "")
-    job = JoinedJob(size, tasks.inviting, worker_of, index_of, timeout_s, GONE)
     call = Call(payload, [""] * size, tells_others=True)
-    settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
-    timestamps = prefix_output_with_timestamp
-    with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
+    request = InvitedRequest(
+        replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND),
+        launch_options(verbose, prefix_output_with_timestamp, timeout_s),
+        size,
+        tasks.inviting,
+        worker_of,
+        index_of,
+        timeout_s,
+        GONE,
+    )
+    with calling(stdout, stderr, call.using) as caller:
         try:
-            outcome = launch_joined(job, settings, options, call.using)
+            outcome = start(request, caller)
         except TimeoutError as error:
             raise StartError(
                 f"Timed out waiting for Spark tasks to start. {caller}: {error}; does the "
@@ -115,22 +124,23 @@ def run(
     return call.results(outcome)
 
 
+def launch_options(verbose: int, timestamps: bool, timeout_s: float) -> LaunchOptions:
+    """Return how the launcher behaves; see :func:`run`."""
+    return LaunchOptions(
+        prefix_timestamp=timestamps, start_timeout_s=timeout_s, verbose=verbose > 1
+    )
+
+
 @contextmanager
-def launch_options(
-    stdout: TextIO | None, stderr: TextIO | None, verbose: int, timestamps: bool, timeout_s: float
-) -> Iterator[LaunchOptions]:
-    """How the launcher behaves, inside of the block; see :func:`run`."""
+def calling(
+    stdout: TextIO | None, stderr: TextIO | None, store_user: StoreUser
+) -> Iterator[Caller]:
+    """Offer the driver's streams and signals to a launcher, inside of the block."""
     with (
         wakeups() as descriptor,
         Console(stdout or sys.stdout, stderr or sys.stderr, "horovod.spark") as console,
     ):
-        yield LaunchOptions(
-            console,
-            prefix_timestamp=timestamps,
-            start_timeout_s=timeout_s,
-            verbose=verbose > 1,
-            wakeups=descriptor,
-        )
+        yield Caller(console, wakeups=descriptor, store_user=store_user)
 
 
 def refuse_mpi(use_mpi: bool | None, extra_mpi_args: str | None, caller: str) -> None:

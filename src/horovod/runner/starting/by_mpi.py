@@ -14,15 +14,15 @@ from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import interface_environment
 from horovod.runner.placing.threads import thread_variables
 from horovod.runner.starting.controller import Launcher
-from horovod.runner.starting.launch import say
-from horovod.runner.starting.mpirun import identify, jsrun_line, mpirun_line
+from horovod.runner.starting.mpirun import MpiJob, identify, jsrun_line, mpirun_line
+from horovod.runner.starting.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.mpirun import MpiJob
+    from horovod.runner.starting.requests import MpiRequest
 
 _VERSION_TIMEOUT_S = 20.0
 
@@ -72,14 +72,25 @@ def line_of(job: MpiJob, launcher: Launcher, verbose: bool) -> list[str]:
     return line
 
 
-def start(job: MpiJob, launcher: Launcher, *, dry_run: bool, verbose: bool) -> int:
-    """Makes this process mpirun (or jsrun), which then gets all signals and gives the exit code.
+def job_of(request: MpiRequest) -> MpiJob:
+    """Return what mpirun or jsrun is to start."""
+    settings, options = request.settings, request.options
+    return MpiJob(
+        slots=request.slots,
+        command=settings.command,
+        environ=environment(settings, request.slots),
+        ssh=options.ssh,
+        network_interfaces=settings.network_interfaces,
+        output_filename=options.output_filename or "",
+        timestamps=options.prefix_timestamp,
+        binding_args=request.binding_args,
+        mpi_args=request.mpi_args,
+        as_root=os.geteuid() == 0,
+    )
 
-    Args:
-        job: what to start.
-        launcher: mpirun or jsrun.
-        dry_run: only print the command.
-        verbose: print it on stderr.
+
+def run(request: MpiRequest) -> int:
+    """Make this process mpirun (or jsrun), which then gets all signals and gives the exit code.
 
     Returns:
         0 after a dry run; otherwise this does not return.
@@ -87,8 +98,10 @@ def start(job: MpiJob, launcher: Launcher, *, dry_run: bool, verbose: bool) -> i
     Raises:
         UsageError: there is no such program, or it cannot do what the job asks for.
     """
-    line = line_of(job, launcher, verbose and not dry_run)
-    if dry_run:
+    job = job_of(request)
+    verbose = request.options.verbose and not request.dry_run
+    line = line_of(job, request.launcher, verbose)
+    if request.dry_run:
         print(shlex.join(line))
         return 0
     sys.stdout.flush()

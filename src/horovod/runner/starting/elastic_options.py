@@ -11,46 +11,20 @@ from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError, UsageError
 from horovod.runner.placing.discovery import HostDiscoveryScript
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
+from horovod.runner.starting.requests import ElasticOptions
 from horovod.runner.supervision.elastic.rules import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping, Sequence
 
     from horovod.runner.placing.hosts import Host
-    from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.supervision.sources import Discovery
-    from horovod.runner.supervision.supervisor import Alarm
 
-    Inviting = Callable[[Invitation], AbstractContextManager[Alarm | None]]
-
-GONE = "it had joined by itself, and its connection has ended"
-"""Why a host that joined is lost."""
 DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
 _TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 _WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
 # Who is patient with stalls, or not, is so with silence.
 _STALL_PATIENCE = "HOROVOD_STALL_CHECK_TIME_SECONDS"
-
-
-@dataclass(frozen=True)
-class ElasticOptions:
-    """How an elastic job is to go.
-
-    Attributes:
-        rules: how many ranks, and for how long to wait.
-        discovery: tells which hosts there are; None if they are fixed.
-        hosts: the fixed ones, each with its slots.
-        inviting: tells other hosts with what they can join, as long as the job lasts; what it
-            yields may end the job. None if none may join.
-        gone: why a host that joined is lost.
-    """
-
-    rules: Rules
-    discovery: Discovery | None = None
-    hosts: tuple[Host, ...] = ()
-    inviting: Inviting | None = None
-    gone: str = GONE
 
 
 @dataclass(frozen=True)
@@ -79,22 +53,6 @@ class Asked:
         """Whether the job is one whose hosts and workers come and go."""
         discovers = bool(self.host_discovery_script) or self.host_discovery is not None
         return self.min_num_proc is not None or discovers or bool(self.join_file)
-
-    def check_unused(self, words: Mapping[str, str]) -> None:
-        """For a job that is not elastic.
-
-        Args:
-            words: how the user spells each attribute.
-
-        Raises:
-            UsageError: something was given that only an elastic job heeds.
-        """
-        given = [word for name, word in words.items() if getattr(self, name) is not None]
-        if given and not self.is_elastic:
-            raise UsageError(
-                f"{given[0]} is for elastic jobs: give {words['min_num_proc']} or "
-                f"{words['host_discovery_script']}, too"
-            )
 
 
 def elastic_options(

@@ -10,8 +10,7 @@ from horovod.runner.settings.flags import FLAGS, variables_of
 
 
 def variables(*words: str) -> dict[str, str]:
-    options, _ = parse([*words, "command"])
-    return variables_of(vars(options))
+    return variables_of(vars(parse([*words, "command"]).values))
 
 
 def test_no_flag_sets_no_variable() -> None:

@@ -33,14 +33,6 @@ def test_what_contradicts_itself_is_refused(
         elastic_options(Asked(**given), num_proc, [Host("a", 4)], {})
 
 
-def test_what_only_elastic_jobs_heed_is_refused_elsewhere() -> None:
-    words = {name: f"--{name}" for name in ("min_num_proc", "host_discovery_script", "reset_limit")}
-    with pytest.raises(UsageError, match="--reset_limit is for elastic jobs: give --min_num_proc"):
-        Asked(reset_limit=3).check_unused(words)
-    Asked(reset_limit=3, min_num_proc=1).check_unused(words)
-    Asked().check_unused(words)
-
-
 @pytest.mark.parametrize(
     ("hosts", "slots", "expected"),
     [("a", None, {"a": 4}), ("a,b:3", None, {"a": 1, "b": 3}), ("a,b:3", 2, {"a": 2, "b": 3})],

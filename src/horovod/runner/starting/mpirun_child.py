@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import os
-import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
 from horovod._job.environment import without_job
@@ -17,39 +17,28 @@ from horovod.runner.output.lines import Tail
 from horovod.runner.placing import this_machine
 from horovod.runner.protocol.frames import GRACE_S
 from horovod.runner.starting import by_mpi
-from horovod.runner.starting.controller import Launcher, Surroundings, choose
-from horovod.runner.starting.mpirun import MpiJob
+from horovod.runner.starting.controller import Launcher
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from horovod._rendezvous.server import StoreServer
     from horovod.runner.output.console import Console
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.launch import LaunchOptions
+    from horovod.runner.starting.mpirun import MpiJob
+    from horovod.runner.starting.requests import Caller, MpiRequest
 
 _READ_BYTES = 65536
 _FULL_BYTES = 4 << 20
 
 
-def launch_by_mpirun(
-    slots: Sequence[Slot],
-    settings: JobSettings,
-    options: LaunchOptions,
-    store_user: Callable[[StoreServer], contextlib.AbstractContextManager[None]],
-    mpi_args: str = "",
-) -> Outcome:
-    """Runs a job under mpirun and waits for its end.
+def launch_by_mpirun(request: MpiRequest, caller: Caller) -> Outcome:
+    """Run a job under mpirun and wait for its end.
 
     Args:
-        slots: where each rank runs.
-        settings: what to run.
-        options: what becomes of the output, and how to log in.
-        store_user: see :func:`horovod.runner.starting.launch.launch`.
-        mpi_args: further options of mpirun.
+        request: what to run, and where.
+        caller: who launches it.
 
     Returns:
         How the job ended; it does not know which rank failed.
@@ -57,24 +46,13 @@ def launch_by_mpirun(
     Raises:
         UsageError: there is no mpirun, or it cannot do what the job asks for.
     """
-    path = settings.environ.get("PATH", os.defpath)
-    choice = choose("mpi", Surroundings(mpirun=shutil.which("mpirun", path=path) is not None))
-    if options.verbose:
-        options.console.say(choice.line)
-    with _open_job(slots, settings) as opened, store_user(opened.server):
-        environ = without_job(by_mpi.environment(settings, slots))
-        job = MpiJob(
-            slots=slots,
-            command=settings.command,
-            environ={**environ, **opened.told().variables()},
-            ssh=options.ssh,
-            network_interfaces=settings.network_interfaces,
-            output_filename=options.output_filename or "",
-            mpi_args=mpi_args,
-            as_root=os.geteuid() == 0,
-        )
+    slots, settings, options = request.slots, request.settings, request.options
+    with _open_job(slots, settings) as opened, caller.store_user(opened.server):
+        job = by_mpi.job_of(request)
+        environ = {**without_job(job.environ), **opened.told().variables()}
+        job = replace(job, environ=environ)
         line = by_mpi.line_of(job, Launcher.MPIRUN, options.verbose)
-        return _wait(line, job, options)
+        return _wait(line, job, caller.console)
 
 
 def _open_job(slots: Sequence[Slot], settings: JobSettings) -> LocalJob:
@@ -85,7 +63,7 @@ def _open_job(slots: Sequence[Slot], settings: JobSettings) -> LocalJob:
     return open_job(reachable_addresses(settings.network_interfaces)[0])
 
 
-def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:
+def _wait(line: list[str], job: MpiJob, console: Console) -> Outcome:
     process = subprocess.Popen(
         line,
         env=dict(job.environ),
@@ -99,10 +77,10 @@ def _wait(line: list[str], job: MpiJob, options: LaunchOptions) -> Outcome:
     tail = Tail()
     relays = [
         threading.Thread(
-            target=_relay, daemon=True, args=(process.stdout, "stdout", options.console, None)
+            target=_relay, daemon=True, args=(process.stdout, "stdout", console, None)
         ),
         threading.Thread(
-            target=_relay, daemon=True, args=(process.stderr, "stderr", options.console, tail)
+            target=_relay, daemon=True, args=(process.stderr, "stderr", console, tail)
         ),
     ]
     for relay in relays:
