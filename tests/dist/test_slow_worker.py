@@ -21,7 +21,6 @@ from horovod.runner.starting import elastic as elastic_launching
 from horovod.runner.starting import launch as launching
 from horovod.runner.starting.requests import (
     Caller,
-    ElasticOptions,
     ElasticRequest,
     FixedRequest,
     LaunchOptions,
@@ -65,8 +64,8 @@ def run_elastic(
     monkeypatch.setattr(elastic_launching, "SlowMemberWatch", shorter)
     text = io.StringIO()
     with Console(text, text) as console:
-        options = ElasticOptions(rules, hosts=(Host("localhost", slots),))
-        request = ElasticRequest(settings_of(*words, **env), LaunchOptions(), options)
+        settings, hosts = settings_of(*words, **env), (Host("localhost", slots),)
+        request = ElasticRequest(settings, LaunchOptions(), rules, hosts=hosts)
         outcome = launching.start(request, Caller(console))
     assert outcome.exit_code == 0, text.getvalue()
     return text.getvalue()

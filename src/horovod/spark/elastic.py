@@ -10,16 +10,15 @@ from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.runner.function.call import Call, packed
 from horovod.runner.starting.elastic_options import elastic_timeout_s_of, worker_timeout_s_of
-from horovod.runner.starting.launch import start
-from horovod.runner.starting.requests import ElasticOptions, ElasticRequest
+from horovod.runner.starting.requests import ElasticRequest
 from horovod.runner.supervision.elastic.rules import Rules, Words
 from horovod.spark.running import (
     GONE,
-    calling,
     check_count,
     checked_env,
     launch_options,
     python_path,
+    results_of,
     settings_of,
     start_timeout_s,
 )
@@ -115,11 +114,9 @@ def run_elastic(
     )
     tasks = SparkJob(session, most, env, is_elastic=True)
     call = Call(payload, [""] * most, fewest=1)
-    elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE)
     options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
-    with calling(stdout, stderr, call.using) as caller:
-        outcome = start(ElasticRequest(settings, options, elastic), caller)
-    return call.results(outcome)
+    request = ElasticRequest(settings, options, rules, inviting=tasks.inviting, gone=GONE)
+    return results_of(request, call, stdout, stderr)
 
 
 def limits(size: int, fewest: int | None, most: int | None, caller: str) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.protocol.joining import HOST_PYTHON
-from horovod.runner.starting.launch import grace_s_of, start
+from horovod.runner.starting.launch import config_of, start
 from horovod.runner.starting.requests import Caller, InvitedRequest, LaunchOptions
 from horovod.runner.system.signals import wakeups
 from horovod.spark.session import Session
@@ -25,10 +24,10 @@ from horovod.spark.spark_job import SparkJob
 from horovod.spark.tasks import index_of, worker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TextIO
 
-    from horovod.runner.starting.requests import StoreUser
+    from horovod.runner.starting.requests import JobRequest
 
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 GONE = "its task has ended: was its executor lost, or the job cancelled?"
@@ -112,16 +111,14 @@ def run(
         timeout_s,
         GONE,
     )
-    with calling(stdout, stderr, call.using) as caller:
-        try:
-            outcome = start(request, caller)
-        except TimeoutError as error:
-            raise StartError(
-                f"Timed out waiting for Spark tasks to start. {caller}: {error}; does the "
-                "application have free slots for all of them? Give it more, ask for fewer with "
-                "num_proc, or wait for longer with start_timeout"
-            ) from None
-    return call.results(outcome)
+    try:
+        return results_of(request, call, stdout, stderr)
+    except TimeoutError as error:
+        raise StartError(
+            f"Timed out waiting for Spark tasks to start. {caller}: {error}; does the application "
+            "have free slots for all of them? Give it more, ask for fewer with num_proc, or wait "
+            "for longer with start_timeout"
+        ) from None
 
 
 def launch_options(verbose: int, timestamps: bool, timeout_s: float) -> LaunchOptions:
@@ -131,16 +128,16 @@ def launch_options(verbose: int, timestamps: bool, timeout_s: float) -> LaunchOp
     )
 
 
-@contextmanager
-def calling(
-    stdout: TextIO | None, stderr: TextIO | None, store_user: StoreUser
-) -> Iterator[Caller]:
-    """Offer the driver's streams and signals to a launcher, inside of the block."""
+def results_of(
+    request: JobRequest, call: Call, stdout: TextIO | None, stderr: TextIO | None
+) -> list[Any]:
+    """Run a job; return what its ranks return."""
     with (
         wakeups() as descriptor,
         Console(stdout or sys.stdout, stderr or sys.stderr, "horovod.spark") as console,
     ):
-        yield Caller(console, wakeups=descriptor, store_user=store_user)
+        outcome = start(request, Caller(console, wakeups=descriptor, store_user=call.using))
+    return call.results(outcome)
 
 
 def refuse_mpi(use_mpi: bool | None, extra_mpi_args: str | None, caller: str) -> None:
@@ -210,5 +207,5 @@ def settings_of(
         environ={},
         variables=variables,
         network_interfaces=tuple(nics or ()),
-        grace_s=grace_s_of(variables),
+        grace_s=config_of("HOROVOD_GRACE_SECONDS", variables).grace_s,
     )

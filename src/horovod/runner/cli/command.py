@@ -16,6 +16,7 @@ from horovod._settings.config import inherited_environment
 from horovod.errors import StartError, UsageError
 from horovod.runner.cli.options import SHORT_HELP, completion_of, parse
 from horovod.runner.cli.requests import make_request
+from horovod.runner.output.console import say
 from horovod.runner.starting.requests import (
     CheckRequest,
     FixedRequest,
@@ -24,7 +25,6 @@ from horovod.runner.starting.requests import (
     MpiRequest,
 )
 from horovod.runner.starting.run_job import drop_stdout, run
-from horovod.runner.starting.say import say
 from horovod.runner.system import processes
 
 if TYPE_CHECKING:

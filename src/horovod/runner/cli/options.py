@@ -79,35 +79,23 @@ _ANY = ~Mode(0)
 _RANKS = Mode.FIXED | Mode.ELASTIC | Mode.NODE | Mode.MPI
 _STARTS = _RANKS | Mode.JOB_FILE
 _HOSTS = _STARTS & ~Mode.NODE
-_ELASTIC, _CHANGES = "elastic training", Mode.ELASTIC | Mode.JOB_FILE
-_CHECK = Mode.CHECK  # may be added to any command line that starts a job
+_ELASTIC, CHANGES = "elastic training", Mode.ELASTIC | Mode.JOB_FILE
 
 OPTIONS = (
     Option("job", ("-h", "--help"), _ANY, "show this text and exit", {"action": "help"}),
     _switch("-v --version", _ANY, "print the version and exit"),
     _switch("-cb --check-build", _ANY, "list frameworks and libraries and exit"),
-    _value(
-        "--print-completion", None, _ANY,
-        "print what lets a shell complete these options, and exit", choices=SHELLS,
-    ),
-    _switch(
-        "--check", Mode.CHECK,
-        "examine the hosts of -H and exit; exit code 1 if something is wrong",
-    ),
-    _switch(
-        "--dry-run", Mode.FIXED | Mode.MPI | Mode.JOB_FILE, "print what would run and exit",
-    ),
-    _value(
-        "-f --job-file", "FILE", Mode.JOB_FILE,
-        "a job file, which says what to run on how many ranks; see 'experiment --help'",
-    ),
+    _value("--print-completion", None, _ANY, choices=SHELLS,
+           text="print what lets a shell complete these options, and exit"),
+    _switch("--check", Mode.CHECK,
+            "examine the hosts of -H and exit; exit code 1 if something is wrong"),
+    _switch("--dry-run", Mode.FIXED | Mode.MPI | Mode.JOB_FILE, "print what would run and exit"),
+    _value("-f --job-file", "FILE", Mode.JOB_FILE,
+           "a job file, which says what to run on how many ranks; see 'experiment --help'"),
     _switch("-d --detach", Mode.JOB_FILE, "run a job file in the background"),
     _value("--resume", "ID", Mode.JOB_FILE, "run what has not finished of an experiment"),
-    _value(
-        "--backend", None, Mode.JOB_FILE,
-        "where a job file runs: on hosts, which is the default, or on a Ray cluster",
-        choices=("hosts", "ray"),
-    ),
+    _value("--backend", None, Mode.JOB_FILE, choices=("hosts", "ray"),
+           text="where a job file runs: on hosts, which is the default, or on a Ray cluster"),
     _value("--config-file", "FILE", _STARTS, "YAML with values for the flags below"),
     _value("-np --num-proc", "N", _RANKS, "number of ranks", dest="num_proc"),
     _value("-H --hosts", "HOST:SLOTS,...", _ANY, "default: localhost:N"),
@@ -117,88 +105,52 @@ OPTIONS = (
     _value("--num-nodes", "N", Mode.NODE, "number of hosts that run horovodrun"),
     _value("--node-rank", "I", Mode.NODE, "number of this host, from 0"),
     _value("--rendezvous", "HOST:PORT", Mode.NODE, "address for the store of node 0"),
-    _value(
-        "--network-interfaces --network-interface", "NAME,...", _STARTS,
-        "interfaces for the traffic of the ranks; default: one that all hosts reach",
-        dest="network_interfaces", action="append",
-    ),
-    _value(
-        "--start-timeout", "SECONDS", _STARTS,
-        "time for all ranks to find each other (default: HOROVOD_START_TIMEOUT, or 30)",
-    ),
-    _value(
-        "--grace", "SECONDS", _STARTS,
-        "time to end after Ctrl-C or SIGTERM (default: HOROVOD_GRACE_SECONDS, or 30)", type=float,
-    ),
-    _value(
-        "--stdin-rank", "RANK", Mode.FIXED,
-        "the rank that reads horovodrun's stdin, for breakpoint(); default: none",
-    ),
+    _value("--network-interfaces --network-interface", "NAME,...", _STARTS,
+           "interfaces for the traffic of the ranks; default: one that all hosts reach",
+           dest="network_interfaces", action="append"),
+    _value("--start-timeout", "SECONDS", _STARTS,
+           "time for all ranks to find each other (default: HOROVOD_START_TIMEOUT, or 30)"),
+    _value("--grace", "SECONDS", _STARTS, type=float, text="time to end after Ctrl-C or SIGTERM "
+           "(default: HOROVOD_GRACE_SECONDS, or 30)"),
+    _value("--stdin-rank", "RANK", Mode.FIXED,
+           "the rank that reads horovodrun's stdin, for breakpoint(); default: none"),
     _switch("--tcp", _STARTS, "keep NCCL from using InfiniBand"),
     _switch("--gloo", _STARTS, "horovodrun starts the ranks (default)"),
     _switch("--mpi", Mode.MPI, "mpirun starts the ranks"),
     _switch("--jsrun", Mode.MPI, "jsrun starts the ranks, in a job of LSF"),
     _value("--mpi-args", "TEXT", Mode.MPI, "more options for mpirun or jsrun", default=""),
-    _value(
-        "--binding-args", "TEXT", Mode.MPI, "options of mpirun or jsrun for binding ranks",
-        default="",
-    ),
+    _value("--binding-args", "TEXT", Mode.MPI, "options of mpirun or jsrun for binding ranks",
+           default=""),
     _switch("--disable-cache", _ANY, argparse.SUPPRESS),
-    _value(
-        "--min-np --min-num-proc", "N", Mode.ELASTIC,
-        "the fewest ranks with which the job goes on (default: -np)", _ELASTIC,
-        dest="min_num_proc",
-    ),
-    _value(
-        "--max-np --max-num-proc", "N", Mode.ELASTIC,
-        "the most ranks (default: as many as there are slots)", _ELASTIC, dest="max_num_proc",
-    ),
-    _value(
-        "--host-discovery-script", "COMMAND", _CHANGES,
-        "prints one HOST:SLOTS per line; asked once a second", _ELASTIC,
-    ),
-    _value(
-        "--slots-per-host", "N", _CHANGES, "slots of hosts that are named without a number",
-        _ELASTIC, dest="slots",
-    ),
-    _value(
-        "--join-file", "FILE", Mode.ELASTIC,
-        "write into FILE what lets other hosts join the job by themselves, with --join", _ELASTIC,
-    ),
-    _value(
-        "--join", "FILE", Mode.JOIN,
-        "let this host join the job that wrote FILE, with -H localhost:N; also '-' for its text on "
-        "stdin, or ADDRESS:PORT, then with the secret on stdin", _ELASTIC,
-    ),
-    _value(
-        "--elastic-timeout", "SECONDS", _CHANGES,
-        "time for enough slots and workers to come (default: HOROVOD_ELASTIC_TIMEOUT, or 600)",
-        _ELASTIC,
-    ),
-    _value(
-        "--reset-limit", "N", _CHANGES, "how often the ranks may change (default: no limit)",
-        _ELASTIC,
-    ),
-    _value(
-        "--blacklist-cooldown-range --cooldown-range", ("MIN", "MAX"), _CHANGES,
-        "seconds without workers for a host that failed (default: for ever)", _ELASTIC,
-        dest="cooldown_range", nargs=2, type=int,
-    ),
-    _value(
-        "--worker-timeout", "SECONDS", _CHANGES,
-        "silence of a worker's process, as by SIGSTOP, after which it is killed and left out "
-        "(default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)", _ELASTIC,
-        type=float,
-    ),
+    _value("--min-np --min-num-proc", "N", Mode.ELASTIC, section=_ELASTIC, dest="min_num_proc",
+           text="the fewest ranks with which the job goes on (default: -np)"),
+    _value("--max-np --max-num-proc", "N", Mode.ELASTIC, section=_ELASTIC, dest="max_num_proc",
+           text="the most ranks (default: as many as there are slots)"),
+    _value("--host-discovery-script", "COMMAND", CHANGES,
+           "prints one HOST:SLOTS per line; asked once a second", _ELASTIC),
+    _value("--slots-per-host", "N", CHANGES, "slots of hosts that are named without a number",
+           _ELASTIC, dest="slots"),
+    _value("--join-file", "FILE", Mode.ELASTIC, section=_ELASTIC,
+           text="write into FILE what lets other hosts join the job by themselves, with --join"),
+    _value("--join", "FILE", Mode.JOIN, section=_ELASTIC,
+           text="let this host join the job that wrote FILE, with -H localhost:N; also '-' for its "
+           "text on stdin, or ADDRESS:PORT, then with the secret on stdin"),
+    _value("--elastic-timeout", "SECONDS", CHANGES, section=_ELASTIC,
+           text="time for enough slots and workers to come (default: HOROVOD_ELASTIC_TIMEOUT, or "
+           "600)"),
+    _value("--reset-limit", "N", CHANGES, "how often the ranks may change (default: no limit)",
+           _ELASTIC),
+    _value("--blacklist-cooldown-range --cooldown-range", ("MIN", "MAX"), CHANGES,
+           "seconds without workers for a host that failed (default: for ever)", _ELASTIC,
+           dest="cooldown_range", nargs=2, type=int),
+    _value("--worker-timeout", "SECONDS", CHANGES, section=_ELASTIC, type=float,
+           text="silence of a worker's process, as by SIGSTOP, after which it is killed and left "
+           "out (default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)"),
     _switch("--verbose", _ANY, "report each step on stderr", "output"),
-    _value(
-        "--output-filename", "DIR", _RANKS,
-        "also write DIR/rank.<rank>/stdout and stderr, without prefixes", "output",
-    ),
-    _switch(
-        "-prefix-timestamp --prefix-output-with-timestamp", _STARTS,
-        "prefix each line with the time", "output", dest="prefix_timestamp",
-    ),
+    _value("--output-filename", "DIR", _RANKS,
+           "also write DIR/rank.<rank>/stdout and stderr, without prefixes", "output"),
+    _switch("-prefix-timestamp --prefix-output-with-timestamp", _STARTS,
+            "prefix each line with the time", "output", dest="prefix_timestamp"),
 )  # fmt: skip
 
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._settings.foreign_launchers import find_foreign_launcher
 from horovod.errors import UsageError
-from horovod.runner.cli.options import EXAMPLE
+from horovod.runner.cli.options import CHANGES, EXAMPLE
+from horovod.runner.output.console import say
 from horovod.runner.placing.hosts import Host, assign, parse_hosts, read_hostfile
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
 from horovod.runner.starting.controller import Launcher, choose, find_surroundings, request_of
-from horovod.runner.starting.elastic_options import Asked, elastic_options
-from horovod.runner.starting.launch import grace_s_of
+from horovod.runner.starting.elastic_options import Asked, elastic_request
+from horovod.runner.starting.launch import config_of
 from horovod.runner.starting.modes import NAMES, Mode
 from horovod.runner.starting.requests import (
     CheckRequest,
@@ -29,7 +30,6 @@ from horovod.runner.starting.requests import (
     MpiRequest,
     NodeRequest,
 )
-from horovod.runner.starting.say import say
 from horovod.runner.starting.ssh import SshOptions
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ class _Reader:
         settings = self._settings(Mode.ELASTIC)
         discovers = bool(asked.host_discovery_script) and not self._names_hosts
         hosts = [] if discovers else self._hosts(self._environ)
-        given = {**self._environ, **settings.variables}
-        elastic = elastic_options(asked, num_proc, hosts, given, settings.grace_s)
-        return ElasticRequest(settings, self._options, elastic)
+        return elastic_request(asked, num_proc, hosts, settings, self._options)
 
     def _node(self) -> NodeRequest:
         values = self._values
@@ -163,6 +161,7 @@ class _Reader:
             self._hosts(self._environ),
             self._names_hosts,
             self._asked,
+            tuple(name for name, modes in self._line.given.items() if modes == CHANGES),
             values.backend or "hosts",
             values.detach,
             values.resume,
@@ -238,7 +237,7 @@ class _Reader:
             environ=environ,
             variables=variables,
             network_interfaces=self._interfaces,
-            grace_s=grace_s_of({**environ, **variables}),
+            grace_s=config_of("HOROVOD_GRACE_SECONDS", {**environ, **variables}).grace_s,
             stdin_rank=self._values.stdin_rank,
         )
         check_settings(settings, is_elastic=self._asked.is_elastic)

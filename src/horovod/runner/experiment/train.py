@@ -16,13 +16,12 @@ from horovod.runner.experiment.ownership import owning
 from horovod.runner.experiment.plan import CLUSTER, check_gpus, lanes_of, plan_text
 from horovod.runner.experiment.side_by_side import Lane
 from horovod.runner.experiment.training import Training, new_folder
-from horovod.runner.output.console import Console
+from horovod.runner.output.console import Console, say
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting.launch import start
 from horovod.runner.starting.modes import Mode, check_options
-from horovod.runner.starting.requests import Caller, ElasticRequest
+from horovod.runner.starting.requests import Caller
 from horovod.runner.starting.run_job import finish
-from horovod.runner.starting.say import say
 from horovod.runner.system.signals import caught_signals
 
 if TYPE_CHECKING:
@@ -34,15 +33,6 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.starting.requests import FixedRequest, JobFileRequest
     from horovod.runner.supervision.outcome import Outcome
-
-_CHANGES = {
-    "slots": "--slots-per-host",
-    "elastic_timeout": "--elastic-timeout",
-    "reset_limit": "--reset-limit",
-    "cooldown_range": "--blacklist-cooldown-range",
-    "worker_timeout": "--worker-timeout",
-    "host_discovery_script": "--host-discovery-script",
-}
 
 
 def run(request: JobFileRequest) -> int:
@@ -107,9 +97,8 @@ def _hosts_of(request: JobFileRequest, experiment: Experiment) -> Sequence[Host]
             raise UsageError("--backend ray: name no hosts, since Ray knows those of its cluster")
         return [Host(CLUSTER, None)]
     if experiment.sizes is None:
-        given = {word: name for name, word in _CHANGES.items() if getattr(asked, name) is not None}
-        how = f"'elastic: {{min: N}}' under train in {experiment.path}"
-        check_options(dict.fromkeys(given, Mode.ELASTIC), Mode.FIXED, {Mode.ELASTIC: how})
+        how = {Mode.ELASTIC: f"'elastic: {{min: N}}' under train in {experiment.path}"}
+        check_options(dict.fromkeys(request.for_elastic, Mode.ELASTIC), Mode.FIXED, how)
     return [] if asked.host_discovery_script and not request.names_hosts else request.hosts
 
 
@@ -125,13 +114,12 @@ def _launch_of(request: JobFileRequest, experiment: Experiment) -> Launch:
     if experiment.sizes is None:
         return lambda line, job, caller: start(job, caller)
     # Not for every job: it takes its time to load.
-    from horovod.runner.starting.elastic_options import elastic_options
+    from horovod.runner.starting.elastic_options import elastic_request
 
     fewest, most = experiment.sizes
-    settings, hosts = request.settings, _hosts_of(request, experiment)
+    hosts = _hosts_of(request, experiment)
     asked = replace(request.asked, min_num_proc=fewest, max_num_proc=most)
-    environ = {**settings.environ, **settings.variables}
-    elastic = elastic_options(asked, experiment.size, hosts, environ, settings.grace_s)
+    elastic = elastic_request(asked, experiment.size, hosts, request.settings, request.options)
     on_some = any(line.on != "all" for run in experiment.runs for line in run.lines)
     if not hosts and (on_some or experiment.install):
         what = "lines for some ranks (on)" if on_some else "commands to install"
@@ -143,7 +131,7 @@ def _launch_of(request: JobFileRequest, experiment: Experiment) -> Launch:
     def launch_line(line: Line, job: FixedRequest, caller: Caller) -> Outcome:
         if line.on != "all":  # workers of an elastic job have no rank yet when they begin
             return start(job, caller)
-        return start(ElasticRequest(job.settings, job.options, elastic), caller)
+        return start(replace(elastic, settings=job.settings, options=job.options), caller)
 
     return launch_line
 

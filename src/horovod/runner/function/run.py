@@ -13,23 +13,21 @@ from horovod._job.function import check_call
 from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.runner.function.call import Call, packed
-from horovod.runner.output.console import Console
+from horovod.runner.output.console import Console, say
 from horovod.runner.placing.hosts import Host, assign, parse_hosts, read_hostfile
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
 from horovod.runner.starting.controller import choose, find_surroundings, request_of
-from horovod.runner.starting.elastic_options import Asked, elastic_options
-from horovod.runner.starting.launch import grace_s_of, start
+from horovod.runner.starting.elastic_options import Asked, elastic_request
+from horovod.runner.starting.launch import config_of, start
 from horovod.runner.starting.modes import Mode, check_options
 from horovod.runner.starting.requests import (
     Caller,
-    ElasticRequest,
     FixedRequest,
     LaunchOptions,
     MpiRequest,
 )
-from horovod.runner.starting.say import say
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.system.signals import wakeups
 
@@ -162,7 +160,7 @@ def _request(
         environ=environ if executable else with_horovod_on_path(environ),
         variables=variables,
         network_interfaces=tuple(given.get("network_interfaces", ())),
-        grace_s=grace_s_of(environ),
+        grace_s=config_of("HOROVOD_GRACE_SECONDS", environ).grace_s,
     )
     options = LaunchOptions(
         output_filename=given.get("output_filename"),
@@ -172,20 +170,22 @@ def _request(
     )
     asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
     check_settings(settings, is_elastic=asked.is_elastic)
-    if asked.is_elastic:
-        if controller == "mpi":
-            check_options({"use_mpi": Mode.MPI}, Mode.ELASTIC, _CHOSEN_BY, "horovod.run: ")
+    mode = Mode.ELASTIC if asked.is_elastic else Mode.MPI if controller == "mpi" else Mode.FIXED
+    modes = {name: Mode.ELASTIC for name in _ELASTIC if name in given}
+    if controller == "mpi":
+        modes["use_mpi"] = Mode.MPI
+    if given.get("mpi_args"):
+        modes["mpi_args"] = Mode.MPI
+    check_options(modes, mode, _CHOSEN_BY, "horovod.run: ")
+    if mode is Mode.ELASTIC:
         discovers = bool(asked.host_discovery_script) or asked.host_discovery is not None
         names_hosts = given.get("hosts") or given.get("hostfile")
         hosts = [] if discovers and not names_hosts else _hosts(given)
-        elastic = elastic_options(asked, num_proc, hosts, environ, settings.grace_s)
-        fewest = asked.min_num_proc or num_proc
-        return ElasticRequest(settings, options, elastic), [""] * fewest
-    elastic_only = {name: Mode.ELASTIC for name in _ELASTIC if name in given}
-    check_options(elastic_only, Mode.FIXED, _CHOSEN_BY, "horovod.run: ")
+        request = elastic_request(asked, num_proc, hosts, settings, options)
+        return request, [""] * request.rules.min_np
     slots = assign(_hosts(given), num_proc)
     hostnames = [slot.hostname for slot in slots]
-    if controller != "mpi":
+    if mode is Mode.FIXED:
         return FixedRequest(settings, options, slots), hostnames
     choice = choose(controller, find_surroundings(settings.environ))
     if options.verbose:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from horovod._job.environment import Assignment
 from horovod._job.job import Job
-from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
-from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
-from horovod.runner.starting.crew import Crew
-from horovod.runner.starting.launch import slow_worker_of
+from horovod.runner.placing.plan import agent_job
+from horovod.runner.protocol.agent_job import WorkerJob
+from horovod.runner.starting.launch import config_of
+from horovod.runner.starting.supervise import Crew
 from horovod.runner.supervision.elastic.events import HostsDiscovered
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.elastic_supervisor import Fleet
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
 from horovod.runner.supervision.sources import asking, hearing, listening
-from horovod.runner.system.environment import without_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +26,18 @@ if TYPE_CHECKING:
 
     from horovod._job.job import LocalJob
     from horovod._job.membership import Membership
-    from horovod.runner.starting.crew import Site
+    from horovod.runner.protocol.agent_job import AgentJob
     from horovod.runner.starting.requests import ElasticRequest
+    from horovod.runner.starting.supervise import Site
     from horovod.runner.supervision.elastic.rules import Rules
 
 
 def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
     """Return the agents and workers of an elastic job, and begin to follow its hosts."""
-    settings, elastic, means = request.settings, request.elastic, site.means
-    mode = slow_worker_of({**settings.environ, **settings.variables})
-    rules = replace(elastic.rules, slow_worker=mode)
+    settings, means = request.settings, site.means
+    environ = {**settings.environ, **settings.variables}
+    mode = config_of("HOROVOD_SLOW_WORKER", environ).slow_worker
+    rules = replace(request.rules, slow_worker=mode)
     news, published = follow_workers(
         site.job, rules, site.caller.console.say, site.stack, site.after_store
     )
@@ -44,11 +45,11 @@ def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
     if means.discovery is not None:
         site.stack.enter_context(asking(means.discovery, news))
     else:
-        hosts = tuple((host.name, host.slots or 0) for host in elastic.hosts)
+        hosts = tuple((host.name, host.slots or 0) for host in request.hosts)
         news.put(HostsDiscovered(time.monotonic(), hosts))
     invitation = site.invitation if means.crosses else None
     return Crew(
-        elastic.rules.elastic_timeout_s,
+        rules.elastic_timeout_s,
         means.start_agent,
         means.explain,
         fleet=Fleet(site.job, news, plan.job_of, plan.worker_of, invitation, published),
@@ -90,8 +91,8 @@ class _Plan:
     """The jobs of agents and workers, which are known only when they are needed."""
 
     def __init__(self, request: ElasticRequest, site: Site) -> None:
-        self._rules = request.elastic.rules
-        self._users = {host.name: host.user for host in request.elastic.hosts}
+        self._rules = request.rules
+        self._users = {host.name: host.user for host in request.hosts}
         self._settings = request.settings
         self._start_timeout_s = request.options.start_timeout_s
         self._store = site.job.where
@@ -99,31 +100,11 @@ class _Plan:
 
     def job_of(self, host: str, slots: int) -> AgentJob:
         """Return the job of the agent of a host."""
-        settings = self._settings
-        is_remote = self._means.is_remote(host)
-        if is_remote:
-            settings = replace(settings, environ=without_own(settings.environ))
-        env = common_environment(settings, self._store)
-        if self._means.crosses:
-            # Each agent finds out which interface of its host leads to the others.
-            chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
-            for name in ("HOROVOD_GLOO_IFACE",) if chosen else INTERFACE_NAMES:
-                del env[name]
-        for name in _PLACE:
-            env.pop(name, None)
-        return AgentJob(
-            hostname=host,
-            cwd=settings.cwd,
-            env=env,
-            workers=(),
-            secret=self._store.secret,
-            launcher_pid=0 if is_remote else os.getpid(),
-            user=self._users.get(host, ""),
-            network_interfaces=settings.network_interfaces,
-            grace_s=settings.grace_s,
-            stays=True,
-            slots=slots,
-        )
+        pid = 0 if self._means.is_remote(host) else os.getpid()
+        job = agent_job(self._settings, self._store, pid, crosses=self._means.crosses)
+        env = {name: value for name, value in job.env.items() if name not in _PLACE}
+        user = self._users.get(host, "")
+        return replace(job, hostname=host, env=env, user=user, stays=True, slots=slots)
 
     def worker_of(self, host: str, worker: int, identity: str, slot: int, rank: int) -> WorkerJob:
         """Return what is started; its rank is only the one under which its output appears."""

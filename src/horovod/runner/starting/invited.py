@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from horovod._job.environment import Assignment
 from horovod._job.membership import assign_places
 from horovod.errors import StartError
-from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
-from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
-from horovod.runner.starting.crew import Crew, crossing_of
+from horovod.runner.placing.plan import agent_job
+from horovod.runner.protocol.agent_job import WorkerJob
 from horovod.runner.starting.means import InvitedHosts
+from horovod.runner.starting.supervise import Crew, crossing_of
 from horovod.runner.supervision.fixed import FixedJob, Placed
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from horovod._job.environment import StoreAddress
     from horovod._job.membership import Membership
     from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.crew import Site
+    from horovod.runner.protocol.agent_job import AgentJob
     from horovod.runner.starting.joined_hosts import JoinedHosts
     from horovod.runner.starting.requests import Caller, InvitedRequest
+    from horovod.runner.starting.supervise import Site
 
 # Who has joined answers through the store, and the caller is to hear of a failure within 3 s.
 _SETTLE_S = 1.0
@@ -94,13 +95,7 @@ def _await_hosts(
 def _jobs(
     membership: Membership, hosts: Sequence[str], settings: JobSettings, store: StoreAddress
 ) -> list[AgentJob]:
-    env = common_environment(settings, store)
-    # Each agent finds out which interface of its host leads to the others.
-    for name in INTERFACE_NAMES:
-        if name not in settings.variables:
-            env.pop(name, None)
-    common = AgentJob("", "", env, (), store.secret, grace_s=settings.grace_s)
-    common = replace(common, network_interfaces=settings.network_interfaces)
+    common = agent_job(settings, store, crosses=True)
     jobs = []
     for member, host in zip(membership.members, hosts, strict=True):
         place = member.place

@@ -18,12 +18,12 @@ from horovod._rendezvous.secret import check_secret, secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
+from horovod.runner.output.console import say
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.frames import Decoder, FrameError, encode
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.protocol.joining import Receiver, Sender, Session, Word, at_host
 from horovod.runner.starting import local
-from horovod.runner.starting.say import say
 from horovod.runner.system.signals import caught_signals
 
 if TYPE_CHECKING:

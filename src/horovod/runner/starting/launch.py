@@ -15,7 +15,6 @@ from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import make_plan, membership_of
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting.before_start import check_timeline
-from horovod.runner.starting.crew import Crew, Site, crossing_of
 from horovod.runner.starting.means import means_of
 from horovod.runner.starting.requests import (
     ElasticRequest,
@@ -25,7 +24,7 @@ from horovod.runner.starting.requests import (
     NodeRequest,
 )
 from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
-from horovod.runner.starting.supervise import supervise
+from horovod.runner.starting.supervise import Crew, Site, crossing_of, supervise
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def start(request: JobRequest, caller: Caller) -> Outcome:
 
         return launch_node(request, caller)
     if isinstance(request, MpiRequest):
-        from horovod.runner.starting.mpirun_child import launch_by_mpirun
+        from horovod.runner.starting.by_mpi import launch_by_mpirun
 
         return launch_by_mpirun(request, caller)
     return launch(request, means_of(request, log_of(request, caller)), caller)
@@ -101,7 +100,11 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
     hostnames = [slot.hostname for slot in slots]
     remote = [name for name in dict.fromkeys(hostnames) if means.is_remote(name)]
     site.job.publish(membership_of(slots))
-    if slow_worker_of({**settings.environ, **settings.variables}) != "off":
+    timeout_s = request.options.start_timeout_s
+    if timeout_s is None:
+        timeout_s = config_of("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
+    environ = {**settings.environ, **settings.variables}
+    if config_of("HOROVOD_SLOW_WORKER", environ).slow_worker != "off":
         slow = SlowWorkerWatch(hostnames, site.caller.console.say)
         site.stack.enter_context(slow.using(site.job.server))
     jobs = make_plan(slots, settings, site.job.where, os.getpid(), remote)
@@ -109,7 +112,7 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
         own = site.stack.enter_context(own_stdin())
         jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
     return Crew(
-        start_timeout_s_of(request),
+        timeout_s,
         means.start_agent,
         means.explain,
         jobs,
@@ -134,13 +137,13 @@ def _check(request: JobRequest, means: Means) -> None:
         if settings.stdin_rank is not None:
             check_stdin_rank(settings.stdin_rank, request.slots, remote)
     elif isinstance(request, ElasticRequest) and not means.crosses:
-        request.elastic.check_fixed_hosts()
+        _check_slots(request)
 
 
 def _ranks_of(request: JobRequest) -> tuple[dict[int, int], int]:
     """Return the rank of each worker, as far as it is known, and how many there may be."""
     if isinstance(request, ElasticRequest):
-        rules = request.elastic.rules
+        rules = request.rules
         return {}, max(rules.max_np or rules.np, rules.np)
     if isinstance(request, InvitedRequest):
         size = request.size
@@ -183,6 +186,15 @@ def log_of(request: JobRequest, caller: Caller) -> Callable[[str], None]:
     return caller.console.say if request.options.verbose else lambda line: None
 
 
+def _check_slots(request: ElasticRequest) -> None:
+    slots = sum(host.slots or 0 for host in request.hosts)
+    if slots < request.rules.gate:
+        raise UsageError(
+            f"the hosts have {slots} slots, but -np asks for {request.rules.gate} ranks, and no "
+            "further host can come: name more slots, or give --host-discovery-script"
+        )
+
+
 def check_interfaces(names: Sequence[str]) -> None:
     """Refuse network interfaces that do not exist.
 
@@ -197,35 +209,16 @@ def check_interfaces(names: Sequence[str]) -> None:
             )
 
 
-def start_timeout_s_of(request: JobRequest) -> float:
-    """Return how many seconds agents have to report.
+def config_of(name: str, environ: Mapping[str, str]) -> Config:
+    """Return settings of which only one is that of an environment.
+
+    The launcher may itself be a rank of another job, with more in its environment.
+
+    Args:
+        name: of the variable.
+        environ: may have it.
 
     Raises:
-        StartError: HOROVOD_START_TIMEOUT is not a number.
+        StartError: its value cannot be read.
     """
-    if request.options.start_timeout_s is not None:
-        return request.options.start_timeout_s
-    return _config("HOROVOD_START_TIMEOUT", request.settings.environ).start_timeout_s
-
-
-def grace_s_of(environ: Mapping[str, str]) -> float:
-    """Return how long ranks may take to end after a signal.
-
-    Raises:
-        StartError: the variable is no number, or below 0.
-    """
-    return _config("HOROVOD_GRACE_SECONDS", environ).grace_s
-
-
-def slow_worker_of(environ: Mapping[str, str]) -> str:
-    """Return what becomes of slow ranks: "off", "report", "replace" or "remove".
-
-    Raises:
-        StartError: the variable has another value.
-    """
-    return _config("HOROVOD_SLOW_WORKER", environ).slow_worker
-
-
-def _config(name: str, environ: Mapping[str, str]) -> Config:
-    # Only this one: the launcher may itself be a rank of another job, with more in its environment.
     return Config.from_env({key: value for key, value in environ.items() if key == name})

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from horovod._rendezvous.interfaces import reachable_addresses
 from horovod.errors import StartError
 from horovod.runner.placing import this_machine
 from horovod.runner.starting import local, ssh
-from horovod.runner.starting.requests import (
-    GONE,
-    ElasticRequest,
-    FixedRequest,
-    InvitedRequest,
-)
+from horovod.runner.starting.requests import ElasticRequest, FixedRequest, InvitedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Sequence
 
     from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.hosts import Host
@@ -26,7 +20,6 @@ if TYPE_CHECKING:
     from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.starting.joined_hosts import JoinedHosts
     from horovod.runner.starting.requests import Inviting, JobRequest
-    from horovod.runner.starting.ssh import SshOptions
     from horovod.runner.supervision.link import AgentLink, AgentProcess
     from horovod.runner.supervision.sources import Discovery
     from horovod.runner.supervision.supervisor import Alarm
@@ -37,16 +30,28 @@ EXIT_WAIT_S = 1.0  # from the end of an agent's output to its exit code
 _LOOPBACK = "127.0.0.1"
 
 
-class Means(Protocol):
-    """How agents are started on the hosts of a job.
+class Means:
+    """Starts agents on this machine, and on others through ssh.
+
+    Args:
+        request: the job.
+        names: of the hosts that are known now; they are looked up in the network.
+        discovery: lists the hosts there are; None if they stay.
 
     Attributes:
         crosses: whether other machines take part, or may do so later.
-        discovery: lists the hosts there are; None if they stay.
+        discovery: see above.
     """
 
-    crosses: bool
-    discovery: Discovery | None
+    def __init__(
+        self, request: JobRequest, names: Sequence[str], discovery: Discovery | None = None
+    ) -> None:
+        self.discovery = discovery
+        self._names = dict.fromkeys(names)
+        self._others = this_machine.other_machines(list(self._names))
+        self._environ = request.settings.environ
+        self._ssh = request.options.ssh
+        self.crosses = discovery is not None or bool(self._others)
 
     def addresses(self, interfaces: Sequence[str]) -> list[str]:
         """Return where the store of the job listens.
@@ -57,21 +62,33 @@ class Means(Protocol):
         Raises:
             StartError: there is no such address.
         """
-        ...
+        if not self.crosses:
+            return [_LOOPBACK]
+        try:
+            return reachable_addresses(interfaces)
+        except StartError:
+            if self.discovery is None:
+                raise
+            return [_LOOPBACK]  # then all hosts are names of this machine
 
-    def attend(
-        self, server: StoreServer, invitation: Invitation
-    ) -> AbstractContextManager[Alarm | None]:
+    @contextmanager
+    def attend(self, server: StoreServer, invitation: Invitation) -> Iterator[Alarm | None]:
         """Let hosts take part inside of the block.
+
+        Args:
+            server: the store of the job.
+            invitation: leads hosts to it.
 
         Yields:
             What may end the job from outside; None if nothing can.
         """
-        ...
+        yield None
 
     def is_remote(self, host: str) -> bool:
         """Return whether a host has variables and a working directory of its own."""
-        ...
+        if host in self._names:
+            return host in self._others
+        return not this_machine.is_local(host)
 
     def start_agent(self, job: AgentJob) -> AgentProcess:
         """Start the agent of a host.
@@ -79,71 +96,12 @@ class Means(Protocol):
         Raises:
             OSError: it cannot be started.
         """
-        ...
+        if not job.remote:
+            return local.start_agent(self._environ, job.stdin)
+        return ssh.start(job.hostname, job.user, self._ssh, AGENT_MODULE, self._environ)
 
     def explain(self, link: AgentLink) -> str:
         """Return why an agent is gone, in one line."""
-        ...
-
-
-class Hosts:
-    """This machine, and others through ssh.
-
-    Args:
-        names: of the hosts that are known now; they are looked up in the network.
-        environ: the variables of agents here, and of ssh.
-        options: how to log in on other hosts.
-        discovery: lists the hosts there are; None if they stay.
-        may_grow: whether other hosts may come later.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        environ: Mapping[str, str],
-        options: SshOptions,
-        discovery: Discovery | None = None,
-        *,
-        may_grow: bool = False,
-    ) -> None:
-        self.discovery = discovery
-        self._names = names
-        self._others = this_machine.other_machines(names)
-        self._environ = environ
-        self._options = options
-        self._may_grow = may_grow or discovery is not None
-        self.crosses = self._may_grow or bool(self._others)
-
-    def addresses(self, interfaces: Sequence[str]) -> list[str]:
-        """See :class:`Means`."""
-        if not self.crosses:
-            return [_LOOPBACK]
-        try:
-            return reachable_addresses(interfaces)
-        except StartError:
-            if not self._may_grow:
-                raise
-            return [_LOOPBACK]  # then all hosts are names of this machine
-
-    def attend(
-        self, server: StoreServer, invitation: Invitation
-    ) -> AbstractContextManager[Alarm | None]:
-        """See :class:`Means`."""
-        return nullcontext()
-
-    def is_remote(self, host: str) -> bool:
-        """See :class:`Means`."""
-        known = host in self._names
-        return host in self._others if known else not this_machine.is_local(host)
-
-    def start_agent(self, job: AgentJob) -> AgentProcess:
-        """See :class:`Means`."""
-        if not job.remote:
-            return local.start_agent(self._environ, job.stdin)
-        return ssh.start(job.hostname, job.user, self._options, AGENT_MODULE, self._environ)
-
-    def explain(self, link: AgentLink) -> str:
-        """See :class:`Means`."""
         code = link.exit_code(EXIT_WAIT_S)
         lines = link.complaints()
         if link.job.remote:
@@ -152,28 +110,28 @@ class Hosts:
         return f"it ended{wrote}"
 
 
-class InvitedHosts:
-    """Hosts that join by themselves, in addition to others.
+class InvitedHosts(Means):
+    """Starts agents on hosts that join by themselves, too.
 
     Args:
-        joined: the hosts that join.
+        request, names: see :class:`Means`.
+        joined: the hosts that join; it knows the others.
         inviting: lets them join.
         gone: why such a host is lost.
-        hosts: the others.
     """
 
-    crosses = True
-
-    def __init__(self, joined: JoinedHosts, inviting: Inviting, gone: str, hosts: Hosts) -> None:
+    def __init__(
+        self,
+        request: JobRequest,
+        names: Sequence[str],
+        joined: JoinedHosts,
+        inviting: Inviting,
+        gone: str,
+    ) -> None:
+        super().__init__(request, names, joined)
         self.joined = joined
-        self.discovery: Discovery | None = joined
         self._inviting = inviting
         self._gone = gone
-        self._hosts = hosts
-
-    def addresses(self, interfaces: Sequence[str]) -> list[str]:
-        """See :class:`Means`."""
-        return self._hosts.addresses(interfaces)
 
     @contextmanager
     def attend(self, server: StoreServer, invitation: Invitation) -> Iterator[Alarm | None]:
@@ -186,17 +144,18 @@ class InvitedHosts:
 
     def is_remote(self, host: str) -> bool:
         """See :class:`Means`."""
-        return self.joined.has(host) or self._hosts.is_remote(host)
+        return self.joined.has(host) or super().is_remote(host)
 
     def start_agent(self, job: AgentJob) -> AgentProcess:
         """See :class:`Means`."""
-        if self.joined.has(job.hostname):
-            return self.joined.start_agent(job.hostname)
-        return self._hosts.start_agent(job)
+        joined = self.joined
+        if joined.has(job.hostname):
+            return joined.start_agent(job.hostname)
+        return super().start_agent(job)
 
     def explain(self, link: AgentLink) -> str:
         """See :class:`Means`."""
-        return self._hosts.explain(link) if link.pid else self._gone
+        return super().explain(link) if link.pid else self._gone
 
 
 def means_of(request: JobRequest, log: Callable[[str], None]) -> Means:
@@ -206,26 +165,20 @@ def means_of(request: JobRequest, log: Callable[[str], None]) -> Means:
         request: the job.
         log: takes one line for ``--verbose``.
     """
-    environ, options = request.settings.environ, request.options.ssh
-    fixed: Sequence[Host] = ()
-    discovery = inviting = None
-    gone = GONE
     if isinstance(request, FixedRequest):
-        names = list(dict.fromkeys(slot.hostname for slot in request.slots))
-        return Hosts(names, environ, options)
+        return Means(request, [slot.hostname for slot in request.slots])
+    assert isinstance(request, ElasticRequest | InvitedRequest)
+    hosts: Sequence[Host] = ()
+    discovery = None
     if isinstance(request, ElasticRequest):
-        elastic = request.elastic
-        fixed, discovery = elastic.hosts, elastic.discovery
-        inviting, gone = elastic.inviting, elastic.gone
-    elif isinstance(request, InvitedRequest):
-        inviting, gone = request.inviting, request.gone
-    names = [host.name for host in fixed]
-    hosts = Hosts(names, environ, options, discovery, may_grow=inviting is not None)
-    if inviting is None:
-        return hosts
+        hosts, discovery = request.hosts, request.discovery
+    names = [host.name for host in hosts]
+    if request.inviting is None:
+        return Means(request, names, discovery)
     # Not for every job: they take their time to load.
     from horovod.runner.placing.discovery import FixedHosts
     from horovod.runner.starting.joined_hosts import JoinedHosts
 
-    others = discovery or FixedHosts({host.name: host.slots or 0 for host in fixed})
-    return InvitedHosts(JoinedHosts(others, log), inviting, gone, hosts)
+    others = discovery or FixedHosts({host.name: host.slots or 0 for host in hosts})
+    joined = JoinedHosts(others, log)
+    return InvitedHosts(request, names, joined, request.inviting, request.gone)

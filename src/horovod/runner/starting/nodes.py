@@ -29,9 +29,8 @@ from horovod.runner.placing import this_machine
 from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import interface_environment, make_plan, membership_of
 from horovod.runner.starting import local
-from horovod.runner.starting.crew import Crew
 from horovod.runner.starting.launch import log_of, open_output
-from horovod.runner.starting.supervise import supervise
+from horovod.runner.starting.supervise import Crew, supervise
 from horovod.runner.supervision.fixed import SETTLE_S
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.supervisor import Alarm

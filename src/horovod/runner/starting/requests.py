@@ -119,8 +119,8 @@ class MpiRequest(FixedRequest):
 
 
 @dataclass(frozen=True)
-class ElasticOptions:
-    """How an elastic job is to go.
+class ElasticRequest(JobRequest):
+    """A job whose hosts and workers come and go.
 
     Attributes:
         rules: how many ranks, and for how long to wait.
@@ -136,26 +136,6 @@ class ElasticOptions:
     hosts: tuple[Host, ...] = ()
     inviting: Inviting | None = None
     gone: str = GONE
-
-    def check_fixed_hosts(self) -> None:
-        """Refuse hosts that never change and have too few slots.
-
-        Raises:
-            UsageError: nothing could change that.
-        """
-        slots = sum(host.slots or 0 for host in self.hosts)
-        if slots < self.rules.gate:
-            raise UsageError(
-                f"the hosts have {slots} slots, but -np asks for {self.rules.gate} ranks, and no "
-                "further host can come: name more slots, or give --host-discovery-script"
-            )
-
-
-@dataclass(frozen=True)
-class ElasticRequest(JobRequest):
-    """A job whose hosts and workers come and go."""
-
-    elastic: ElasticOptions
 
 
 @dataclass(frozen=True)
@@ -228,6 +208,7 @@ class JobFileRequest(JobRequest):
         hosts: that the user named, or those of an allocation, or this machine.
         names_hosts: whether the user named them.
         asked: options of elastic jobs.
+        for_elastic: those that were given, as the user spells them.
         backend: ``ray``, or where ``hosts`` are.
         detach: run in the background.
         resume: the number of an experiment to go on with; None for a new one.
@@ -238,6 +219,7 @@ class JobFileRequest(JobRequest):
     hosts: Sequence[Host]
     names_hosts: bool
     asked: Asked
+    for_elastic: tuple[str, ...] = ()
     backend: str = "hosts"
     detach: bool = False
     resume: int | None = None

@@ -157,7 +157,7 @@ def test_an_argument_reaches_an_elastic_job(
     seen = []
 
     def start(request: Any, caller: Any) -> Outcome:
-        seen.append(request.elastic)
+        seen.append(request)
         return Outcome(1, "not today")
 
     monkeypatch.setattr("horovod.runner.function.run.start", start)
