@@ -11,7 +11,7 @@ from horovod._job.environment import Assignment
 from horovod._job.job import Job
 from horovod.runner.placing.plan import agent_job
 from horovod.runner.protocol.agent_job import WorkerJob
-from horovod.runner.starting.launch import config_of
+from horovod.runner.starting.launch import slow_worker_of
 from horovod.runner.starting.supervise import Crew
 from horovod.runner.supervision.elastic.events import HostsDiscovered
 from horovod.runner.supervision.elastic.policy import ElasticJob
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
     """Return the agents and workers of an elastic job, and begin to follow its hosts."""
-    settings, means = request.settings, site.means
-    environ = {**settings.environ, **settings.variables}
-    mode = config_of("HOROVOD_SLOW_WORKER", environ).slow_worker
-    rules = replace(request.rules, slow_worker=mode)
+    means = site.means
+    rules = replace(request.rules, slow_worker=slow_worker_of(request.settings))
     news, published = follow_workers(
         site.job, rules, site.caller.console.say, site.stack, site.after_store
     )

@@ -30,6 +30,7 @@ from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horovod.runner.placing.plan import JobSettings
     from horovod.runner.starting.means import Means
     from horovod.runner.starting.requests import Caller, JobRequest
     from horovod.runner.supervision.outcome import Outcome
@@ -103,8 +104,7 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
     timeout_s = request.options.start_timeout_s
     if timeout_s is None:
         timeout_s = config_of("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
-    environ = {**settings.environ, **settings.variables}
-    if config_of("HOROVOD_SLOW_WORKER", environ).slow_worker != "off":
+    if slow_worker_of(settings) != "off":
         slow = SlowWorkerWatch(hostnames, site.caller.console.say)
         site.stack.enter_context(slow.using(site.job.server))
     jobs = make_plan(slots, settings, site.job.where, os.getpid(), remote)
@@ -128,6 +128,7 @@ def _check(request: JobRequest, means: Means) -> None:
         UsageError: see :func:`start`.
     """
     settings = request.settings
+    slow_worker_of(settings)
     if not means.crosses:
         check_interfaces(settings.network_interfaces)
     if isinstance(request, FixedRequest):
@@ -207,6 +208,12 @@ def check_interfaces(names: Sequence[str]) -> None:
             raise UsageError(
                 f"there is no network interface {name!r} here; there are {', '.join(known)}"
             )
+
+
+def slow_worker_of(settings: JobSettings) -> str:
+    """Return what becomes of slow ranks: "off", "report", "replace" or "remove"."""
+    environ = {**settings.environ, **settings.variables}
+    return config_of("HOROVOD_SLOW_WORKER", environ).slow_worker
 
 
 def config_of(name: str, environ: Mapping[str, str]) -> Config:
