@@ -101,16 +101,10 @@ def run(
     timeout_s = session.await_slots(size, timeout_s, caller)
     tasks = SparkJob(session, size, env, executable or "")
     call = Call(payload, [""] * size, tells_others=True)
-    request = InvitedRequest(
-        replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND),
-        launch_options(verbose, prefix_output_with_timestamp, timeout_s),
-        size,
-        tasks.inviting,
-        worker_of,
-        index_of,
-        timeout_s,
-        GONE,
-    )
+    settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
+    options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
+    hosts = tasks.inviting, worker_of, index_of, timeout_s, GONE
+    request = InvitedRequest(settings, options, size, *hosts)
     try:
         return results_of(request, call, stdout, stderr)
     except TimeoutError as error:
