@@ -242,9 +242,6 @@ class CommandLine:
 def parse(words: Sequence[str]) -> CommandLine:
     """Reads the words that follow ``horovodrun``.
 
-    Args:
-        words: the command line without the program's name.
-
     Raises:
         UsageError: a flag is unknown, not supported yet, or has no or a wrong value.
         SystemExit: ``--help`` was asked for and printed.

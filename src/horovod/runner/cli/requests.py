@@ -50,11 +50,7 @@ _ASKED = (
 
 
 def make_request(line: CommandLine, environ: Mapping[str, str]) -> Request:
-    """Return what a command line asks for.
-
-    Args:
-        line: what the user wrote.
-        environ: the variables that the ranks inherit.
+    """Return what a command line asks for; the ranks inherit ``environ``.
 
     Raises:
         UsageError: an option does not fit the others, or has no sensible value.
@@ -154,12 +150,12 @@ class _Reader:
 
     def _job_file(self) -> JobFileRequest:
         values = self._values
+        is_elsewhere = values.backend == "ray" or bool(self._asked.host_discovery_script)
         return JobFileRequest(
             self._settings(Mode.JOB_FILE),
             self._options,
             values.job_file,
-            self._hosts(self._environ),
-            self._names_hosts,
+            [] if is_elsewhere and not self._names_hosts else self._hosts(self._environ),
             self._asked,
             tuple(name for name, modes in self._line.given.items() if modes == CHANGES),
             values.backend or "hosts",

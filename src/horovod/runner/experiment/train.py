@@ -91,15 +91,14 @@ def _begin(request: JobFileRequest, experiment: Experiment, lanes: Sequence[Sequ
 
 def _hosts_of(request: JobFileRequest, experiment: Experiment) -> Sequence[Host]:
     """Return the hosts of an experiment; none if a discovery will list them."""
-    asked = request.asked
     if request.backend == "ray":
-        if request.names_hosts or asked.host_discovery_script:
+        if request.hosts or request.asked.host_discovery_script:
             raise UsageError("--backend ray: name no hosts, since Ray knows those of its cluster")
         return [Host(CLUSTER, None)]
     if experiment.sizes is None:
         how = {Mode.ELASTIC: f"'elastic: {{min: N}}' under train in {experiment.path}"}
         check_options(dict.fromkeys(request.for_elastic, Mode.ELASTIC), Mode.FIXED, how)
-    return [] if asked.host_discovery_script and not request.names_hosts else request.hosts
+    return request.hosts
 
 
 def _launch_of(request: JobFileRequest, experiment: Experiment) -> Launch:

@@ -141,14 +141,7 @@ def _version(environ: Mapping[str, str]) -> str:
 
 
 def launch_by_mpirun(request: MpiRequest, caller: Caller) -> Outcome:
-    """Run a job under mpirun and wait for its end.
-
-    Args:
-        request: what to run, and where.
-        caller: who launches it.
-
-    Returns:
-        How the job ended; it does not know which rank failed.
+    """Run a job under mpirun, and wait for its end; nobody knows which rank failed.
 
     Raises:
         UsageError: there is no mpirun, or it cannot do what the job asks for.

@@ -65,11 +65,9 @@ def follow_workers(
     """Begin to collect what the workers of an elastic job report.
 
     Args:
-        job: whose store they write to.
+        job: whose store they write to; ``stack`` ends before it, and ``after_store`` after it.
         rules: of the job.
         say: takes a line about slow workers.
-        stack: ends before the store.
-        after_store: ends after the store.
 
     Returns:
         What brings the reports, and what must hear of each generation.

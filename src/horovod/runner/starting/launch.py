@@ -122,11 +122,7 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
 
 
 def _check(request: JobRequest, means: Means) -> None:
-    """Refuse what cannot work before anything is started.
-
-    Raises:
-        UsageError: see :func:`start`.
-    """
+    """Refuse what cannot work before anything is started."""
     settings = request.settings
     slow_worker_of(settings)
     if not means.crosses:
@@ -155,13 +151,7 @@ def _ranks_of(request: JobRequest) -> tuple[dict[int, int], int]:
 
 
 def open_output(request: JobRequest, caller: Caller, ranks: Mapping[int, int], size: int) -> Output:
-    """Return what takes the output of the ranks; the caller closes it.
-
-    Args:
-        request: the job.
-        caller: who launches it.
-        ranks: by worker, as far as they are known.
-        size: how many ranks there may be.
+    """Return what takes the output of ``size`` ranks, of which some workers have one already.
 
     Raises:
         UsageError: the files cannot be created.
@@ -197,11 +187,7 @@ def _check_slots(request: ElasticRequest) -> None:
 
 
 def check_interfaces(names: Sequence[str]) -> None:
-    """Refuse network interfaces that do not exist.
-
-    Raises:
-        UsageError: one does not; the message lists those that do.
-    """
+    """Refuse network interfaces that do not exist."""
     known = this_machine.network_interfaces()
     for name in names:
         if name not in known:
@@ -217,15 +203,8 @@ def slow_worker_of(settings: JobSettings) -> str:
 
 
 def config_of(name: str, environ: Mapping[str, str]) -> Config:
-    """Return settings of which only one is that of an environment.
+    """Return settings of which only one is that of an environment; it may be malformed.
 
     The launcher may itself be a rank of another job, with more in its environment.
-
-    Args:
-        name: of the variable.
-        environ: may have it.
-
-    Raises:
-        StartError: its value cannot be read.
     """
     return Config.from_env({key: value for key, value in environ.items() if key == name})

@@ -54,14 +54,7 @@ class Means:
         self.crosses = discovery is not None or bool(self._others)
 
     def addresses(self, interfaces: Sequence[str]) -> list[str]:
-        """Return where the store of the job listens.
-
-        Args:
-            interfaces: names that the user chose; empty for any.
-
-        Raises:
-            StartError: there is no such address.
-        """
+        """Return where the store listens; ``interfaces`` are those that the user named."""
         if not self.crosses:
             return [_LOOPBACK]
         try:
@@ -73,15 +66,7 @@ class Means:
 
     @contextmanager
     def attend(self, server: StoreServer, invitation: Invitation) -> Iterator[Alarm | None]:
-        """Let hosts take part inside of the block.
-
-        Args:
-            server: the store of the job.
-            invitation: leads hosts to it.
-
-        Yields:
-            What may end the job from outside; None if nothing can.
-        """
+        """Let hosts take part inside of the block; yield what may end the job, or None."""
         yield None
 
     def is_remote(self, host: str) -> bool:
@@ -91,11 +76,7 @@ class Means:
         return not this_machine.is_local(host)
 
     def start_agent(self, job: AgentJob) -> AgentProcess:
-        """Start the agent of a host.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the agent of a host; raise OSError if that is impossible."""
         if not job.remote:
             return local.start_agent(self._environ, job.stdin)
         return ssh.start(job.hostname, job.user, self._ssh, AGENT_MODULE, self._environ)
@@ -159,12 +140,7 @@ class InvitedHosts(Means):
 
 
 def means_of(request: JobRequest, log: Callable[[str], None]) -> Means:
-    """Choose how the agents of a job are started.
-
-    Args:
-        request: the job.
-        log: takes one line for ``--verbose``.
-    """
+    """Choose how the agents of a job are started; ``log`` takes lines for ``--verbose``."""
     if isinstance(request, FixedRequest):
         return Means(request, [slot.hostname for slot in request.slots])
     assert isinstance(request, ElasticRequest | InvitedRequest)

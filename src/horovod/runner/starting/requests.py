@@ -205,8 +205,8 @@ class JobFileRequest(JobRequest):
 
     Attributes:
         path: of the file.
-        hosts: that the user named, or those of an allocation, or this machine.
-        names_hosts: whether the user named them.
+        hosts: that the user named, or those of an allocation, or this machine; none on a Ray
+            cluster, or if a discovery lists them.
         asked: options of elastic jobs.
         for_elastic: those that were given, as the user spells them.
         backend: ``ray``, or where ``hosts`` are.
@@ -217,7 +217,6 @@ class JobFileRequest(JobRequest):
 
     path: str
     hosts: Sequence[Host]
-    names_hosts: bool
     asked: Asked
     for_elastic: tuple[str, ...] = ()
     backend: str = "hosts"

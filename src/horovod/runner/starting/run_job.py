@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(request: JobRequest) -> int:
-    """Run a job, and print how it ended.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UsageError, StartError: see :func:`horovod.runner.starting.launch.start`.
-    """
+    """Run a job, and print how it ended; return its exit code."""
     with caught_signals() as interrupts, Console(sys.stdout, sys.stderr) as console:
         caller = Caller(console, interrupts)
         if isinstance(request, FixedRequest):

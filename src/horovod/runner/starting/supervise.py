@@ -87,15 +87,7 @@ def crossing_of(site: Site, jobs: Sequence[AgentJob]) -> Crossing:
 def supervise(
     crew: Crew, output: Output, store: Store, caller: Caller, log: Callable[[str], None]
 ) -> Outcome:
-    """Run a job to its end.
-
-    Args:
-        crew: whom to start and follow.
-        output: takes what the ranks print.
-        store: where ranks leave reports, and find that another one has ended.
-        caller: what ends the job from outside, and who hears of its end.
-        log: takes one line for ``--verbose``.
-    """
+    """Run a job to its end; ``store`` has reports of its ranks, ``log`` is for ``--verbose``."""
 
     def on_exit(ended: RankExit) -> None:
         with suppress(StartError):  # a store that is gone ends the job anyway
