@@ -121,12 +121,9 @@ class _Reader:
         return MpiRequest(settings, options, slots, values.dry_run, *more)
 
     def _elastic(self) -> ElasticRequest:
-        asked = self._asked
         num_proc = self._num_proc("say with how many ranks to start")
-        settings = self._settings(Mode.ELASTIC)
-        discovers = bool(asked.host_discovery_script) and not self._names_hosts
-        hosts = [] if discovers else self._hosts(self._environ)
-        return elastic_request(asked, num_proc, hosts, settings, self._options)
+        settings, hosts = self._settings(Mode.ELASTIC), self._hosts_that_stay()
+        return elastic_request(self._asked, num_proc, hosts, settings, self._options)
 
     def _node(self) -> NodeRequest:
         values = self._values
@@ -138,31 +135,16 @@ class _Reader:
         hosts = self._hosts({})
         if len(hosts) > 1:
             raise UsageError("--node-rank: name only this host and its ranks: -H localhost:N")
-        return NodeRequest(
-            self._settings(Mode.NODE),
-            self._options,
-            values.node_rank,
-            values.num_nodes,
-            values.rendezvous,
-            num_proc,
-            hosts[0].slots,
-        )
+        node = values.node_rank, values.num_nodes, values.rendezvous, num_proc, hosts[0].slots
+        return NodeRequest(self._settings(Mode.NODE), self._options, *node)
 
     def _job_file(self) -> JobFileRequest:
         values = self._values
-        is_elsewhere = values.backend == "ray" or bool(self._asked.host_discovery_script)
-        return JobFileRequest(
-            self._settings(Mode.JOB_FILE),
-            self._options,
-            values.job_file,
-            [] if is_elsewhere and not self._names_hosts else self._hosts(self._environ),
-            self._asked,
-            tuple(name for name, modes in self._line.given.items() if modes == CHANGES),
-            values.backend or "hosts",
-            values.detach,
-            values.resume,
-            values.dry_run,
-        )
+        settings, options, backend = self._settings(Mode.JOB_FILE), self._options, values.backend
+        hosts = self._hosts_that_stay(backend == "ray")
+        changes = tuple(name for name, modes in self._line.given.items() if modes == CHANGES)
+        more = changes, backend or "hosts", values.detach, values.resume, values.dry_run
+        return JobFileRequest(settings, options, values.job_file, hosts, self._asked, *more)
 
     def _join(self) -> JoinRequest:
         hosts = self._hosts({})
@@ -174,13 +156,9 @@ class _Reader:
 
     def _check(self) -> CheckRequest:
         timeout_s = self._values.start_timeout
-        return CheckRequest(
-            self._hosts(self._environ),
-            self._environ,
-            self._ssh,
-            DEFAULT_CHECK_TIMEOUT_S if timeout_s is None else timeout_s,
-            self._interfaces,
-        )
+        timeout_s = DEFAULT_CHECK_TIMEOUT_S if timeout_s is None else timeout_s
+        hosts, environ = self._hosts(self._environ), self._environ
+        return CheckRequest(hosts, environ, self._ssh, timeout_s, self._interfaces)
 
     # -- parts of several requests
 
@@ -271,6 +249,11 @@ class _Reader:
     @property
     def _names_hosts(self) -> bool:
         return self._values.hosts is not None or self._values.hostfile is not None
+
+    def _hosts_that_stay(self, knows_hosts: bool = False) -> list[Host]:
+        """None if a discovery, or a cluster that knows its hosts, will list them."""
+        is_listed = knows_hosts or bool(self._asked.host_discovery_script)
+        return [] if is_listed and not self._names_hosts else self._hosts(self._environ)
 
     def _hosts(self, environ: Mapping[str, str]) -> list[Host]:
         """The hosts that the user named, those of an allocation, or this machine."""
