@@ -47,9 +47,8 @@ def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
         news.put(HostsDiscovered(time.monotonic(), hosts))
     invitation = site.invitation if means.crosses else None
     return Crew(
+        means,
         rules.elastic_timeout_s,
-        means.start_agent,
-        means.explain,
         fleet=Fleet(site.job, news, plan.job_of, plan.worker_of, invitation, published),
         policy=ElasticJob(rules),
     )

@@ -53,9 +53,8 @@ def invited_crew(request: InvitedRequest, site: Site) -> Crew:
     jobs = _jobs(membership, hosts, settings, site.job.where)
     placed = {rank: Placed(rank, host) for rank, host in enumerate(hosts)}
     return Crew(
+        means,
         request.start_timeout_s,
-        means.start_agent,
-        means.explain,
         jobs,
         policy=FixedJob(placed, request.start_timeout_s, settings.grace_s, _SETTLE_S),
         crossing=crossing_of(site, jobs),

@@ -111,14 +111,8 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
     if settings.stdin_rank is not None:
         own = site.stack.enter_context(own_stdin())
         jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
-    return Crew(
-        timeout_s,
-        means.start_agent,
-        means.explain,
-        jobs,
-        crossing=crossing_of(site, jobs) if remote else None,
-        grace_s=settings.grace_s,
-    )
+    crossing = crossing_of(site, jobs) if remote else None
+    return Crew(means, timeout_s, jobs, crossing=crossing, grace_s=settings.grace_s)
 
 
 def _check(request: JobRequest, means: Means) -> None:

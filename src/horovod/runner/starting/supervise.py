@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.elastic_supervisor import Fleet
     from horovod.runner.supervision.events import Policy
     from horovod.runner.supervision.failure import RankExit
-    from horovod.runner.supervision.link import AgentLink, AgentProcess
     from horovod.runner.supervision.outcome import Outcome
 
 
@@ -57,9 +56,8 @@ class Crew:
     """The agents of a job, and what decides about them.
 
     Attributes:
+        means: starts agents.
         start_timeout_s: until all agents must have reported.
-        start_agent: creates the agent of a host.
-        explain: says in one line why an agent is gone; None for what it wrote.
         jobs: of each host, if the hosts stay.
         fleet: what an elastic job is made of; None if the hosts stay.
         policy: what decides; None for a job that fails with its first rank.
@@ -67,9 +65,8 @@ class Crew:
         grace_s: how long ranks may take to end after a signal.
     """
 
+    means: Means
     start_timeout_s: float
-    start_agent: Callable[[AgentJob], AgentProcess]
-    explain: Callable[[AgentLink], str] | None = None
     jobs: Sequence[AgentJob] = ()
     fleet: Fleet | None = None
     policy: Policy | None = None
@@ -111,7 +108,7 @@ def supervise(
 
         make = partial(ElasticSupervisor, crew.fleet)
     return make(
-        start_agent=crew.start_agent,
+        start_agent=crew.means.start_agent,
         output=output,
         start_timeout_s=crew.start_timeout_s,
         log=log,
@@ -119,7 +116,7 @@ def supervise(
         interrupts=caller.interrupts,
         wakeups=caller.wakeups,
         alarm=caller.alarm,
-        explain=crew.explain,
+        explain=crew.means.explain,
         report_of=report_of,
         on_outcome=caller.on_outcome,
         policy=crew.policy,
