@@ -510,7 +510,7 @@ def test_what_cannot_be_asked_of_an_experiment() -> None:
         assert job.process.returncode == 2
         assert what in job.stderr
     job = horovodrun("-d", "true")
-    assert "-d is for job files (-f), not for jobs of a fixed size" in job.stderr
+    assert "-d is not for jobs of a fixed size: it is for job files (-f)" in job.stderr
     assert not Path("output").exists()
 
 

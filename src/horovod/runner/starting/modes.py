@@ -50,16 +50,10 @@ def check_options(
     """
     for option, modes in given.items():
         if mode not in modes:
-            fitting = _listed([_described(each, chosen_by) for each in Mode if each in modes])
-            raise UsageError(
-                f"{caller}{option} is for {fitting}, not for {_described(mode, chosen_by)}"
-            )
+            fitting = [_described(each, chosen_by) for each in Mode if each in modes]
+            advice = f"it is for {' and '.join(fitting)}" if len(fitting) < 3 else "leave it out"
+            raise UsageError(f"{caller}{option} is not for {_described(mode, chosen_by)}: {advice}")
 
 
 def _described(mode: Mode, chosen_by: Mapping[Mode, str]) -> str:
     return NAMES[mode] + (f" ({chosen_by[mode]})" if mode in chosen_by else "")
-
-
-def _listed(words: list[str]) -> str:
-    *before, last = words
-    return f"{', '.join(before)} and {last}" if before else last

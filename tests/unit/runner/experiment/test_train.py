@@ -22,7 +22,7 @@ DISCOVERY = ("--host-discovery-script", "echo localhost:2")
     ("text", "words", "code", "said"),
     [
         (PLAIN, DISCOVERY, 2, "elastic jobs ('elastic: {min: N}' under train"),
-        (PLAIN, ("--reset-limit", "2"), 2, "--reset-limit is for elastic jobs"),
+        (PLAIN, ("--reset-limit", "2"), 2, "it is for elastic jobs"),
         (ON_HOSTS, DISCOVERY, 2, "lines for some ranks (on), which need hosts that stay"),
         (INSTALL, DISCOVERY, 2, "commands to install, which need hosts that stay"),
         (INSTALL, (), 0, "\nonce on each host: b\n"),

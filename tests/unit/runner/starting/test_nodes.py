@@ -76,8 +76,8 @@ NODE = "--num-nodes 2 --node-rank 0 --rendezvous a:1"
         (f"{NODE} -np 2 x", "needs a secret that all nodes"),
         (f"{NODE} -np 2 -H a:1,b:1 x", "name only this host"),
         (f"{NODE} -np 2 --dry-run x", "not for one node of several (--node-rank)"),
-        (f"{NODE} -np 2 --min-np 1 x", "--min-np is for elastic jobs"),
-        (f"{NODE} -np 2 --max-np 3 x", "--max-np is for elastic jobs"),
+        (f"{NODE} -np 2 --min-np 1 x", "it is for elastic jobs"),
+        (f"{NODE} -np 2 --max-np 3 x", "it is for elastic jobs"),
     ],
 )
 def test_lines_that_lack_something(
