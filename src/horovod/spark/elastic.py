@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from horovod._job.function import check_call
@@ -14,6 +15,7 @@ from horovod.runner.starting.requests import ElasticRequest
 from horovod.runner.supervision.elastic.rules import Rules, Words
 from horovod.spark.running import (
     GONE,
+    QUIET_COMMAND,
     check_count,
     checked_env,
     launch_options,
@@ -41,9 +43,9 @@ _WORDS = Words(
 
 
 def run_elastic(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    fn: Callable[..., object],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     num_proc: int | None = None,
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,
@@ -99,7 +101,7 @@ def run_elastic(
     fewest, most = limits(size, fewest, most, caller)
     timeout_s = start_timeout_s(start_timeout, caller)
     payload = packed(fn, tuple(args), dict(kwargs), python_path(None), caller)
-    settings = settings_of(env, timeout_s, nics)
+    settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
     environ = {**inherited_environment(), **settings.variables}
     rules = Rules(
         size,
@@ -113,7 +115,7 @@ def run_elastic(
         words=_WORDS,
     )
     tasks = SparkJob(session, most, env, is_elastic=True)
-    call = Call(payload, [""] * most, fewest=1)
+    call = Call(payload, [""] * most, fewest=1, tells_others=True)
     options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
     request = ElasticRequest(settings, options, rules, inviting=tasks.inviting, gone=GONE)
     return results_of(request, call, stdout, stderr)

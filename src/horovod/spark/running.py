@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod._job.function import check_call
@@ -39,9 +40,9 @@ QUIET_COMMAND = (*COMMAND, QUIET)
 
 
 def run(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    fn: Callable[..., object],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     num_proc: int | None = None,
     start_timeout: float | None = None,
     use_mpi: bool | None = None,
@@ -130,7 +131,13 @@ def results_of(
         wakeups() as descriptor,
         Console(stdout or sys.stdout, stderr or sys.stderr, "horovod.spark") as console,
     ):
-        outcome = start(request, Caller(console, wakeups=descriptor, store_user=call.using))
+        tell_errors = partial(call.tell_errors, console.say)
+        caller = Caller(
+            console, wakeups=descriptor, on_generation=tell_errors, store_user=call.using
+        )
+        outcome = start(request, caller)
+        if outcome.exit_code == 0:
+            tell_errors()
     return call.results(outcome)
 
 

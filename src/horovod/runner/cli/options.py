@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import UsageError
-from horovod.runner.settings.flags import FLAGS, Flag
+from horovod.runner.settings.flags import FLAGS, heading_of, help_of
 from horovod.runner.starting.modes import Mode, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from horovod._settings.setting import Setting
 
 _USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
 EXAMPLE = "horovodrun -np 2 python train.py"
@@ -187,25 +189,25 @@ class _Options:
             self.modes.update(dict.fromkeys(row.names, row.modes))
 
 
-def _rows_of(flag: Flag) -> Iterator[Option]:
+def _rows_of(flag: Setting) -> Iterator[Option]:
     """Yield what sets a variable of the ranks; a switch is two options, one for on and one off."""
-    if flag.kind is not bool:
+    section, attribute = heading_of(flag), flag.attribute
+    if flag.flag_kind is not bool:
         more: dict[str, Any] = {
-            "dest": flag.attribute,
-            "type": _in_case_of(flag.choices) if flag.choices else flag.kind,
+            "dest": attribute,
+            "type": _in_case_of(flag.choices) if flag.words else flag.flag_kind,
             "choices": flag.choices or None,
-            "metavar": {int: "N", float: "X"}.get(flag.kind, "TEXT"),
+            "metavar": {int: "N", float: "X"}.get(flag.flag_kind, "TEXT"),
         }
-        text = f"{flag.help} ({flag.variable})"
-        yield Option(flag.section, (f"--{flag.name}",), _STARTS, text, more)
+        yield Option(section, (f"--{flag.flag}",), _STARTS, help_of(flag), more)
         return
-    names = ((flag.name, flag.off, f"{flag.help} ({flag.variable})"),)
+    names = ((flag.flag, flag.off, help_of(flag)),)
     aliases = ((on, off, argparse.SUPPRESS) for on, off in flag.aliases)
     for on, off, text in (*names, *aliases):
         hidden = argparse.SUPPRESS if text is argparse.SUPPRESS else f"opposite of --{on}"
         for word, value, help_text in ((on, True, text), (off, False, hidden)):
-            more = {"dest": flag.attribute, "action": "store_const", "const": value}
-            yield Option(flag.section, (f"--{word}",), _STARTS, help_text, more)
+            more = {"dest": attribute, "action": "store_const", "const": value}
+            yield Option(section, (f"--{word}",), _STARTS, help_text, more)
 
 
 def _in_case_of(choices: Sequence[str]) -> Callable[[str], str]:

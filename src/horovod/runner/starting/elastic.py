@@ -36,9 +36,14 @@ def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
     """Return the agents and workers of an elastic job, and begin to follow its hosts."""
     means = site.means
     rules = replace(request.rules, slow_worker=slow_worker_of(request.settings))
-    news, published = follow_workers(
+    news, follow = follow_workers(
         site.job, rules, site.caller.console.say, site.stack, site.after_store
     )
+
+    def published(membership: Membership) -> None:
+        follow(membership)
+        site.caller.on_generation()
+
     plan = _Plan(request, site)
     if means.discovery is not None:
         site.stack.enter_context(asking(means.discovery, news))

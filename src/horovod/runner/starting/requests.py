@@ -66,6 +66,7 @@ class Caller:
         alarm: ends the job for a reason outside of it; None if nothing can.
         on_exit: called with the end of each rank that ends by itself, at once.
         on_outcome: called when it is decided how the job ends.
+        on_generation: called when an elastic job goes on in a new generation.
         store_user: entered before the ranks start and left after their end; may use the store.
     """
 
@@ -75,6 +76,7 @@ class Caller:
     alarm: Alarm | None = None
     on_exit: Callable[[RankExit], object] = lambda _: None
     on_outcome: Callable[[Outcome], None] = lambda _: None
+    on_generation: Callable[[], None] = lambda: None
     store_user: StoreUser = lambda _: nullcontext()
 
 
