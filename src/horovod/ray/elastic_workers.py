@@ -15,13 +15,14 @@ from horovod._job.environment import Assignment
 from horovod._job.job import Job, open_job
 from horovod.errors import RankFailedError, UsageError
 from horovod.ray import ray_logger
+from horovod.ray.actor_executor import ActorExecutor, results_of
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.elastic_actor import Call, ElasticActor
-from horovod.ray.supervisor import RaySupervisor, results_of
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
 from horovod.runner.supervision.sources import asking, hearing, listening
+from horovod.runner.supervision.supervisor import Outside, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from horovod._job.environment import StoreAddress
     from horovod.ray.elastic_actor import Failed
     from horovod.ray.settings import Limits, MiniSettings
-    from horovod.runner.supervision.elastic.events import StartOn
+    from horovod.runner.supervision.commands import StartWorker
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.outcome import Outcome
     from horovod.runner.supervision.sources import Discovery
@@ -153,13 +154,14 @@ def run_job(plan: Plan, call: Call) -> Ending:
         if rules.slow_worker != "off":
             stack.enter_context(slow.using(job.server))
         start_actor = _Starter(plan, call, job.where, rules)
-        supervisor = RaySupervisor(job, news, ElasticJob(rules), start_actor, slow.follow)
+        executor = ActorExecutor(job, start_actor, slow.follow)
+        supervisor = Supervisor(ElasticJob(rules), executor, Outside(news=news), _logger.info)
         _ask_for_nodes(plan.limits, stack)
         stack.enter_context(asking(plan.discovery, news))
         outcome = supervisor.run()
     failure = outcome.failure
-    failed = None if failure is None else supervisor.errors.get(failure.worker)
-    return Ending(outcome, results_of(supervisor.results), failed)
+    failed = None if failure is None else executor.errors.get(failure.worker)
+    return Ending(outcome, results_of(executor.results), failed)
 
 
 def error_of(ending: Ending) -> RankFailedError:
@@ -198,7 +200,7 @@ class _Starter:
         self._rules = rules
         self._class = ray.remote(ElasticActor)
 
-    def __call__(self, command: StartOn) -> tuple[Any, Any, Any]:
+    def __call__(self, command: StartWorker) -> tuple[Any, Any, Any]:
         limits = self._plan.limits
         node = getattr(self._plan.discovery, "node_of", lambda host: "")(command.host)
         options: dict[str, Any] = {
@@ -217,7 +219,7 @@ class _Starter:
         where = actor.where.remote()
         return actor, where, actor.take_part.remote(self._assignment(command), self._call, gpus)
 
-    def _assignment(self, command: StartOn) -> Assignment:
+    def _assignment(self, command: StartWorker) -> Assignment:
         rules, settings = self._rules, self._plan.settings
         return Assignment(
             self._store,

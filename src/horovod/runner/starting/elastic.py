@@ -26,12 +26,15 @@ from horovod.runner.starting.launch import (
     slow_worker_of,
     start_agent,
 )
-from horovod.runner.supervision.elastic.events import HostsDiscovered
+from horovod.runner.supervision.agent_executor import AgentExecutor
+from horovod.runner.supervision.agents import Agents, Reporting
 from horovod.runner.supervision.elastic.policy import ElasticJob
-from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor, Fleet
+from horovod.runner.supervision.events import HostsDiscovered
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
 from horovod.runner.supervision.sources import asking, hearing, listening
+from horovod.runner.supervision.store_commands import StoreCommands
+from horovod.runner.supervision.supervisor import Supervisor
 from horovod.runner.system.environment import without_own
 
 if TYPE_CHECKING:
@@ -121,19 +124,22 @@ def launch_elastic(
             # Hosts hear that the job is over before their invitation ends.
             alarm = stack.enter_context(elastic.inviting(invitation)) or alarm
             stack.enter_context(joined.using(job.server))
-        reached = invitation if crosses else None
-        supervisor = ElasticSupervisor(
-            Fleet(job, news, plan.job_of, plan.worker_of, reached, slow.follow),
-            start_agent=plan.start_agent,
-            output=output,
-            start_timeout_s=elastic.rules.elastic_timeout_s,
-            log=log,
-            announce=options.console.say,
-            **(options.from_outside | {"alarm": alarm}),
+        agents = Agents(
+            start=plan.start_agent,
+            job_of=plan.job_of,
+            worker_of=plan.worker_of,
             explain=lambda link: explain(link) if link.pid else elastic.gone,
-            report_of=lambda worker: end_report(worker, job.server.try_get),
-            policy=ElasticJob(rules),
+            invitation=invitation if crosses else None,
+            store=StoreCommands(job, slow.follow),
         )
+        reporting = Reporting(
+            announce=options.console.say,
+            log=log,
+            report_of=lambda worker: end_report(worker, job.server.try_get),
+        )
+        outside = replace(options.from_outside, alarm=alarm, news=news)
+        executor = AgentExecutor(agents, output, reporting)
+        supervisor = Supervisor(ElasticJob(rules), executor, outside, log)
         discovery = joined or elastic.discovery
         if discovery is not None:
             stack.enter_context(asking(discovery, news))

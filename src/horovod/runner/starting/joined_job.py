@@ -21,17 +21,17 @@ from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting.elastic_options import GONE
 from horovod.runner.starting.joined_hosts import JoinedHosts, addresses_for
-from horovod.runner.supervision.connect_back import ConnectBack
+from horovod.runner.supervision.agent_executor import AgentExecutor
+from horovod.runner.supervision.agents import Agents, Reporting, job_by_host
 from horovod.runner.supervision.early_exit import leave_note
-from horovod.runner.supervision.fixed import FixedJob, Placed
-from horovod.runner.supervision.supervisor import Crossing, Supervisor
+from horovod.runner.supervision.fixed import FixedJob, placed_in
+from horovod.runner.supervision.supervisor import Outside, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from horovod._job.environment import StoreAddress
-    from horovod._job.job import LocalJob
     from horovod._job.membership import Membership, Worker
     from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.plan import JobSettings
@@ -122,27 +122,29 @@ def launch_joined(
         host_of = dict(zip((each.identity for each in workers), names, strict=True))
         hosts = [host_of[each.worker.identity] for each in membership.members]
         jobs = _jobs(membership, hosts, settings, opened.where)
-        placed = {rank: Placed(rank, host) for rank, host in enumerate(hosts)}
 
         def told_of_exit(ended: RankExit) -> None:
             leave_note(ended, server.try_get, server.add)
 
-        supervisor = Supervisor(
-            jobs,
-            lambda each: joined.start_agent(each.hostname),
-            output,
-            start_timeout_s=job.start_timeout_s,
-            log=log,
-            announce=options.console.say,
-            wakeups=options.wakeups,
-            alarm=alarm,
-            crossing=_crossing(opened, invitation, hosts),
+        agents = Agents(
+            start=lambda each: joined.start_agent(each.hostname),
+            job_of=job_by_host(jobs),
             explain=lambda link: job.gone,
+            invitation=invitation,
+            on_chosen=opened.narrow,
+        )
+        reporting = Reporting(
+            announce=options.console.say,
+            log=log,
             on_exit=told_of_exit,
             report_of=lambda worker: end_report(worker, server.try_get),
-            policy=FixedJob(placed, job.start_timeout_s, settings.grace_s, _SETTLE_S),
         )
-        return supervisor.run()
+        policy = FixedJob(
+            placed_in(jobs), job.start_timeout_s, settings.grace_s, _SETTLE_S, server.endpoints
+        )
+        executor = AgentExecutor(agents, output, reporting)
+        outside = Outside(wakeups=options.wakeups, alarm=alarm)
+        return Supervisor(policy, executor, outside, log).run()
 
 
 def _await_hosts(
@@ -185,7 +187,3 @@ def _jobs(
         worker = WorkerJob(place.rank, place.rank, variables, settings.command)
         jobs.append(replace(common, hostname=host, workers=(worker,), slots=place.local_size))
     return jobs
-
-
-def _crossing(opened: LocalJob, invitation: Invitation, hosts: Sequence[str]) -> Crossing:
-    return Crossing(invitation, ConnectBack(invitation.endpoints, hosts), opened.narrow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from horovod._job.job import LocalJob, open_job
 from horovod._rank.reports.end import end_report
@@ -20,10 +20,12 @@ from horovod.runner.starting import local, ssh
 from horovod.runner.starting.before_start import check_timeline
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
-from horovod.runner.supervision.connect_back import ConnectBack
+from horovod.runner.supervision.agent_executor import AgentExecutor
+from horovod.runner.supervision.agents import Agents, Reporting, job_by_host
 from horovod.runner.supervision.early_exit import leave_note
+from horovod.runner.supervision.fixed import FixedJob, placed_in
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
-from horovod.runner.supervision.supervisor import Crossing, Supervisor
+from horovod.runner.supervision.supervisor import Outside, Supervisor
 
 if TYPE_CHECKING:
     import subprocess
@@ -54,7 +56,7 @@ class LaunchOptions:
         prefix_timestamp: write the time in front of each line on the console.
         start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
         verbose: tell each step on stderr.
-        interrupts, wakeups: see :class:`horovod.runner.supervision.supervisor.Supervisor`.
+        interrupts, wakeups: see :class:`horovod.runner.supervision.supervisor.Outside`.
         ssh: how to log in on other hosts.
         on_exit: called with the end of each rank that ends by itself, at once.
         alarm: tells when something elsewhere ends the job; None if nothing can.
@@ -72,9 +74,9 @@ class LaunchOptions:
     alarm: Alarm | None = None
 
     @property
-    def from_outside(self) -> dict[str, Any]:
-        """What ends a job from outside, as arguments of a supervisor."""
-        return {"interrupts": self.interrupts, "wakeups": self.wakeups, "alarm": self.alarm}
+    def from_outside(self) -> Outside:
+        """What reaches the job from outside."""
+        return Outside(self.interrupts, self.wakeups, self.alarm)
 
 
 def check_interfaces(names: Sequence[str]) -> None:
@@ -155,30 +157,33 @@ def launch(
             leave_note(ended, server.try_get, server.add)
             options.on_exit(ended)
 
-        supervisor = Supervisor(
-            jobs,
-            lambda job: start_agent(job, settings, options),
-            output,
-            start_timeout_s=_start_timeout_s(settings, options),
-            log=log,
-            announce=options.console.say,
-            **options.from_outside,
-            crossing=_crossing(opened, settings, jobs) if remote else None,
+        endpoints = server.endpoints if remote else ()
+        policy = FixedJob(
+            placed_in(jobs),
+            _start_timeout_s(settings, options),
+            settings.grace_s,
+            endpoints=endpoints,
+        )
+        agents = Agents(
+            start=lambda job: start_agent(job, settings, options),
+            job_of=job_by_host(jobs),
             explain=explain,
+            invitation=_invitation(opened, settings) if remote else None,
+            on_chosen=opened.narrow,
+        )
+        reporting = Reporting(
+            announce=options.console.say,
+            log=log,
             on_exit=told_of_exit,
             report_of=lambda worker: end_report(worker, server.try_get),
-            grace_s=settings.grace_s,
         )
-        return supervisor.run()
+        executor = AgentExecutor(agents, output, reporting)
+        return Supervisor(policy, executor, options.from_outside, log).run()
 
 
-def _crossing(opened: LocalJob, settings: JobSettings, jobs: Sequence[AgentJob]) -> Crossing:
-    endpoints = opened.server.endpoints
-    return Crossing(
-        Invitation(endpoints, opened.where.secret, settings.network_interfaces),
-        ConnectBack(endpoints, [job.hostname for job in jobs]),
-        opened.narrow,
-    )
+def _invitation(opened: LocalJob, settings: JobSettings) -> Invitation:
+    endpoints, secret = opened.server.endpoints, opened.where.secret
+    return Invitation(endpoints, secret, settings.network_interfaces)
 
 
 def start_agent(

@@ -31,10 +31,12 @@ from horovod.runner.placing import this_machine
 from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import interface_environment, make_plan, membership_of
 from horovod.runner.starting import local
+from horovod.runner.supervision.agent_executor import AgentExecutor
+from horovod.runner.supervision.agents import Agents, Reporting, job_by_host
 from horovod.runner.supervision.early_exit import leave_note
-from horovod.runner.supervision.fixed import SETTLE_S
+from horovod.runner.supervision.fixed import SETTLE_S, FixedJob, placed_in
 from horovod.runner.supervision.outcome import Outcome, stopped_by
-from horovod.runner.supervision.supervisor import Alarm, Supervisor
+from horovod.runner.supervision.supervisor import Alarm, Outside, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -363,19 +365,12 @@ def _run_ranks(
     )
     try:
         output.place({worker.worker: worker.rank for worker in job.workers}, size)
-        return Supervisor(
-            [job],
-            lambda each: local.start_agent(each.env),
-            output,
-            start_timeout_s=options.start_timeout_s or Config().start_timeout_s,
-            log=say if options.verbose else lambda line: None,
-            announce=say,
-            interrupts=options.interrupts,
-            alarm=nodes.alarm,
-            on_exit=nodes.on_exit,
-            report_of=nodes.report_of,
-            on_outcome=nodes.on_outcome,
-            grace_s=job.grace_s,
-        ).run()
+        log = say if options.verbose else lambda line: None
+        agents = Agents(lambda each: local.start_agent(each.env), job_by_host([job]))
+        reporting = Reporting(say, log, nodes.on_exit, nodes.on_outcome, nodes.report_of)
+        start_timeout_s = options.start_timeout_s or Config().start_timeout_s
+        policy = FixedJob(placed_in([job]), start_timeout_s, job.grace_s)
+        outside = Outside(options.interrupts, alarm=nodes.alarm)
+        return Supervisor(policy, AgentExecutor(agents, output, reporting), outside, log).run()
     finally:
         output.close()

@@ -1,19 +1,12 @@
-"""What happens to a job, and what can be done about it: events in, commands out. Pure data.
-
-A *policy* decides: for each event it gets its own state, and returns the next one, what to do, and
-why. The loop that brings events and executes commands knows no policy.
-"""
+"""Events: all that can happen to a job. Pure data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horovod.runner.protocol.agent_job import WorkerJob
-    from horovod.runner.protocol.frames import Stop
+    from horovod._job.membership import Worker
     from horovod.runner.protocol.invitation import Endpoint
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
@@ -30,9 +23,45 @@ class Event:
     at_s: float
 
 
+# -- hosts
+
+
 @dataclass(frozen=True)
 class HostFound(Event):
-    """The agent of a host runs."""
+    """The agent of a host runs.
+
+    Attributes:
+        knows_store: whether its workers know where the store is; if not, ``HostReached`` and
+            ``HostTried`` follow.
+    """
+
+    host: str
+    knows_store: bool = True
+
+
+@dataclass(frozen=True)
+class HostReached(Event):
+    """A host reaches the store at one of its endpoints."""
+
+    host: str
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
+class HostTried(Event):
+    """A host has tried all endpoints of the store.
+
+    Attributes:
+        endpoints: what it tried.
+    """
+
+    host: str
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True)
+class HostDone(Event):
+    """The agent of a host has ended, after all workers there."""
 
     host: str
 
@@ -63,21 +92,35 @@ class HostStopping(Event):
 
 
 @dataclass(frozen=True)
-class HostsReady(Event):
-    """All hosts of the job are ready.
-
-    Attributes:
-        endpoint: where they reach the store, if they had to find out.
-    """
-
-    endpoint: Endpoint | None = None
+class HostsGone(Event):
+    """No agent is left, so no process of the job is."""
 
 
 @dataclass(frozen=True)
-class HostsFailed(Event):
-    """The hosts of the job cannot be used as they are."""
+class HostsDiscovered(Event):
+    """Which hosts may be used now; fed after every answer, also if nothing changed.
+
+    Attributes:
+        hosts: each with its slots, in the order of the listing; empty is legal.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class DiscoveryFailed(Event):
+    """The discovery gave no answer.
+
+    Attributes:
+        message: why, in one line.
+        first: whether it has never given one.
+    """
 
     message: str
+    first: bool
+
+
+# -- workers
 
 
 @dataclass(frozen=True)
@@ -95,9 +138,7 @@ class WorkerExited(Event):
     ended: RankExit
 
 
-@dataclass(frozen=True)
-class HostsGone(Event):
-    """No agent is left, so no process of the job is."""
+# -- time, and the outside
 
 
 @dataclass(frozen=True)
@@ -128,130 +169,96 @@ class KillAsked(Event):
     """The caller has no more patience."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """Something to do."""
+# -- what workers say in the store of the job
 
 
 @dataclass(frozen=True)
-class StartAll(Command):
-    """Start the workers that the plan gave to the hosts.
+class WorkerReady(Event):
+    """A worker has loaded what it needs, and waits for its first place."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True)
+class WorkerReset(Event):
+    """A worker gave up its engine, and waits for a place after ``generation``.
 
     Attributes:
-        endpoint: see :class:`HostsReady`.
+        generation: the last one in which it had a place.
+        text: why, such as a lost peer.
+        replayed: how many samples all ranks had done since their last commit.
     """
 
-    endpoint: Endpoint | None = None
+    identity: str
+    generation: int
+    text: str
+    replayed: int = 0
 
 
 @dataclass(frozen=True)
-class StartWorker(Command):
-    """Start one more worker on a host whose agent runs."""
+class WorkerRunning(Event):
+    """A worker has its engine of ``generation``.
 
-    host: str
-    worker: WorkerJob
-
-
-@dataclass(frozen=True)
-class EndWorker(Command):
-    """End one worker, while others go on."""
-
-    worker: int
-    how: Stop
-
-
-@dataclass(frozen=True)
-class EndAll(Command):
-    """End all workers, and then the agents."""
-
-    how: Stop
-
-
-@dataclass(frozen=True)
-class KillAll(Command):
-    """Kill all workers at once."""
-
-
-@dataclass(frozen=True)
-class Abandon(Command):
-    """No longer wait for agents.
+    A job whose workers never say so is taken to run a while after each plan.
 
     Attributes:
-        only_missing: those that never said that they run; all if false.
+        stood_s: for how long the worker had none before.
     """
 
-    only_missing: bool = False
+    identity: str
+    generation: int
+    stood_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class RuleOut(Command):
-    """A host cannot be used; others may still find out why they cannot be used either."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class GiveUpStart(Command):
-    """Find out which hosts are missing, and report it as :class:`HostsFailed`."""
-
-
-@dataclass(frozen=True)
-class Announce(Command):
-    """Tell the user a line at once."""
-
-    line: str
-
-
-@dataclass(frozen=True)
-class ReportExit(Command):
-    """Tell others that a worker ended by itself."""
-
-    ended: RankExit
-
-
-@dataclass(frozen=True)
-class ReportOutcome(Command):
-    """Tell others how the job will have ended, before its workers are stopped."""
-
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a job is.
+class WorkerLeaving(Event):
+    """A worker wants to leave at the next boundary, because it was told to from outside.
 
     Attributes:
-        deadline_s: when a :class:`Deadline` is to come; None for never.
-        outcome: how the job ended; None while it has not.
+        text: why, such as "SIGTERM".
     """
 
-    deadline_s: float | None = None
-    outcome: Outcome | None = None
+    identity: str
+    text: str
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What follows from an event.
+class WorkerLeft(Event):
+    """A worker took its leave, and waits for nothing any more."""
+
+    identity: str
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerGone(Event):
+    """The connection of a worker to the store ended without a leave."""
+
+    identity: str
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerSlow(Event):
+    """A worker makes the others wait; fed again and again, as long as it does.
 
     Attributes:
-        state: the next one.
-        commands: to execute, in this order.
-        reason: why, in one line for ``--verbose``; empty if nothing changed.
+        gain: the part of a step's time that the job would save without it.
+        text: why it would leave, in words.
     """
 
-    state: State
-    commands: Sequence[Command] = ()
-    reason: str = ""
+    identity: str
+    gain: float
+    text: str
 
 
-class Policy(Protocol):
-    """Decides what becomes of a job. Neither waits nor looks at a clock."""
+@dataclass(frozen=True)
+class WorkerSilent(Event):
+    """A member shows no sign of life, though its connection lives and other members do.
 
-    def begin(self, at_s: float) -> State:
-        """The first state."""
-        ...
+    Attributes:
+        silent_s: for how long.
+    """
 
-    def decide(self, state: State, event: Event) -> Decision:
-        """What follows from an event; the state is one that this policy returned."""
-        ...
+    identity: str
+    silent_s: float

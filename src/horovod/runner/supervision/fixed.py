@@ -15,44 +15,51 @@ All but Running and Over have a deadline.
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod.runner.protocol.frames import STOP_SOON, Stop
-from horovod.runner.supervision.early_exit import blame
-from horovod.runner.supervision.events import (
+from horovod.runner.supervision.commands import (
     Abandon,
     Announce,
-    Deadline,
-    Decision,
+    ChooseEndpoint,
     EndAll,
-    EndAsked,
-    GiveUpStart,
-    HostLost,
-    HostsFailed,
-    HostsGone,
-    HostsReady,
-    HostStopping,
+    GiveUpHost,
     KillAll,
-    KillAsked,
     ReportExit,
     ReportOutcome,
-    RuleOut,
+    UseHost,
+)
+from horovod.runner.supervision.early_exit import blame
+from horovod.runner.supervision.events import (
+    Deadline,
+    EndAsked,
+    HostFound,
+    HostLost,
+    HostReached,
+    HostsGone,
+    HostStopping,
+    HostTried,
+    KillAsked,
     Signal,
-    StartAll,
-    State,
     WorkerExited,
     WorkerStarted,
 )
 from horovod.runner.supervision.failure import cause, first_failure, headline, last_words
 from horovod.runner.supervision.history import History
 from horovod.runner.supervision.outcome import Outcome, stopped_by
+from horovod.runner.supervision.policy import Decision, State
+from horovod.runner.supervision.readiness import Readiness
 from horovod.runner.supervision.summary import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from horovod.runner.supervision.events import Command, Event
+    from horovod.runner.protocol.agent_job import AgentJob
+    from horovod.runner.protocol.invitation import Endpoint
+    from horovod.runner.supervision.commands import Command
+    from horovod.runner.supervision.events import Event
     from horovod.runner.supervision.failure import RankExit
 
 # From the first failure to the end of the job pass at most GRACE_S and the sum of these, less than
@@ -64,10 +71,17 @@ KILL_S = 1.0
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a worker is."""
+    """Where a worker is, and under which rank its output appears."""
 
     rank: int
     hostname: str
+
+
+def placed_in(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
+    """Return where the workers are with which hosts start, by number."""
+    return {
+        worker.worker: Placed(worker.rank, job.hostname) for job in jobs for worker in job.workers
+    }
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,15 @@ class Progress(State):
 
 @dataclass(frozen=True)
 class Starting(Progress):
-    """Workers may run already, but not every host is ready."""
+    """Workers may run already, but not every host is ready.
+
+    Attributes:
+        readiness: what the hosts have reported.
+        late: what the time for the start was, in words, once that is over.
+    """
+
+    readiness: Readiness = field(default_factory=lambda: Readiness(frozenset()))
+    late: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,10 +154,12 @@ class FixedJob:
     """The policy of a job that fails with its first worker.
 
     Args:
-        workers: all of the job, by identity.
+        workers: all of the job, by number.
         start_timeout_s: until all hosts must be ready.
         grace_s: how long workers may take to end after a signal from outside.
         settle_s: how long the others may take after a failure to say why they fail, too.
+        endpoints: those of the store, of which all hosts must reach one; empty if there is nothing
+            to choose.
     """
 
     def __init__(
@@ -144,15 +168,20 @@ class FixedJob:
         start_timeout_s: float,
         grace_s: float,
         settle_s: float = SETTLE_S,
+        endpoints: tuple[Endpoint, ...] = (),
     ) -> None:
         self._settle_s = settle_s
+        self._endpoints = endpoints
         self._workers = workers
         self._start_timeout_s = start_timeout_s
         self._grace_s = grace_s
 
-    def begin(self, at_s: float) -> State:
-        """The state of a job that begins now."""
-        return Starting(at_s + self._start_timeout_s, began_s=at_s)
+    def begin(self, at_s: float) -> Decision:
+        """Return the state of a job that begins now."""
+        numbers = Counter(worker.hostname for worker in self._workers.values())
+        readiness = Readiness.of(tuple(numbers), self._endpoints)
+        starting = Starting(at_s + self._start_timeout_s, began_s=at_s, readiness=readiness)
+        return Decision(starting, [UseHost(host, number) for host, number in numbers.items()])
 
     def decide(self, state: State, event: Event) -> Decision:
         """What follows from an event."""
@@ -172,22 +201,14 @@ class FixedJob:
                 return self._kill(state, event.at_s)
         if isinstance(state, Stopping):
             return self._hurry(state, event) if isinstance(event, Signal) else Decision(state)
-        return self._on_hosts_and_signals(state, event)
-
-    def _on_hosts_and_signals(self, state: Progress, event: Event) -> Decision:
-        """Of a job that nobody has told to end."""
         match event:
             case Signal():
                 return self._stop(state, event.at_s, stopped_by(event.signum))
             case EndAsked():
                 return self._stop(state, event.at_s, event.outcome)
-            case HostsReady() if isinstance(state, Starting):
-                running = _become(Running, state, None)
-                return Decision(running, [StartAll(event.endpoint)], "all hosts are ready")
-            case HostsFailed() if isinstance(state, Starting):
-                return self._stop(state, event.at_s, Outcome(1, event.message))
-            case HostLost() | HostStopping() if isinstance(state, Starting):
-                return Decision(state, [RuleOut(event.host, event.reason)])
+        if isinstance(state, Starting):
+            return self._on_start(state, event)
+        match event:
             case HostStopping():
                 message = f"the agent of {event.host} ends its ranks: {event.reason}"
                 outcome = Outcome(1, message, stop_signal=event.signum)
@@ -197,6 +218,37 @@ class FixedJob:
         return Decision(state)
 
     # -- what happens
+
+    def _on_start(self, state: Starting, event: Event) -> Decision:
+        """Take in what hosts report until all are ready, or all that fail have said why."""
+        readiness, reason = state.readiness, ""
+        match event:
+            case HostFound():
+                readiness = readiness.find(event.host)
+            case HostReached():
+                readiness = readiness.reach(event.host, event.endpoint)
+            case HostTried():
+                readiness = readiness.give_up(event.host)
+            case HostLost() | HostStopping():
+                readiness = readiness.fail(event.host, event.reason)
+                reason = f"{event.host}: {event.reason}"
+        state = replace(state, readiness=readiness)
+        if failure := readiness.failure(state.late):
+            return self._stop(state, event.at_s, Outcome(1, failure))
+        if not readiness.is_complete:
+            return Decision(state, reason=reason)
+        choice = readiness.choice
+        chosen = [] if choice is None else [ChooseEndpoint(choice)]
+        return Decision(_become(Running, state, None), chosen, "all hosts are ready")
+
+    def _on_late_start(self, state: Starting, at_s: float) -> Decision:
+        """Name all hosts that are missing, with what they wrote."""
+        late = f"within {self._start_timeout_s:g} s; raise --start-timeout if it needs longer"
+        if failure := state.readiness.failure(late):
+            return self._stop(state, at_s, Outcome(1, failure))
+        reason = f"no agent came up there {late}"
+        missing = [GiveUpHost(host, reason) for host in sorted(state.readiness.missing)]
+        return Decision(replace(state, deadline_at=None, late=late), missing)
 
     def _on_lost(self, state: Progress, event: HostLost) -> Decision:
         lost = Outcome(1, f"the agent of {event.host} is gone: {event.reason}")
@@ -226,13 +278,13 @@ class FixedJob:
     def _on_deadline(self, state: Progress, at_s: float) -> Decision:
         match state:
             case Killing():
-                return Decision(replace(state, deadline_s=None), [Abandon()], "nobody answers")
+                return Decision(replace(state, deadline_at=None), [Abandon()], "nobody answers")
             case Stopping():
                 return self._kill(state, at_s)
             case Settling():
                 return self._stop(state, at_s, self._verdict(state) or Outcome(0))
             case Starting():
-                return Decision(replace(state, deadline_s=None), [GiveUpStart()])
+                return self._on_late_start(state, at_s)
         return Decision(state)
 
     def _hurry(self, state: Stopping, event: Signal) -> Decision:
@@ -257,8 +309,8 @@ class FixedJob:
                 line = f"the ranks have {self._grace_s:g} s to end; Ctrl-C again ends them at once"
                 commands.append(Announce(line))
         commands += [EndAll(how), ReportOutcome(outcome)]
-        deadline_s = at_s + how.grace_s + STOP_S
-        stopping = _become(Stopping, state, deadline_s, verdict=outcome)
+        deadline_at = at_s + how.grace_s + STOP_S
+        stopping = _become(Stopping, state, deadline_at, verdict=outcome)
         return Decision(stopping, commands, "stopping the ranks")
 
     def _kill(self, state: Progress, at_s: float) -> Decision:
@@ -321,10 +373,10 @@ class FixedJob:
         return ""
 
 
-def _become(kind: type[P], state: Progress, deadline_s: float | None, **more: Any) -> P:
+def _become(kind: type[P], state: Progress, deadline_at: float | None, **more: Any) -> P:
     """The next state, which knows what this one knew."""
     common = {"began_s": state.began_s, "any_started": state.any_started, "exits": state.exits}
-    return kind(deadline_s=deadline_s, **{**common, **more})
+    return kind(deadline_at=deadline_at, **{**common, **more})
 
 
 def named(ranks: Collection[int]) -> str:

@@ -15,7 +15,7 @@ from horovod._job.records import EventKind, MalformedEventError, alive_key, beat
 from horovod._rendezvous.bounds import name_in, one_line
 from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod.errors import StartError, UsageError
-from horovod.runner.supervision.elastic.events import (
+from horovod.runner.supervision.events import (
     DiscoveryFailed,
     HostsDiscovered,
     WorkerGone,

@@ -16,7 +16,8 @@ from horovod._job.elastic_worker import ElasticWorker
 from horovod._job.job import Job, open_job
 from horovod._job.records import EVENTS, Event, EventKind
 from horovod.runner.placing.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
-from horovod.runner.supervision.elastic.events import (
+from horovod.runner.supervision import events
+from horovod.runner.supervision.events import (
     DiscoveryFailed,
     HostsDiscovered,
     WorkerGone,

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod._rendezvous.bounds import one_line
-from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision import commands, events
+from horovod.runner.supervision.commands import ReportExit
 from horovod.runner.supervision.elastic import finishes, removals, reports, slowness
 from horovod.runner.supervision.elastic.hosts import Agent, after_answer
-from horovod.runner.supervision.events import ReportExit
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -24,14 +23,21 @@ if TYPE_CHECKING:
 def take(turn: Turn, event: Event) -> None:
     """Notes an event."""
     match event:
-        case elastic.HostsDiscovered():
+        case events.HostsDiscovered():
             _on_hosts(turn, event)
-        case elastic.DiscoveryFailed():
+        case events.DiscoveryFailed():
             _on_no_answer(turn, event)
-        case events.HostFound():
+        case events.HostFound() if event.knows_store:
             _on_agent(turn, event.host)
+        case events.HostReached():
+            # Each host takes the first endpoint that it finds: others may need another one.
+            _on_agent(turn, event.host, commands.SendJob(event.host, event.endpoint))
+        case events.HostTried():
+            _on_no_endpoint(turn, event)
+        case events.HostDone():
+            _on_host_lost(turn, event.host, "its agent has ended")
         case events.HostLost():
-            _on_host_lost(turn, event)
+            _on_host_lost(turn, event.host, event.reason)
         case events.HostStopping():
             host = turn.facts.hosts.get(event.host)
             if host is not None:
@@ -41,7 +47,7 @@ def take(turn: Turn, event: Event) -> None:
             turn.facts.any_started = True
         case events.WorkerExited():
             _on_exit(turn, event)
-        case events.Deadline():
+        case events.Deadline() | events.HostFound():
             pass
         case _:
             _on_word(turn, event)
@@ -50,7 +56,7 @@ def take(turn: Turn, event: Event) -> None:
 # -- hosts
 
 
-def _on_hosts(turn: Turn, event: elastic.HostsDiscovered) -> None:
+def _on_hosts(turn: Turn, event: events.HostsDiscovered) -> None:
     facts = turn.facts
     before = facts.hosts
     facts.warned = False
@@ -73,7 +79,7 @@ def _on_return(turn: Turn, host: Host) -> None:
         (turn.announce if is_news else turn.reasons.append)(line)
 
 
-def _on_no_answer(turn: Turn, event: elastic.DiscoveryFailed) -> None:
+def _on_no_answer(turn: Turn, event: events.DiscoveryFailed) -> None:
     if event.first:
         turn.stop(Outcome(1, f"cannot find out which hosts there are: {event.message}"))
         return
@@ -83,24 +89,39 @@ def _on_no_answer(turn: Turn, event: elastic.DiscoveryFailed) -> None:
         turn.announce(f"cannot find out which hosts there are, they stay: {event.message}")
 
 
-def _on_agent(turn: Turn, name: str) -> None:
+def _on_agent(turn: Turn, name: str, job: commands.SendJob | None = None) -> None:
     host = turn.facts.hosts.get(name)
     if host is not None and host.agent is Agent.STARTING:
         turn.facts.hosts[name] = replace(host, agent=Agent.RUNS)
         turn.reasons.append(f"the agent of {name} runs")
+        turn.commands += [] if job is None else [job]
 
 
-def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
+def _on_no_endpoint(turn: Turn, event: events.HostTried) -> None:
+    host = turn.facts.hosts.get(event.host)
+    if host is None or host.agent is not Agent.STARTING:
+        return  # it has reached one
+    turn.do(commands.ReleaseHost(event.host))
+    tried = ", ".join(address for address, _ in event.endpoints)
+    _on_host_lost(
+        turn,
+        event.host,
+        f"it reaches no address of this machine: tried {tried}; does a firewall let connections "
+        "to this machine pass? Name the interface of the right network with --network-interfaces",
+    )
+
+
+def _on_host_lost(turn: Turn, name: str, reason: str) -> None:
     facts = turn.facts
-    host = facts.hosts.get(event.host)
+    host = facts.hosts.get(name)
     if host is None or host.agent is Agent.NONE:
         return
-    then = turn.blame(event.host, suspect=False)
-    facts.hosts[event.host] = replace(facts.hosts[event.host], agent=Agent.NONE, stopping="")
-    here = [each for each in facts.processes.values() if each.host == event.host]
+    then = turn.blame(name, suspect=False)
+    facts.hosts[name] = replace(facts.hosts[name], agent=Agent.NONE, stopping="")
+    here = [each for each in facts.processes.values() if each.host == name]
     ranks = [reports.named(facts, each) for each in here if facts.is_member(each)]
     with_it = f" with {reports.joined(ranks, ', ')}" if ranks else ""
-    line = f"{event.host} is lost{with_it}: {one_line(event.reason)}"
+    line = f"{name} is lost{with_it}: {one_line(reason)}"
     turn.announce(f"{line}; {then}")
     facts.changes = (*facts.changes, line)
     for each in here:
@@ -108,9 +129,9 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
             if facts.is_member(each):
                 turn.miss(each, line)
             # If its process lives, nobody can end it, but it can still hear this.
-            turn.do(elastic.Dismiss(each.identity, f"the agent of {event.host} is lost"))
+            turn.do(commands.Dismiss(each.identity, f"the agent of {name} is lost"))
         if each.left_s is None and not each.told:  # its connection may have ended a moment before
-            turn.cut_short(each, f"{reports.named(facts, each)} was lost with {event.host}")
+            turn.cut_short(each, f"{reports.named(facts, each)} was lost with {name}")
         turn.tell_lost(each.ran, line)
         del facts.processes[each.number]
 
@@ -120,34 +141,34 @@ def _on_host_lost(turn: Turn, event: events.HostLost) -> None:
 
 def _on_word(turn: Turn, event: Event) -> None:
     facts = turn.facts
-    identity = event.worker.identity if isinstance(event, elastic.WorkerReady) else ""
+    identity = event.worker.identity if isinstance(event, events.WorkerReady) else ""
     identity = identity or str(getattr(event, "identity", ""))
     process = facts.by_identity(identity)
     if process is None:
         return
     match event:
-        case elastic.WorkerReady():
+        case events.WorkerReady():
             if process.takes_part and process.ready_s is None:
                 turn.change(process, ready_s=turn.at_s)
                 turn.reasons.append(f"{identity} is ready")
-        case elastic.WorkerReset():
+        case events.WorkerReset():
             _on_reset(turn, process, event)
-        case elastic.WorkerRunning():
+        case events.WorkerRunning():
             _on_running(turn, process, event)
-        case elastic.WorkerLeaving():
+        case events.WorkerLeaving():
             if not process.leaving:
                 turn.change(process, leaving=event.text or "asked to", leaving_s=turn.at_s)
                 text = f"{reports.named(facts, process)} wants to leave: {event.text}"
                 turn.reasons.append(text)
                 if facts.is_member(process) and process.ran < 0 and not facts.entered:
                     turn.break_up(text)  # nobody trains with it yet
-        case elastic.WorkerSlow():
+        case events.WorkerSlow():
             slowness.on_slow(turn, process, event)
-        case elastic.WorkerLeft():
+        case events.WorkerLeft():
             _on_left(turn, process)
-        case elastic.WorkerSilent():
+        case events.WorkerSilent():
             removals.end_silent(turn, process, event.silent_s)
-        case elastic.WorkerGone():
+        case events.WorkerGone():
             if process.gone_s is None and process.left_s is None:
                 text = f"{_gone(turn, process)}{event.text}"
                 if process.takes_part:
@@ -157,7 +178,7 @@ def _on_word(turn: Turn, event: Event) -> None:
                 turn.change(process, gone_s=turn.at_s)
 
 
-def _on_reset(turn: Turn, process: Process, event: elastic.WorkerReset) -> None:
+def _on_reset(turn: Turn, process: Process, event: events.WorkerReset) -> None:
     facts = turn.facts
     facts.note_replayed(event.generation, event.replayed)
     if not facts.is_member(process):
@@ -189,7 +210,7 @@ def _note_entry(turn: Turn, generation: int) -> None:
         facts.stillborn += 1
 
 
-def _on_running(turn: Turn, process: Process, event: elastic.WorkerRunning) -> None:
+def _on_running(turn: Turn, process: Process, event: events.WorkerRunning) -> None:
     facts = turn.facts
     facts.hears_running = True
     turn.change(process, ran=event.generation, entered=event.generation)

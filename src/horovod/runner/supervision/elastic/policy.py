@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from horovod._job.membership import assign_places
 from horovod.runner.supervision import events
+from horovod.runner.supervision.commands import Publish
 from horovod.runner.supervision.elastic import (
     endings,
     finishes,
@@ -22,13 +23,12 @@ from horovod.runner.supervision.elastic import (
     slowness,
     starting,
 )
-from horovod.runner.supervision.elastic.events import Publish
 from horovod.runner.supervision.elastic.facts import Facts
 from horovod.runner.supervision.elastic.stopping import Over, Stopping, on_event, over, stop
 from horovod.runner.supervision.elastic.turn import Turn
-from horovod.runner.supervision.events import Decision, State
 from horovod.runner.supervision.history import History
 from horovod.runner.supervision.outcome import Outcome, stopped_by
+from horovod.runner.supervision.policy import Decision, State
 
 if TYPE_CHECKING:
     from horovod.runner.supervision.elastic.processes import Process
@@ -51,6 +51,11 @@ class Going(State):
 
     facts: Facts | None = None
 
+    @property
+    def awaits_hosts(self) -> bool:
+        """Whether the job goes on although no host has an agent: others may come."""
+        return True
+
 
 class ElasticJob:
     """The policy of an elastic job.
@@ -62,9 +67,9 @@ class ElasticJob:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
 
-    def begin(self, at_s: float) -> State:
-        """The state of a job that begins now."""
-        return Going(at_s + self._rules.gate_timeout_s, facts=Facts(at_s))
+    def begin(self, at_s: float) -> Decision:
+        """Return the state of a job that begins now."""
+        return Decision(Going(at_s + self._rules.gate_timeout_s, facts=Facts(at_s)))
 
     def decide(self, state: State, event: Event) -> Decision:
         """What follows from an event."""
@@ -90,8 +95,8 @@ class ElasticJob:
                 self._conclude(turn)
         if turn.verdict is not None:
             return stop(turn, turn.verdict)
-        deadline_s = None if turn.wake_s == float("inf") else turn.wake_s
-        return Decision(Going(deadline_s, facts=turn.facts), turn.commands, turn.why())
+        deadline_at = None if turn.wake_s == float("inf") else turn.wake_s
+        return Decision(Going(deadline_at, facts=turn.facts), turn.commands, turn.why())
 
     def _conclude(self, turn: Turn) -> None:
         for _ in range(_MOST_PASSES):

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 FOREVER_S = float("inf")
 
 
+def identity_of(host: str, worker: int) -> str:
+    """Return the name of a worker in the store."""
+    return f"{host}-{worker}"
+
+
 @dataclass(frozen=True)
 class Process:
     """A worker whose process has not ended. Times are None until it happens.

@@ -15,9 +15,9 @@ from horovod.runner.supervision.elastic import reports
 from horovod.runner.supervision.elastic.starting import fit_slots
 
 if TYPE_CHECKING:
-    from horovod.runner.supervision.elastic.events import WorkerSlow
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.turn import Turn
+    from horovod.runner.supervision.events import WorkerSlow
 
 REMOVE = "remove"
 REPLACE = "replace"

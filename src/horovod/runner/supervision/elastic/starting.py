@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod._job.membership import Worker
-from horovod.runner.supervision.elastic.events import ReleaseHost, StartOn, UseHost, identity_of
+from horovod.runner.supervision.commands import ReleaseHost, StartWorker, UseHost
 from horovod.runner.supervision.elastic.hosts import FLIP_S, Agent
-from horovod.runner.supervision.elastic.processes import Process
+from horovod.runner.supervision.elastic.processes import Process, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def _start(turn: Turn, host: str, slot: int) -> None:
     facts.next_number += 1
     identity = identity_of(host, number)
     facts.processes[number] = Process(number, Worker(identity, host, slot))
-    turn.do(StartOn(host, number, identity, slot), f"starting {identity} on slot {slot}")
+    turn.do(StartWorker(host, number, identity, slot), f"starting {identity} on slot {slot}")
 
 
 def release_hosts(turn: Turn) -> None:

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from horovod.runner.protocol.frames import STOP_SOON, Stop
-from horovod.runner.supervision import events
+from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic import reports
-from horovod.runner.supervision.events import Decision, State
 from horovod.runner.supervision.failure import headline
 from horovod.runner.supervision.fixed import KILL_S, STOP_S
 from horovod.runner.supervision.outcome import Outcome
+from horovod.runner.supervision.policy import Decision, State
 
 if TYPE_CHECKING:
+    from horovod.runner.supervision.commands import Command
     from horovod.runner.supervision.elastic.facts import Facts
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.elastic.turn import Turn
-    from horovod.runner.supervision.events import Command, Event
+    from horovod.runner.supervision.events import Event
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,23 @@ def stop(turn: Turn, outcome: Outcome, *, kill: bool = False) -> Decision:
     facts, rules, at_s = turn.facts, turn.rules, turn.at_s
     if kill:
         killing = Killing(at_s + KILL_S, facts=facts, rules=rules, verdict=outcome)
-        return Decision(killing, [*turn.commands, events.KillAll()], "killing the workers")
-    commands: list[Command] = list(turn.commands)
+        return Decision(killing, [*turn.commands, commands.KillAll()], "killing the workers")
+    then: list[Command] = list(turn.commands)
     names = [each.identity for each in facts.processes.values()]
     failure = outcome.failure
     if names and failure is not None and not failure.start_error and failure.rank >= 0:
-        commands.append(events.Announce(f"{headline(failure)}; stopping {_listed(names)}"))
+        then.append(commands.Announce(f"{headline(failure)}; stopping {_listed(names)}"))
     how = STOP_SOON
     if outcome.stop_signal:
         how = Stop(outcome.stop_signal, rules.grace_s)
         if outcome.stop_signal == signal.SIGINT and names:
             line = f"the workers have {rules.grace_s:g} s to end; Ctrl-C again ends them at once"
-            commands.append(events.Announce(line))
+            then.append(commands.Announce(line))
     if outcome.exit_code == 0 and (facts.num_changes or facts.num_failures):
-        commands.append(events.Announce(reports.summary(facts, at_s)))
-    commands += [events.EndAll(how), events.ReportOutcome(outcome)]
+        then.append(commands.Announce(reports.summary(facts, at_s)))
+    then += [commands.EndAll(how), commands.ReportOutcome(outcome)]
     state = Stopping(at_s + how.grace_s + STOP_S, facts=facts, rules=rules, verdict=outcome)
-    return Decision(state, commands, turn.why("stopping the workers"))
+    return Decision(state, then, turn.why("stopping the workers"))
 
 
 def on_event(state: Stopping, event: Event) -> Decision:
@@ -81,7 +82,9 @@ def on_event(state: Stopping, event: Event) -> Decision:
             arguments = (state.facts, state.verdict, state.overdue, state.rules, event.at_s)
             return Decision(over(*arguments))
         case events.Deadline() if isinstance(state, Killing):
-            return Decision(replace(state, deadline_s=None), [events.Abandon()], "nobody answers")
+            return Decision(
+                replace(state, deadline_at=None), [commands.Abandon()], "nobody answers"
+            )
         case events.Deadline() | events.KillAsked():
             return _kill(state, event.at_s, "killing the workers")
         case events.Signal():
@@ -115,7 +118,7 @@ def _kill(state: Stopping, at_s: float, reason: str) -> Decision:
         verdict=state.verdict,
         overdue=state.overdue,
     )
-    return Decision(killing, [events.KillAll()], reason)
+    return Decision(killing, [commands.KillAll()], reason)
 
 
 def over(

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._rendezvous.bounds import one_line
 from horovod.runner.protocol.frames import STOP_SOON
+from horovod.runner.supervision.commands import Announce, BreakUp, Dismiss, EndWorker, TellLoss
 from horovod.runner.supervision.elastic import reports
-from horovod.runner.supervision.elastic.events import BreakUp, Dismiss, TellLoss
 from horovod.runner.supervision.elastic.hosts import blamed
-from horovod.runner.supervision.events import Announce, EndWorker
 
 if TYPE_CHECKING:
     from horovod.runner.protocol.frames import Stop
+    from horovod.runner.supervision.commands import Command
     from horovod.runner.supervision.elastic.facts import Facts
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.rules import Rules
-    from horovod.runner.supervision.events import Command
     from horovod.runner.supervision.outcome import Outcome
 
 

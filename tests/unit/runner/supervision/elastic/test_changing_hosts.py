@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from elastic_world import World
 
-from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.rules import Rules
 
 
@@ -112,7 +111,7 @@ def test_workers_of_a_host_that_leaves_are_dismissed() -> None:
     world.discover(red=2)
     world.wait(1.0)
     assert world.size == 2
-    dismissed = [each for each in world.done if isinstance(each, elastic.Dismiss)]
+    dismissed = [each for each in world.done if isinstance(each, commands.Dismiss)]
     assert [each.identity for each in dismissed] == ["blue-2", "blue-3"]
     assert dismissed[0].text == "rank 2 (blue-2) leaves: blue is no longer listed"
     world.wait(60.0)  # until the next commit of all
@@ -120,7 +119,7 @@ def test_workers_of_a_host_that_leaves_are_dismissed() -> None:
     world.run()
     assert not world.on("blue")
     assert "blue" not in world.agents
-    assert not [each for each in world.done if isinstance(each, events.EndWorker)]
+    assert not [each for each in world.done if isinstance(each, commands.EndWorker)]
 
 
 def test_those_that_do_not_leave_are_ended() -> None:
@@ -311,7 +310,7 @@ def test_the_only_worker_that_knows_what_was_trained_hands_it_over_first() -> No
 
 def starts(world: World, host: str) -> int:
     """How many workers were started on a host."""
-    return sum(isinstance(each, elastic.StartOn) and each.host == host for each in world.done)
+    return sum(isinstance(each, commands.StartWorker) and each.host == host for each in world.done)
 
 
 def test_a_host_that_flips_gets_workers_once_it_stays() -> None:

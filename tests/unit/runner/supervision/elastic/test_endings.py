@@ -7,8 +7,7 @@ import signal
 import pytest
 from elastic_world import World
 
-from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.rules import Rules
 from horovod.runner.supervision.elastic.stopping import Over, Stopping
 
@@ -150,7 +149,7 @@ def test_a_member_that_is_killed_has_not_finished_with_the_others() -> None:
     world = started(Rules(np=2, min_np=1), red=1, blue=1)
     red, blue = *world.on("red"), *world.on("blue")
     world.workers[blue].stopped = True
-    silent = elastic.WorkerSilent(world.now_s, world.workers[blue].identity, 60.0)
+    silent = events.WorkerSilent(world.now_s, world.workers[blue].identity, 60.0)
     world.feed(silent)
     world.exit(blue, -9)
     world.exit(red, 0)
@@ -400,7 +399,7 @@ def test_a_signal_ends_all_workers() -> None:
     world.feed(events.Signal(world.now_s, signal.SIGINT))
     assert world.lines == ["the workers have 30 s to end; Ctrl-C again ends them at once"]
     world.feed(events.Signal(world.now_s, signal.SIGINT))
-    assert world.done[-1] == events.KillAll()
+    assert world.done[-1] == commands.KillAll()
     world.end_told()
     assert world.over().exit_code == 130
 
@@ -417,7 +416,7 @@ def test_a_signal_at_any_time(moment: str) -> None:
     assert world.verdict.exit_code == 143
     for _ in range(3):
         world.at_deadline()
-    assert world.done[-1] == events.Abandon()
+    assert world.done[-1] == commands.Abandon()
     world.end_told()
     assert world.over().exit_code == 143
     assert isinstance(world.state, Over)

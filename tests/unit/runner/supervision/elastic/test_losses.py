@@ -8,8 +8,7 @@ import pytest
 from elastic_world import World
 
 from horovod.runner.protocol.frames import Stop
-from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.rules import Rules
 
 
@@ -34,7 +33,7 @@ def test_the_job_starts_as_soon_as_there_are_enough_slots() -> None:
     ]
     assert not world.agents
     used = world.discover(red=2, blue=3, green=9)
-    assert used == [elastic.UseHost("red", 2), elastic.UseHost("blue", 3)]
+    assert used == [commands.UseHost("red", 2), commands.UseHost("blue", 3)]
     world.run()
     assert world.hosts == ["red", "red", "blue", "blue"]
     assert "green" not in world.agents
@@ -84,7 +83,7 @@ def test_one_slow_host_does_not_hold_up_the_others_for_ever() -> None:
 
 def test_the_first_discovery_must_not_fail() -> None:
     world = World(Rules(np=1))
-    world.feed(elastic.DiscoveryFailed(1.0, "exit code 3", first=True))
+    world.feed(events.DiscoveryFailed(1.0, "exit code 3", first=True))
     assert world.verdict is not None
     assert world.verdict.message == "cannot find out which hosts there are: exit code 3"
 
@@ -92,11 +91,11 @@ def test_the_first_discovery_must_not_fail() -> None:
 def test_a_later_one_may_and_is_told_once() -> None:
     world = started(Rules(np=1), red=1)
     for _ in range(3):
-        world.feed(elastic.DiscoveryFailed(world.now_s, "exit code 3", first=False))
+        world.feed(events.DiscoveryFailed(world.now_s, "exit code 3", first=False))
     assert world.lines == ["cannot find out which hosts there are, they stay: exit code 3"]
     assert world.verdict is None
     world.discover(red=1)
-    world.feed(elastic.DiscoveryFailed(world.now_s, "exit code 3", first=False))
+    world.feed(events.DiscoveryFailed(world.now_s, "exit code 3", first=False))
     assert len(world.lines) == 2
 
 
@@ -121,7 +120,7 @@ def test_a_command_that_never_joins_is_a_success() -> None:
     world.exit(1, 0)
     assert world.verdict is not None
     assert world.verdict.exit_code == 0
-    assert len([each for each in world.done if isinstance(each, elastic.StartOn)]) == 2
+    assert len([each for each in world.done if isinstance(each, commands.StartWorker)]) == 2
 
 
 def test_the_rest_starts_without_a_host_that_fails_first() -> None:
@@ -201,8 +200,8 @@ def test_a_reset_without_a_loss_connects_the_same_workers_anew() -> None:
 def test_a_silent_worker_is_killed_at_once_and_left_out() -> None:
     world = started(Rules(np=3, min_np=2, cooldown_range=(5, 5)), red=3)
     world.workers[1].stopped = True
-    commands = world.feed(elastic.WorkerSilent(world.now_s, "red-1", 60.2))
-    assert events.EndWorker(1, Stop(signal.SIGKILL, 0.0)) in commands
+    done = world.feed(events.WorkerSilent(world.now_s, "red-1", 60.2))
+    assert commands.EndWorker(1, Stop(signal.SIGKILL, 0.0)) in done
     assert world.lines == [
         "rank 1 (red-1) on red is killed: it has been silent for 60.2 s (--worker-timeout) in "
         "generation 0; red gets no new workers for 5.0 s"
@@ -222,7 +221,7 @@ def test_who_still_connects_hears_of_a_loss() -> None:
         world.ready(each)
     assert world.size == 3
     world.exit(1, -signal.SIGKILL)
-    assert [each for each in world.done if isinstance(each, elastic.BreakUp)]
+    assert [each for each in world.done if isinstance(each, commands.BreakUp)]
     assert {world.workers[each].stage for each in (0, 2)} == {"broken"}
     world.run()
     assert world.size == 2
@@ -241,13 +240,13 @@ def test_survivors_hear_of_every_loss_from_the_job(end: str) -> None:
             world.gone(2)
         case "silent":
             world.workers[2].stopped = True
-            world.feed(elastic.WorkerSilent(world.now_s, "blue-2", 60.2))
+            world.feed(events.WorkerSilent(world.now_s, "blue-2", 60.2))
         case "host":
             world.lose_host("blue")
         case "gives up":
             world.workers[2].stage = "broken"
             world.reset(2)
-    (told,) = [each for each in world.done if isinstance(each, elastic.TellLoss)]
+    (told,) = [each for each in world.done if isinstance(each, commands.TellLoss)]
     assert told.generation == 0
     assert {world.workers[each].stage for each in (0, 1)} == {"broken"}
     world.run()
@@ -275,16 +274,16 @@ def test_the_loss_of_a_newcomer_disturbs_nobody_who_trains() -> None:
     world.ready(2)
     world.exit(2, -signal.SIGKILL)
     assert {world.workers[each].stage for each in (0, 1)} == {"training"}
-    assert not [each for each in world.done if isinstance(each, elastic.TellLoss)]
+    assert not [each for each in world.done if isinstance(each, commands.TellLoss)]
     world.run()
     assert world.size == 2
 
 
 def test_silence_that_nobody_would_outlive_is_waited_out() -> None:
     world = started(Rules(np=2, min_np=1), red=2)
-    assert world.feed(elastic.WorkerSilent(world.now_s, "red-1", 60.2))
-    assert not world.feed(elastic.WorkerSilent(world.now_s, "red-0", 61.0))
-    assert not world.feed(elastic.WorkerSilent(world.now_s, "red-1", 62.0))
+    assert world.feed(events.WorkerSilent(world.now_s, "red-1", 60.2))
+    assert not world.feed(events.WorkerSilent(world.now_s, "red-0", 61.0))
+    assert not world.feed(events.WorkerSilent(world.now_s, "red-1", 62.0))
     assert not world.workers[0].told
 
 

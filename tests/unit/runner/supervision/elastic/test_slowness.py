@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from elastic_world import World
 
-from horovod.runner.supervision.elastic import events as elastic
+from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.rules import Rules
 
 
@@ -25,7 +25,7 @@ def identities(world: World) -> set[str]:
 
 
 def started_on(world: World) -> list[tuple[str, int]]:
-    return [(each.host, each.slot) for each in world.done if isinstance(each, elastic.StartOn)]
+    return [(each.host, each.slot) for each in world.done if isinstance(each, commands.StartWorker)]
 
 
 # -- remove
@@ -216,6 +216,6 @@ def test_the_reset_limit_is_not_used_up_for_slow_workers(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["remove", "replace"])
 def test_a_worker_that_is_no_member_is_left_alone(mode: str) -> None:
     world = started(mode, {"red": 3, "blue": 1})
-    world.feed(elastic.WorkerSlow(world.now_s, "red-77", 0.5, "the others wait for it"))
+    world.feed(events.WorkerSlow(world.now_s, "red-77", 0.5, "the others wait for it"))
     world.exit(1, 1)
     assert world.slow(0) == []  # the generation is broken
