@@ -13,8 +13,8 @@ from horovod._job.membership import Worker
 from horovod._rank.reports.end import EndReport
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.policy import ElasticJob, Going
-from horovod.runner.supervision.elastic.stopping import Over
 from horovod.runner.supervision.failure import RankExit
+from horovod.runner.supervision.stopping import Over
 
 if TYPE_CHECKING:
     from horovod._job.membership import Membership

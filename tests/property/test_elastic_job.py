@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from horovod.runner.supervision import events
 from horovod.runner.supervision.elastic.policy import Going
 from horovod.runner.supervision.elastic.rules import Rules
-from horovod.runner.supervision.elastic.stopping import Over
+from horovod.runner.supervision.stopping import Over
 
 HOSTS = ("red", "blue", "green", "gray")
 THOROUGH = 10_000

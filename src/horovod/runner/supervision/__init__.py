@@ -6,6 +6,7 @@ commands         pure: what can be done about it
 policy           pure: what a policy is
 fixed            pure: the policy of a job that fails with its first rank
 elastic          pure: the policy of a job whose hosts and workers come and go
+stopping         pure: the end of any job
 readiness        pure: which hosts are ready or failed, and where all reach the store
 agent_executor   carries out commands by agents
 agents           how agents are started, and who hears of what they report

@@ -27,7 +27,14 @@ class Event:
 
 
 @dataclass(frozen=True)
-class HostFound(Event):
+class HostEvent(Event):
+    """Something that happened to a host."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class HostFound(HostEvent):
     """The agent of a host runs.
 
     Attributes:
@@ -35,58 +42,51 @@ class HostFound(Event):
             ``HostTried`` follow.
     """
 
-    host: str
     knows_store: bool = True
 
 
 @dataclass(frozen=True)
-class HostReached(Event):
+class HostReached(HostEvent):
     """A host reaches the store at one of its endpoints."""
 
-    host: str
     endpoint: Endpoint
 
 
 @dataclass(frozen=True)
-class HostTried(Event):
+class HostTried(HostEvent):
     """A host has tried all endpoints of the store.
 
     Attributes:
         endpoints: what it tried.
     """
 
-    host: str
     endpoints: tuple[Endpoint, ...]
 
 
 @dataclass(frozen=True)
-class HostDone(Event):
+class HostDone(HostEvent):
     """The agent of a host has ended, after all workers there."""
-
-    host: str
 
 
 @dataclass(frozen=True)
-class HostLost(Event):
+class HostLost(HostEvent):
     """The agent of a host is gone, or no longer does what it is told.
 
     Attributes:
         reason: in one line, or with further indented ones.
     """
 
-    host: str
     reason: str
 
 
 @dataclass(frozen=True)
-class HostStopping(Event):
+class HostStopping(HostEvent):
     """The agent of a host ends its workers, although nobody told it to.
 
     Attributes:
         signum: what it received, and passes on; 0 if that is not why.
     """
 
-    host: str
     reason: str
     signum: int = 0
 

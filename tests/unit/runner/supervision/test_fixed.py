@@ -14,20 +14,16 @@ from horovod.runner.protocol.frames import GRACE_S, Stop
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.failure import RankExit
 from horovod.runner.supervision.fixed import (
-    KILL_S,
     SETTLE_S,
-    STOP_S,
     FixedJob,
-    Killing,
-    Over,
     Placed,
     Running,
     Settling,
     Starting,
-    Stopping,
 )
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.policy import Decision, State
+from horovod.runner.supervision.stopping import KILL_S, STOP_S, Killing, Over, Stopping
 
 if TYPE_CHECKING:
     from horovod.runner.supervision.events import Event

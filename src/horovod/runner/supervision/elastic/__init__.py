@@ -2,7 +2,6 @@
 
 policy     decides: takes an event in, asks the questions of the other files, begins generations
 rules      what the user asked for
-events     what can happen to such a job, and what can be done about it
 news       what each event changes in what is known
 facts      all that is known
 hosts      which hosts are listed, which rest after a failure
@@ -13,7 +12,6 @@ removals   which workers have to go
 slowness   what becomes of workers that make the others wait
 finishes   what becomes of the others when members have ended well
 endings    when the job ends by itself, and as what
-stopping   how it ends
 turn       one decision in the making
 reports    what the user is told
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from horovod._job.membership import assign_places
 from horovod.runner.supervision import events
-from horovod.runner.supervision.commands import Publish
+from horovod.runner.supervision.commands import Announce, Publish
 from horovod.runner.supervision.elastic import (
     endings,
     finishes,
@@ -24,11 +24,11 @@ from horovod.runner.supervision.elastic import (
     starting,
 )
 from horovod.runner.supervision.elastic.facts import Facts
-from horovod.runner.supervision.elastic.stopping import Over, Stopping, on_event, over, stop
 from horovod.runner.supervision.elastic.turn import Turn
 from horovod.runner.supervision.history import History
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.policy import Decision, State
+from horovod.runner.supervision.stopping import Ending, Over, Stopping
 
 if TYPE_CHECKING:
     from horovod.runner.supervision.elastic.processes import Process
@@ -41,7 +41,7 @@ ASSUMED_S = 10.0
 _MOST_PASSES = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Going(State):
     """The job goes on.
 
@@ -49,7 +49,7 @@ class Going(State):
         facts: what is known; never changed.
     """
 
-    facts: Facts | None = None
+    facts: Facts
 
     @property
     def awaits_hosts(self) -> bool:
@@ -66,26 +66,26 @@ class ElasticJob:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._ending = Ending("workers", rules.grace_s)
 
     def begin(self, at_s: float) -> Decision:
         """Return the state of a job that begins now."""
-        return Decision(Going(at_s + self._rules.gate_timeout_s, facts=Facts(at_s)))
+        return Decision(Going(deadline_at=at_s + self._rules.gate_timeout_s, facts=Facts(at_s)))
 
     def decide(self, state: State, event: Event) -> Decision:
         """What follows from an event."""
-        if isinstance(state, Over):
-            return Decision(state)
         if isinstance(state, Stopping):
-            return on_event(state, event)
-        assert isinstance(state, Going)
-        assert state.facts is not None
+            return self._on_end(state, event)
+        if not isinstance(state, Going):
+            return Decision(state)
         turn = Turn(self._rules, state.facts, event.at_s)
         match event:
             case events.HostsGone():
-                outcome = Outcome(1, "no host of the job is left")
-                return Decision(over(turn.facts, outcome, (), self._rules, event.at_s))
+                lost = Stopping(known=state.facts, verdict=Outcome(1, "no host of the job is left"))
+                return self._on_end(lost, event)
             case events.KillAsked():
-                return stop(turn, Outcome(1), kill=True)
+                killed = Stopping(known=state.facts, verdict=Outcome(1))
+                return self._ending.kill(event.at_s, killed)
             case events.Signal():
                 turn.stop(stopped_by(event.signum))
             case events.EndAsked():
@@ -94,9 +94,29 @@ class ElasticJob:
                 news.take(turn, event)
                 self._conclude(turn)
         if turn.verdict is not None:
-            return stop(turn, turn.verdict)
+            return self._stop(turn, turn.verdict)
         deadline_at = None if turn.wake_s == float("inf") else turn.wake_s
-        return Decision(Going(deadline_at, facts=turn.facts), turn.commands, turn.why())
+        return Decision(Going(deadline_at=deadline_at, facts=turn.facts), turn.commands, turn.why())
+
+    def _stop(self, turn: Turn, verdict: Outcome) -> Decision:
+        """End the job, with what was decided before in the same turn."""
+        facts = turn.facts
+        if verdict.exit_code == 0 and (facts.num_changes or facts.num_failures):
+            turn.commands.append(Announce(reports.summary(facts, turn.at_s)))
+        names = reports.listed([each.identity for each in facts.processes.values()])
+        stop = self._ending.stop(turn.at_s, facts, verdict, names, turn.commands)
+        return replace(stop, reason=turn.why(stop.reason))
+
+    def _on_end(self, state: Stopping[Facts], event: Event) -> Decision:
+        if not isinstance(event, events.HostsGone):
+            return self._ending.go_on(state, event)
+        facts, outcome = state.known, state.verdict
+        late = [facts.processes[each] for each in state.overdue if each in facts.processes]
+        overdue = [process.identity for process in late]
+        outcome = self._ending.name_overdue(outcome, overdue, reports.listed(overdue))
+        if outcome.exit_code and outcome.message and facts.any_started:
+            outcome = replace(outcome, summary=reports.summary(facts, event.at_s))
+        return Decision(Over(None, outcome))
 
     def _conclude(self, turn: Turn) -> None:
         for _ in range(_MOST_PASSES):

@@ -105,3 +105,9 @@ def summary(facts: Facts, at_s: float) -> str:
         samples = sum(facts.replayed.values())
         parts.append(f"{samples} sample{'' if samples == 1 else 's'} done again")
     return ", ".join(parts)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of many names, and how many more there are."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{', '.join(names[:8])}{more}"

@@ -9,7 +9,7 @@ from elastic_world import World
 
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.rules import Rules
-from horovod.runner.supervision.elastic.stopping import Over, Stopping
+from horovod.runner.supervision.stopping import Over, Stopping
 
 
 def started(rules: Rules, **slots: int) -> World:
