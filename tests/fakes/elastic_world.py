@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from horovod._job.membership import Worker
 from horovod._rank.reports.end import EndReport
 from horovod.runner.supervision import commands, events
-from horovod.runner.supervision.elastic.policy import ElasticJob, Going
+from horovod.runner.supervision.elastic.policy import ElasticJob
+from horovod.runner.supervision.elastic.states import Going
 from horovod.runner.supervision.failure import RankExit
 from horovod.runner.supervision.stopping import Over
 
@@ -170,7 +171,7 @@ class World:
         if isinstance(self.state, Over) or commands.Abandon() in self.done:
             return
         # Nobody knows that a worker is stopped until others have to wait for it.
-        broken = isinstance(self.state, Going) and self.state.facts.broken_s is not None
+        broken = isinstance(self.state, Going) and self.state.facts.loss is not None
         waits = broken and any(each.stage == "waiting" for each in self.workers.values())
         can_act = any(
             each.stage in ("loading", "connecting", "training", "broken", "left")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic.policy import Going
 from horovod.runner.supervision.elastic.rules import Rules
+from horovod.runner.supervision.elastic.states import Going
 from horovod.runner.supervision.stopping import Over
 
 HOSTS = ("red", "blue", "green", "gray")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from horovod._rendezvous.bounds import one_line
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.commands import ReportExit
-from horovod.runner.supervision.elastic import finishes, removals, reports, slowness
+from horovod.runner.supervision.elastic import endings, removals, reports, slowness
 from horovod.runner.supervision.elastic.hosts import Agent, after_answer
 from horovod.runner.supervision.outcome import Outcome
 
@@ -44,7 +44,7 @@ def take(turn: Turn, event: Event) -> None:
                 turn.facts.hosts[event.host] = replace(host, stopping=event.reason)
                 turn.announce(f"the agent of {event.host} ends its workers: {event.reason}")
         case events.WorkerStarted():
-            turn.facts.any_started = True
+            turn.facts.job.any_started = True
         case events.WorkerExited():
             _on_exit(turn, event)
         case events.Deadline() | events.HostFound():
@@ -59,7 +59,7 @@ def take(turn: Turn, event: Event) -> None:
 def _on_hosts(turn: Turn, event: events.HostsDiscovered) -> None:
     facts = turn.facts
     before = facts.hosts
-    facts.warned = False
+    facts.job.is_warned = False
     facts.hosts = after_answer(before, event.hosts, turn.at_s, turn.rules.missed_polls)
     listed = {name: host.slots for name, host in facts.hosts.items() if host.listed}
     for name, host in facts.hosts.items():
@@ -73,7 +73,7 @@ def _on_return(turn: Turn, host: Host) -> None:
     if host.comes_and_goes:
         line = (
             f"{host.name} comes and goes: after {host.returns} returns it gets workers once it has "
-            f"been listed for {host.steady_s - turn.at_s:g} s"
+            f"been listed for {host.steady_at - turn.at_s:g} s"
         )
         is_news = host.returns & (host.returns - 1) == 0  # less and less often
         (turn.announce if is_news else turn.reasons.append)(line)
@@ -84,8 +84,8 @@ def _on_no_answer(turn: Turn, event: events.DiscoveryFailed) -> None:
         turn.stop(Outcome(1, f"cannot find out which hosts there are: {event.message}"))
         return
     turn.reasons.append(f"the hosts stay as they are: {event.message}")
-    if not turn.facts.warned:
-        turn.facts.warned = True
+    if not turn.facts.job.is_warned:
+        turn.facts.job.is_warned = True
         turn.announce(f"cannot find out which hosts there are, they stay: {event.message}")
 
 
@@ -123,14 +123,14 @@ def _on_host_lost(turn: Turn, name: str, reason: str) -> None:
     with_it = f" with {reports.joined(ranks, ', ')}" if ranks else ""
     line = f"{name} is lost{with_it}: {one_line(reason)}"
     turn.announce(f"{line}; {then}")
-    facts.changes = (*facts.changes, line)
+    facts.generation.changes += (line,)
     for each in here:
         if each.takes_part:
             if facts.is_member(each):
                 turn.miss(each, line)
             # If its process lives, nobody can end it, but it can still hear this.
             turn.do(commands.Dismiss(each.identity, f"the agent of {name} is lost"))
-        if each.left_s is None and not each.told:  # its connection may have ended a moment before
+        if each.left_at is None and not each.told:  # its connection may have ended a moment before
             turn.cut_short(each, f"{reports.named(facts, each)} was lost with {name}")
         turn.tell_lost(each.ran, line)
         del facts.processes[each.number]
@@ -148,8 +148,8 @@ def _on_word(turn: Turn, event: Event) -> None:
         return
     match event:
         case events.WorkerReady():
-            if process.takes_part and process.ready_s is None:
-                turn.change(process, ready_s=turn.at_s)
+            if process.takes_part and process.ready_at is None:
+                turn.change(process, ready_at=turn.at_s)
                 turn.reasons.append(f"{identity} is ready")
         case events.WorkerReset():
             _on_reset(turn, process, event)
@@ -157,10 +157,10 @@ def _on_word(turn: Turn, event: Event) -> None:
             _on_running(turn, process, event)
         case events.WorkerLeaving():
             if not process.leaving:
-                turn.change(process, leaving=event.text or "asked to", leaving_s=turn.at_s)
+                turn.change(process, leaving=event.text or "asked to", leaving_at=turn.at_s)
                 text = f"{reports.named(facts, process)} wants to leave: {event.text}"
                 turn.reasons.append(text)
-                if facts.is_member(process) and process.ran < 0 and not facts.entered:
+                if facts.is_member(process) and process.ran < 0 and not facts.generation.is_entered:
                     turn.break_up(text)  # nobody trains with it yet
         case events.WorkerSlow():
             slowness.on_slow(turn, process, event)
@@ -169,89 +169,89 @@ def _on_word(turn: Turn, event: Event) -> None:
         case events.WorkerSilent():
             removals.end_silent(turn, process, event.silent_s)
         case events.WorkerGone():
-            if process.gone_s is None and process.left_s is None:
+            if process.gone_at is None and process.left_at is None:
                 text = f"{_gone(turn, process)}{event.text}"
                 if process.takes_part:
                     turn.lose(process, text)
                 else:
                     turn.tell_lost(process.ran, text)
-                turn.change(process, gone_s=turn.at_s)
+                turn.change(process, gone_at=turn.at_s)
 
 
 def _on_reset(turn: Turn, process: Process, event: events.WorkerReset) -> None:
-    facts = turn.facts
-    facts.note_replayed(event.generation, event.replayed)
+    facts, generation = turn.facts, turn.facts.generation
+    facts.job.note_replayed(event.generation, event.replayed)
     if not facts.is_member(process):
-        if process.dismissed_s is not None:
-            turn.change(process, due_s=min(process.due_s, turn.at_s + turn.rules.grace_s))
+        if process.dismissed_at is not None:
+            turn.change(process, due_at=min(process.due_at, turn.at_s + turn.rules.grace_s))
         return
-    process = turn.change(process, entered=facts.generation)
+    process = turn.change(process, entered=generation.number)
     text = f"{reports.named(facts, process)} gave up generation {event.generation}"
     if process.ran >= 0:
         _note_entry(turn, event.generation)
     if process.ran == event.generation:
         turn.tell_lost(event.generation, text)
-    if event.generation < facts.generation or not process.takes_part:
+    if event.generation < generation.number or not process.takes_part:
         return  # it goes on to the current generation
-    if process.waits_s is None:
-        turn.change(process, waits_s=turn.at_s)
+    if process.waits_at is None:
+        turn.change(process, waits_at=turn.at_s)
         turn.reasons.append(f"{text}: {event.text}")
-        if facts.broken_s is None and facts.entered:
-            facts.changes = (*facts.changes, f"{text} ({event.text})")
+        if facts.loss is None and generation.is_entered:
+            generation.changes += (f"{text} ({event.text})",)
         turn.break_up(text)
 
 
 def _note_entry(turn: Turn, generation: int) -> None:
     """Somebody who trained is in the current generation, after it gave up another one."""
     facts = turn.facts
-    facts.entered = True
-    if generation in facts.unseen:  # it was in that one, after all
-        facts.unseen -= {generation}
-        facts.stillborn += 1
+    facts.generation.is_entered = True
+    if generation in facts.job.unseen:  # it was in that one, after all
+        facts.job.unseen -= {generation}
+        facts.job.stillborn += 1
 
 
 def _on_running(turn: Turn, process: Process, event: events.WorkerRunning) -> None:
-    facts = turn.facts
-    facts.hears_running = True
+    facts, generation = turn.facts, turn.facts.generation
+    facts.job.hears_running = True
     turn.change(process, ran=event.generation, entered=event.generation)
-    if not facts.is_member(process) or event.generation != facts.generation:
+    if not facts.is_member(process) or event.generation != generation.number:
         return
-    facts.entered = True
+    generation.is_entered = True
     hurry_dismissed(turn)
-    facts.stands_s = max(facts.stands_s, event.stood_s)
-    if facts.runs or any(each.ran < facts.generation for each in facts.alive()):
+    generation.stood_s = max(generation.stood_s, event.stood_s)
+    if generation.runs or any(each.ran < generation.number for each in facts.alive()):
         return
-    facts.runs = facts.trained = True
-    if facts.generation:
-        known_s = 0.0 if facts.stopped_s is None else turn.at_s - facts.stopped_s
-        stood_s = max(known_s, facts.stands_s)
-        facts.stood_s += stood_s
-        line = f"generation {facts.generation} runs: training stood still for {stood_s:.2f} s"
+    generation.runs = facts.job.has_trained = True
+    if generation.number:
+        known_s = 0.0 if facts.job.stopped_at is None else turn.at_s - facts.job.stopped_at
+        stood_s = max(known_s, generation.stood_s)
+        facts.job.stood_s += stood_s
+        line = f"generation {generation.number} runs: training stood still for {stood_s:.2f} s"
         turn.announce(line)
 
 
 def hurry_dismissed(turn: Turn) -> None:
     """The others go on without those that were dismissed, who must know by now."""
-    due_s = turn.at_s + turn.rules.grace_s
+    due_at = turn.at_s + turn.rules.grace_s
     for each in list(turn.facts.processes.values()):
-        if each.dismissed_s is not None and each.due_s > due_s:
-            turn.change(each, due_s=due_s)
+        if each.dismissed_at is not None and each.due_at > due_at:
+            turn.change(each, due_at=due_at)
 
 
 def _on_left(turn: Turn, process: Process) -> None:
-    if process.left_s is not None:
+    if process.left_at is not None:
         return
     if process.leaving:
         name = reports.named(turn.facts, process)
         turn.lose(process, f"{name} left: {process.leaving}")
     _never_comes(turn, process)
-    turn.change(process, left_s=turn.at_s)
+    turn.change(process, left_at=turn.at_s)
 
 
 def _never_comes(turn: Turn, process: Process) -> None:
     """A worker ends well: those who connect to it must not wait for it."""
     facts = turn.facts
-    if facts.is_member(process) and process.ran < facts.generation:
+    if facts.is_member(process) and process.ran < facts.generation.number:
         turn.tell_broken(f"{reports.named(facts, process)} has ended")
 
 
@@ -263,8 +263,8 @@ def _on_exit(turn: Turn, event: events.WorkerExited) -> None:
     process = facts.processes.get(event.worker)
     if process is None:
         return
-    ended = replace(event.ended, rank=facts.ranks.get(process.identity, -1))
-    if process.told or process.dismissed_s is not None or process.leaving:
+    ended = replace(event.ended, rank=facts.generation.ranks.get(process.identity, -1))
+    if process.told or process.dismissed_at is not None or process.leaving:
         _on_orderly_exit(turn, process, ended)
     elif ended.returncode == 0:
         _on_finish(turn, process, ended)
@@ -283,46 +283,48 @@ def _on_orderly_exit(turn: Turn, process: Process, ended: RankExit) -> None:
 
 
 def _on_finish(turn: Turn, process: Process, ended: RankExit) -> None:
-    facts = turn.facts
+    facts, generation = turn.facts, turn.facts.generation
     name = reports.named(facts, process)
     turn.do(ReportExit(ended), f"{name} finished")
-    if facts.is_member(process) or facts.membership is None:
-        facts.finished = (*facts.finished, process)
+    if facts.is_member(process) or generation.membership is None:
+        generation.finished += (process,)
     if process.ran >= 0:  # else it may have said that it runs, and that is not known yet
         _never_comes(turn, process)
     if not facts.is_member(process):
-        finishes.spend_slot(turn, process)
+        endings.spend_slot(turn, process)
 
 
 def _on_failure(turn: Turn, process: Process, ended: RankExit) -> None:
-    facts = turn.facts
+    facts, generation = turn.facts, turn.facts.generation
     is_member = facts.is_member(process)
-    counts = is_member or facts.membership is None
-    if counts and (facts.counts(process) or not facts.finished):
-        facts.exits = facts.exits.then(ended)
+    counts = is_member or generation.membership is None
+    if counts and (facts.counts(process) or not generation.finished):
+        generation.exits = generation.exits.then(ended)
     line = reports.end_of(process, ended)
     if is_member and ended.is_follow_up:
-        facts.num_failures += 1
+        facts.job.num_failures += 1
         then = "it had lost a peer"
-    elif is_member and facts.finished:
-        facts.num_failures += 1
+    elif is_member and generation.finished:
+        facts.job.num_failures += 1
         then = "others have finished"
     else:
         then = turn.blame(process.host, suspect=counts)
     turn.do(ReportExit(ended), f"{line}; {then}")
     turn.announce(f"{line}; {then}")
-    facts.settled_s = max(facts.settled_s, turn.at_s + turn.rules.settle_s if counts else 0.0)
+    facts.job.settled_at = max(
+        facts.job.settled_at, turn.at_s + turn.rules.settle_s if counts else 0.0
+    )
     if process.takes_part:
         turn.lose(process, line)
-    elif process.gone_s is not None:
+    elif process.gone_at is not None:
         _explain(turn, process, line)
 
 
 def _explain(turn: Turn, process: Process, line: str) -> None:
     """Now it is known why a worker is gone."""
-    facts = turn.facts
-    gone = _gone(turn, process)
-    facts.changes = tuple(line if each.startswith(gone) else each for each in facts.changes)
+    gone, generation = _gone(turn, process), turn.facts.generation
+    changes = (line if text.startswith(gone) else text for text in generation.changes)
+    generation.changes = tuple(changes)
 
 
 def _gone(turn: Turn, process: Process) -> str:

@@ -208,7 +208,7 @@ def test_a_silent_worker_is_killed_at_once_and_left_out() -> None:
     ]
     world.run()
     assert [each.worker.identity for each in world.memberships[1].members] == ["red-0", "red-2"]
-    assert world.state.facts.num_failures == 1
+    assert world.state.facts.job.num_failures == 1
     world.run(6.0)
     assert world.size == 3
 

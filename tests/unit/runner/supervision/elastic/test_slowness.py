@@ -43,7 +43,7 @@ def test_a_removed_worker_leaves_in_one_change_and_has_not_failed() -> None:
         == "generation 1, 3 -> 2 ranks: rank 1 (red-1) leaves: the others wait for it"
     )
     assert "red-1" in world.ended
-    assert world.state.facts.num_failures == 0
+    assert world.state.facts.job.num_failures == 0
     world.run(60.0)
     assert world.size == 2  # nobody comes in its place
     world.finish()
