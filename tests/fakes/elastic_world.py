@@ -7,9 +7,11 @@ was told before.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod._job.membership import Worker
+from horovod._job.records import Event as Record
+from horovod._job.records import EventKind
 from horovod._rank.reports.end import EndReport
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.elastic.policy import ElasticJob
@@ -308,19 +310,26 @@ class World:
 
     # -- what happens to workers
 
+    def say(
+        self, process: Process, kind: EventKind, text: str = "", generation: int = -1, **more: Any
+    ) -> list[Command]:
+        """A worker, or the store about it, leaves a record."""
+        worker = Worker(process.identity, process.host, process.slot)
+        record = Record(kind, worker, text, generation, **more)
+        return self.feed(events.WorkerSaid(self.now_s, record))
+
     def ready(self, number: int) -> list[Command]:
         worker = self.workers[number]
         worker.stage = "ready"
         self.feed(events.WorkerStarted(self.now_s, number))
-        event = events.WorkerReady(self.now_s, Worker(worker.identity, worker.host, worker.slot))
-        return self.feed(event)
+        return self.say(worker, EventKind.READY)
 
     def gone(self, number: int) -> list[Command]:
         """The connection of a worker ends; its process may not have."""
         worker = self.workers[number]
         worker.known_dead = True
         self.failed.add(worker.identity)
-        return self.feed(events.WorkerGone(self.now_s, worker.identity, "connection lost"))
+        return self.say(worker, EventKind.GONE, "connection lost")
 
     def exit(
         self, number: int, code: int = 0, error: str = "", words: str = "", why: str = ""
@@ -376,13 +385,12 @@ class World:
         is_behind = newest.generation > given_up and newest.member(worker.identity) is not None
         if is_behind and not worker.dismissed:
             self._enter(worker, newest.generation)
-        identity = worker.identity
-        return self.feed(events.WorkerReset(self.now_s, identity, given_up, text, replayed))
+        return self.say(worker, EventKind.RESET, text, given_up, replayed=replayed)
 
     def leaving(self, number: int) -> list[Command]:
         worker = self.workers[number]
         worker.leaving = True
-        return self.feed(events.WorkerLeaving(self.now_s, worker.identity, "SIGTERM"))
+        return self.say(worker, EventKind.LEAVING, "SIGTERM")
 
     def slow(self, number: int, gain: float = 0.5) -> list[Command]:
         """The others wait for a worker."""
@@ -393,7 +401,7 @@ class World:
         worker = self.workers[number]
         worker.stage, worker.known_dead = "left", True
         self._break_peers(worker, told=True)
-        return self.feed(events.WorkerLeft(self.now_s, worker.identity, ""))
+        return self.say(worker, EventKind.LEFT)
 
     def boundary(self) -> None:
         """Workers that train together look for a newer generation together, if none is stuck."""
@@ -426,7 +434,7 @@ class World:
             assert each is not None
             if self.says_running and each.number in self.workers:
                 generation = newest.generation
-                self.feed(events.WorkerRunning(self.now_s, each.identity, generation, 0.25))
+                self.say(each, EventKind.RUNNING, generation=generation, stood_s=0.25)
         self.has_run = self.has_run or self.says_running
 
     def end_told(self) -> None:

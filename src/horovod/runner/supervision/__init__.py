@@ -15,7 +15,6 @@ relay            hands on what ranks print
 link             the launcher's end of one agent
 news, sources    events of other threads: discovery, and what workers say
 outcome          how a job ended
-history          a sequence that only grows, for the states of policies
 failure          pure: which of several failures was the first; greetings, what does not explain one
 early_exit       a rank that ends before it joins the others
 startup          says who was late, if starting takes long

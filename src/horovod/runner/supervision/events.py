@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from horovod._job.membership import Worker
+    from horovod._job.records import Event as Record
     from horovod.runner.protocol.invitation import Endpoint
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
@@ -169,73 +169,17 @@ class KillAsked(Event):
     """The caller has no more patience."""
 
 
-# -- what workers say in the store of the job
+# -- what is known of workers through the store of the job
 
 
 @dataclass(frozen=True)
-class WorkerReady(Event):
-    """A worker has loaded what it needs, and waits for its first place."""
+class WorkerSaid(Event):
+    """A worker, or the store about it, left a record; see :class:`horovod._job.records.Event`.
 
-    worker: Worker
-
-
-@dataclass(frozen=True)
-class WorkerReset(Event):
-    """A worker gave up its engine, and waits for a place after ``generation``.
-
-    Attributes:
-        generation: the last one in which it had a place.
-        text: why, such as a lost peer.
-        replayed: how many samples all ranks had done since their last commit.
+    Records that workers run may be missing: then a generation is taken to run after a while.
     """
 
-    identity: str
-    generation: int
-    text: str
-    replayed: int = 0
-
-
-@dataclass(frozen=True)
-class WorkerRunning(Event):
-    """A worker has its engine of ``generation``.
-
-    A job whose workers never say so is taken to run a while after each plan.
-
-    Attributes:
-        stood_s: for how long the worker had none before.
-    """
-
-    identity: str
-    generation: int
-    stood_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class WorkerLeaving(Event):
-    """A worker wants to leave at the next boundary, because it was told to from outside.
-
-    Attributes:
-        text: why, such as "SIGTERM".
-    """
-
-    identity: str
-    text: str
-
-
-@dataclass(frozen=True)
-class WorkerLeft(Event):
-    """A worker took its leave, and waits for nothing any more."""
-
-    identity: str
-    text: str
-
-
-@dataclass(frozen=True)
-class WorkerGone(Event):
-    """The connection of a worker to the store ended without a leave."""
-
-    identity: str
-    text: str
+    record: Record
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ deadline.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.early_exit import blame
 from horovod.runner.supervision.failure import cause, first_failure, headline, last_words
-from horovod.runner.supervision.history import History
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.policy import Decision, State
 from horovod.runner.supervision.readiness import Readiness
@@ -65,7 +64,7 @@ class Progress:
 
     began_at: float
     any_started: bool = False
-    exits: History[RankExit] = field(default_factory=History)
+    exits: tuple[RankExit, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +215,7 @@ class FixedJob:
 
     def _on_exit(self, state: Going, event: events.WorkerExited) -> Decision:
         at_s, ended, report = event.at_s, event.ended, commands.ReportExit(event.ended)
-        progress = replace(state.progress, exits=state.progress.exits.then(ended))
+        progress = replace(state.progress, exits=(*state.progress.exits, ended))
         fails = ended.returncode != 0 or isinstance(state, Settling)
         all_ended = len(progress.exits) >= len(self._workers)
         if fails and (ended.start_error or all_ended):

@@ -10,14 +10,13 @@ Stopping and Killing have a deadline.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from horovod.runner.protocol.frames import STOP_SOON, Stop
 from horovod.runner.supervision import events
 from horovod.runner.supervision.commands import Abandon, Announce, EndAll, KillAll, ReportOutcome
 from horovod.runner.supervision.failure import headline
-from horovod.runner.supervision.history import History
 from horovod.runner.supervision.policy import Decision, State
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Stopping(State, Generic[K]):
 
     known: K
     verdict: Outcome
-    ended: History[int] = field(default_factory=History)
+    ended: tuple[int, ...] = ()
     overdue: tuple[int, ...] = ()
 
 
@@ -135,9 +134,7 @@ class Ending:
                 killed = event.ended.returncode == -signal.SIGKILL
                 is_late = killed and not isinstance(state, Killing)
                 overdue = (*state.overdue, event.worker) if is_late else state.overdue
-                return Decision(
-                    replace(state, ended=state.ended.then(event.worker), overdue=overdue)
-                )
+                return Decision(replace(state, ended=(*state.ended, event.worker), overdue=overdue))
         return Decision(state)
 
     def name_overdue(self, outcome: Outcome, overdue: Sequence[object], names: str) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._job.records import EventKind
 from horovod._rendezvous.bounds import one_line
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.commands import ReportExit
@@ -13,6 +14,7 @@ from horovod.runner.supervision.elastic.hosts import Agent, after_answer
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
+    from horovod._job.records import Event as Record
     from horovod.runner.supervision.elastic.hosts import Host
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.turn import Turn
@@ -47,10 +49,14 @@ def take(turn: Turn, event: Event) -> None:
             turn.facts.job.any_started = True
         case events.WorkerExited():
             _on_exit(turn, event)
-        case events.Deadline() | events.HostFound():
-            pass
-        case _:
-            _on_word(turn, event)
+        case events.WorkerSaid():
+            _on_record(turn, event.record)
+        case events.WorkerSlow():
+            if process := turn.facts.by_identity(event.identity):
+                slowness.on_slow(turn, process, event)
+        case events.WorkerSilent():
+            if process := turn.facts.by_identity(event.identity):
+                removals.end_silent(turn, process, event.silent_s)
 
 
 # -- hosts
@@ -139,38 +145,32 @@ def _on_host_lost(turn: Turn, name: str, reason: str) -> None:
 # -- what workers say
 
 
-def _on_word(turn: Turn, event: Event) -> None:
+def _on_record(turn: Turn, record: Record) -> None:
     facts = turn.facts
-    identity = event.worker.identity if isinstance(event, events.WorkerReady) else ""
-    identity = identity or str(getattr(event, "identity", ""))
-    process = facts.by_identity(identity)
+    process = facts.by_identity(record.worker.identity)
     if process is None:
         return
-    match event:
-        case events.WorkerReady():
+    match record.kind:
+        case EventKind.READY:
             if process.takes_part and process.ready_at is None:
                 turn.change(process, ready_at=turn.at_s)
-                turn.reasons.append(f"{identity} is ready")
-        case events.WorkerReset():
-            _on_reset(turn, process, event)
-        case events.WorkerRunning():
-            _on_running(turn, process, event)
-        case events.WorkerLeaving():
+                turn.reasons.append(f"{process.identity} is ready")
+        case EventKind.RESET:
+            _on_reset(turn, process, record)
+        case EventKind.RUNNING:
+            _on_running(turn, process, record)
+        case EventKind.LEAVING:
             if not process.leaving:
-                turn.change(process, leaving=event.text or "asked to", leaving_at=turn.at_s)
-                text = f"{reports.named(facts, process)} wants to leave: {event.text}"
+                turn.change(process, leaving=record.text or "asked to", leaving_at=turn.at_s)
+                text = f"{reports.named(facts, process)} wants to leave: {record.text}"
                 turn.reasons.append(text)
                 if facts.is_member(process) and process.ran < 0 and not facts.generation.is_entered:
                     turn.break_up(text)  # nobody trains with it yet
-        case events.WorkerSlow():
-            slowness.on_slow(turn, process, event)
-        case events.WorkerLeft():
+        case EventKind.LEFT:
             _on_left(turn, process)
-        case events.WorkerSilent():
-            removals.end_silent(turn, process, event.silent_s)
-        case events.WorkerGone():
+        case EventKind.GONE:
             if process.gone_at is None and process.left_at is None:
-                text = f"{_gone(turn, process)}{event.text}"
+                text = f"{_gone(turn, process)}{record.text}"
                 if process.takes_part:
                     turn.lose(process, text)
                 else:
@@ -178,26 +178,26 @@ def _on_word(turn: Turn, event: Event) -> None:
                 turn.change(process, gone_at=turn.at_s)
 
 
-def _on_reset(turn: Turn, process: Process, event: events.WorkerReset) -> None:
+def _on_reset(turn: Turn, process: Process, record: Record) -> None:
     facts, generation = turn.facts, turn.facts.generation
-    facts.job.note_replayed(event.generation, event.replayed)
+    facts.job.note_replayed(record.generation, record.replayed)
     if not facts.is_member(process):
         if process.dismissed_at is not None:
             turn.change(process, due_at=min(process.due_at, turn.at_s + turn.rules.grace_s))
         return
     process = turn.change(process, entered=generation.number)
-    text = f"{reports.named(facts, process)} gave up generation {event.generation}"
+    text = f"{reports.named(facts, process)} gave up generation {record.generation}"
     if process.ran >= 0:
-        _note_entry(turn, event.generation)
-    if process.ran == event.generation:
-        turn.tell_lost(event.generation, text)
-    if event.generation < generation.number or not process.takes_part:
+        _note_entry(turn, record.generation)
+    if process.ran == record.generation:
+        turn.tell_lost(record.generation, text)
+    if record.generation < generation.number or not process.takes_part:
         return  # it goes on to the current generation
     if process.waits_at is None:
         turn.change(process, waits_at=turn.at_s)
-        turn.reasons.append(f"{text}: {event.text}")
+        turn.reasons.append(f"{text}: {record.text}")
         if facts.loss is None and generation.is_entered:
-            generation.changes += (f"{text} ({event.text})",)
+            generation.changes += (f"{text} ({record.text})",)
         turn.break_up(text)
 
 
@@ -210,15 +210,15 @@ def _note_entry(turn: Turn, generation: int) -> None:
         facts.job.stillborn += 1
 
 
-def _on_running(turn: Turn, process: Process, event: events.WorkerRunning) -> None:
+def _on_running(turn: Turn, process: Process, record: Record) -> None:
     facts, generation = turn.facts, turn.facts.generation
     facts.job.hears_running = True
-    turn.change(process, ran=event.generation, entered=event.generation)
-    if not facts.is_member(process) or event.generation != generation.number:
+    turn.change(process, ran=record.generation, entered=record.generation)
+    if not facts.is_member(process) or record.generation != generation.number:
         return
     generation.is_entered = True
     hurry_dismissed(turn)
-    generation.stood_s = max(generation.stood_s, event.stood_s)
+    generation.stood_s = max(generation.stood_s, record.stood_s)
     if generation.runs or any(each.ran < generation.number for each in facts.alive()):
         return
     generation.runs = facts.job.has_trained = True
@@ -299,7 +299,7 @@ def _on_failure(turn: Turn, process: Process, ended: RankExit) -> None:
     is_member = facts.is_member(process)
     counts = is_member or generation.membership is None
     if counts and (facts.counts(process) or not generation.finished):
-        generation.exits = generation.exits.then(ended)
+        generation.exits += (ended,)
     line = reports.end_of(process, ended)
     if is_member and ended.is_follow_up:
         facts.job.num_failures += 1

@@ -14,7 +14,6 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from horovod.runner.supervision.history import History
 from horovod.runner.supervision.policy import State
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Generation:
     runs: bool = False
     stood_s: float = 0.0
     changes: tuple[str, ...] = ()
-    exits: History[RankExit] = field(default_factory=History)
+    exits: tuple[RankExit, ...] = ()
     finished: tuple[Process, ...] = ()
     cut: tuple[str, ...] = ()
     is_told_broken: bool = False
@@ -142,7 +141,8 @@ class Job:
 
     def note_replayed(self, generation: int, samples: int) -> None:
         """All members of a generation go back over the same samples, so they count once."""
-        self.replayed[generation] = max(samples, self.replayed.get(generation, 0))
+        if samples > self.replayed.get(generation, 0):
+            self.replayed[generation] = samples
 
 
 @dataclass
