@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import horovod
 from horovod import _native
 from horovod._native import EngineOptions, make_world
 from horovod._rank.reports import position
@@ -159,7 +160,7 @@ def position_of(thread: threading.Thread) -> tuple[bool, bool]:
 
 def test_threads_of_horovod_are_idle(tmp_path: Path) -> None:
     """They read from a launcher, or write a checkpoint, and run nothing of the user's."""
-    own = str(Path(position.__file__).parent)
+    own = str(Path(horovod.__file__).parent)
     assert position_of_a_thread_in(f"{own}/job") == (True, True)
     assert position_of_a_thread_in(f"{own}/mxnet") == (True, True)
     assert position_of_a_thread_in(f"{own}/data") == (False, False)  # it reads the user's data

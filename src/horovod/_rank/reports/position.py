@@ -16,6 +16,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import horovod
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
@@ -26,11 +28,14 @@ _INNER_FRAMES = 8
 _OUTER_FRAMES = 8
 _MOST_THREADS = 8
 _WAIT_S = 3600.0
+# Whose threads call nothing of the user's: Horovod's own, and those of what runs ranks.
+_OWN = os.path.join(os.path.dirname(horovod.__file__), "")
+_STARTERS = ("ray", "pyspark", "py4j")
 _STDLIB = os.path.dirname(threading.__file__)
 # Where a thread is that waits for work, such as one of a pool, or of a loader.
 _IDLE_FILES = (
     __file__,
-    os.path.join(os.path.dirname(__file__), "testing", "threads.py"),  # for ranks that are threads
+    os.path.join(_OWN, "testing", "threads.py"),  # for ranks that are threads
     *(
         os.path.join(_STDLIB, name)
         for name in (
@@ -43,10 +48,7 @@ _IDLE_FILES = (
     ),
 )
 
-# Whose threads call nothing of the user's: Horovod's own, and those of what runs ranks.
-_OWN = os.path.join(os.path.dirname(__file__), "")
 _LOADERS = os.path.join(_OWN, "data", "")  # whose threads read what the user's data set gives
-_STARTERS = ("ray", "pyspark", "py4j")
 # Where a thread is that waits for a program of a framework. While it waits, it may look for signals
 # from time to time.
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "jaxlib", "mxnet")
