@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from horovod._job.environment import StoreAddress
+    from horovod._job.membership import Membership
     from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.hosts import Host
     from horovod.runner.placing.plan import JobSettings
@@ -117,6 +118,11 @@ def launch_elastic(
         slow = SlowMemberWatch(options.console.say, lambda each: news.put(told_of(each)))
         if rules.slow_worker != "off":
             stack.enter_context(slow.using(job.server))
+
+        def published(membership: Membership) -> None:
+            slow.follow(membership)
+            elastic.published()
+
         plan = _Plan(elastic, settings, options, job.where, joined, crosses=crosses)
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
         alarm = options.alarm
@@ -130,7 +136,7 @@ def launch_elastic(
             worker_of=plan.worker_of,
             explain=lambda link: explain(link) if link.pid else elastic.gone,
             invitation=invitation if crosses else None,
-            store=StoreCommands(job, slow.follow),
+            store=StoreCommands(job, published),
         )
         reporting = Reporting(
             announce=options.console.say,

@@ -18,6 +18,7 @@ from horovod._job.membership import assign_places
 from horovod.runner.supervision.commands import Publish
 from horovod.runner.supervision.elastic import endings, reports, slowness
 from horovod.runner.supervision.elastic.hosts import Agent
+from horovod.runner.supervision.elastic.processes import FOREVER_S
 from horovod.runner.supervision.elastic.states import Generation
 
 if TYPE_CHECKING:
@@ -181,8 +182,9 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     if number and not _is_repeated(turn, members):
         turn.announce(line)
     for process in leaving:
-        grace_s = rules.elastic_timeout_s if process.waits_at is None else rules.grace_s
-        turn.dismiss(process, _why_it_leaves(turn, process), turn.at_s + grace_s)
+        # Who trains goes when the others do, at a commit that may be hours away.
+        due_at = FOREVER_S if process.waits_at is None else turn.at_s + rules.grace_s
+        turn.dismiss(process, _why_it_leaves(turn, process), due_at)
     _count(turn)
     senior = sorted(membership.members, key=lambda member: (member.since, member.place.rank))
     numbers = {each.identity: each.number for each in members}

@@ -20,8 +20,14 @@ STORIES = [
         "workers of a host that leaves are dismissed",
         Rules(np=4, min_np=2, grace_s=10.0),
         # They go with the next commit of all.
-        "red=2 blue=2; run; red=2; wait 1; size 2; dismissed 2 3; wait 60; untold; run; "
-        "empty blue; agent blue none; never EndWorker",
+        "red=2 blue=2; run; red=2; wait 1; size 2; dismissed 2 3; wait 3600; untold; "
+        "stages training 0 1 2 3; run; empty blue; agent blue none; never EndWorker",
+    ),
+    story(
+        "a dismissed worker that is stopped does not hold up the others",
+        Rules(np=3, min_np=1),
+        "red=2 blue=1; run; stop 2; red=2; wait 3600; silent 2; told 2; run; hosts red red; "
+        "stages training 0 1",
     ),
     story(
         "all hosts can be exchanged",
