@@ -14,12 +14,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from horovod._job.job import open_job
 from horovod.errors import RankFailedError, UsageError
 from horovod.ray import ray_logger
+from horovod.ray.actor_executor import ActorExecutor, results_of
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.elastic_actor import Call, ElasticActor
-from horovod.ray.supervisor import RaySupervisor, results_of
 from horovod.runner.starting.elastic import elastic_assignment, follow_workers
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.sources import asking
+from horovod.runner.supervision.supervisor import Outside, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from horovod.ray.elastic_actor import Failed
     from horovod.ray.ray_logger import Callback
     from horovod.ray.settings import Limits, MiniSettings
-    from horovod.runner.supervision.elastic.events import StartOn
+    from horovod.runner.supervision.commands import StartWorker
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.outcome import Outcome
     from horovod.runner.supervision.sources import Discovery
@@ -144,13 +145,14 @@ def run_job(plan: Plan, call: Call) -> Ending:
         job = stack.enter_context(open_job(str(ray.util.get_node_ip_address())))
         news, published = follow_workers(job, rules, _logger.warning, stack, after_store)
         start_actor = _Starter(plan, call, job.where, rules)
-        supervisor = RaySupervisor(job, news, ElasticJob(rules), start_actor, published)
+        executor = ActorExecutor(job, start_actor, published)
+        supervisor = Supervisor(ElasticJob(rules), executor, Outside(news=news), _logger.info)
         _ask_for_nodes(plan.limits, stack)
         stack.enter_context(asking(plan.discovery, news))
         outcome = supervisor.run()
     failure = outcome.failure
-    failed = None if failure is None else supervisor.errors.get(failure.worker)
-    return Ending(outcome, results_of(supervisor.results), failed)
+    failed = None if failure is None else executor.errors.get(failure.worker)
+    return Ending(outcome, results_of(executor.results), failed)
 
 
 def error_of(ending: Ending) -> RankFailedError:
@@ -189,7 +191,7 @@ class _Starter:
         self._rules = rules
         self._class = ray.remote(ElasticActor)
 
-    def __call__(self, command: StartOn) -> tuple[Any, Any, Any]:
+    def __call__(self, command: StartWorker) -> tuple[Any, Any, Any]:
         limits = self._plan.limits
         node = getattr(self._plan.discovery, "node_of", lambda host: "")(command.host)
         options: dict[str, Any] = {
@@ -208,7 +210,7 @@ class _Starter:
         where = actor.where.remote()
         return actor, where, actor.take_part.remote(self._assignment(command), self._call, gpus)
 
-    def _assignment(self, command: StartOn) -> Assignment:
+    def _assignment(self, command: StartWorker) -> Assignment:
         settings = self._plan.settings
         return replace(
             elastic_assignment(self._rules, command.host, command.identity, command.slot),

@@ -13,12 +13,13 @@ from horovod.runner.placing.plan import agent_job
 from horovod.runner.protocol.agent_job import WorkerJob
 from horovod.runner.starting.launch import slow_worker_of
 from horovod.runner.starting.supervise import Crew
-from horovod.runner.supervision.elastic.events import HostsDiscovered
+from horovod.runner.supervision.agents import Agents
 from horovod.runner.supervision.elastic.policy import ElasticJob
-from horovod.runner.supervision.elastic_supervisor import Fleet
+from horovod.runner.supervision.events import HostsDiscovered
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
 from horovod.runner.supervision.sources import asking, hearing, listening
+from horovod.runner.supervision.store_commands import StoreCommands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,13 +51,15 @@ def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
     else:
         hosts = tuple((host.name, host.slots or 0) for host in request.hosts)
         news.put(HostsDiscovered(time.monotonic(), hosts))
-    invitation = site.invitation if means.crosses else None
-    return Crew(
-        means,
-        rules.elastic_timeout_s,
-        fleet=Fleet(site.job, news, plan.job_of, plan.worker_of, invitation, published),
-        policy=ElasticJob(rules),
+    agents = Agents(
+        means.start_agent,
+        plan.job_of,
+        plan.worker_of,
+        explain=means.explain,
+        invitation=site.invitation if means.crosses else None,
+        store=StoreCommands(site.job, published),
     )
+    return Crew(agents, ElasticJob(rules), news)
 
 
 def follow_workers(

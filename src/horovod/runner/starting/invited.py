@@ -15,8 +15,8 @@ from horovod.errors import StartError
 from horovod.runner.placing.plan import agent_job
 from horovod.runner.protocol.agent_job import WorkerJob
 from horovod.runner.starting.means import InvitedHosts
-from horovod.runner.starting.supervise import Crew, crossing_of
-from horovod.runner.supervision.fixed import FixedJob, Placed
+from horovod.runner.starting.supervise import Crew, agents_that_cross
+from horovod.runner.supervision.fixed import FixedJob, placed_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,14 +51,14 @@ def invited_crew(request: InvitedRequest, site: Site) -> Crew:
     host_of = dict(zip((worker.identity for worker in workers), names, strict=True))
     hosts = [host_of[member.worker.identity] for member in membership.members]
     jobs = _jobs(membership, hosts, settings, site.job.where)
-    placed = {rank: Placed(rank, host) for rank, host in enumerate(hosts)}
-    return Crew(
-        means,
+    policy = FixedJob(
+        placed_in(jobs),
         request.start_timeout_s,
-        jobs,
-        policy=FixedJob(placed, request.start_timeout_s, settings.grace_s, _SETTLE_S),
-        crossing=crossing_of(site, jobs),
+        settings.grace_s,
+        _SETTLE_S,
+        site.job.server.endpoints,
     )
+    return Crew(agents_that_cross(site, jobs), policy)
 
 
 def _await_hosts(

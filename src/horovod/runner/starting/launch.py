@@ -24,7 +24,14 @@ from horovod.runner.starting.requests import (
     NodeRequest,
 )
 from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
-from horovod.runner.starting.supervise import Crew, Site, crossing_of, supervise
+from horovod.runner.starting.supervise import (
+    Crew,
+    Site,
+    agents_of,
+    agents_that_cross,
+    supervise,
+)
+from horovod.runner.supervision.fixed import FixedJob, placed_in
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 
 if TYPE_CHECKING:
@@ -111,8 +118,10 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
     if settings.stdin_rank is not None:
         own = site.stack.enter_context(own_stdin())
         jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
-    crossing = crossing_of(site, jobs) if remote else None
-    return Crew(means, timeout_s, jobs, crossing=crossing, grace_s=settings.grace_s)
+    agents = agents_that_cross(site, jobs) if remote else agents_of(means, jobs)
+    endpoints = site.job.server.endpoints if remote else ()
+    policy = FixedJob(placed_in(jobs), timeout_s, settings.grace_s, endpoints=endpoints)
+    return Crew(agents, policy)
 
 
 def _check(request: JobRequest, means: Means) -> None:

@@ -10,6 +10,7 @@ from horovod.errors import StartError
 from horovod.runner.placing import this_machine
 from horovod.runner.starting import local, ssh
 from horovod.runner.starting.requests import ElasticRequest, FixedRequest, InvitedRequest
+from horovod.runner.supervision.agents import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,11 +85,7 @@ class Means:
     def explain(self, link: AgentLink) -> str:
         """Return why an agent is gone, in one line."""
         code = link.exit_code(EXIT_WAIT_S)
-        lines = link.complaints()
-        if link.job.remote:
-            return ssh.explain(code, lines)
-        wrote = "; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else ""
-        return f"it ended{wrote}"
+        return ssh.explain(code, link.complaints()) if link.job.remote else explain(link)
 
 
 class InvitedHosts(Means):

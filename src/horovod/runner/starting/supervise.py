@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from horovod._rank.reports.end import EndReport, end_report
 from horovod.errors import StartError
-from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
-from horovod.runner.supervision.connect_back import ConnectBack
+from horovod.runner.supervision.agent_executor import AgentExecutor
+from horovod.runner.supervision.agents import Agents, Reporting, job_by_host
 from horovod.runner.supervision.early_exit import leave_note
-from horovod.runner.supervision.supervisor import Crossing, Supervisor
+from horovod.runner.supervision.supervisor import Outside, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.starting.means import Means
     from horovod.runner.starting.requests import Caller
-    from horovod.runner.supervision.elastic_supervisor import Fleet
-    from horovod.runner.supervision.events import Policy
     from horovod.runner.supervision.failure import RankExit
+    from horovod.runner.supervision.news import News
     from horovod.runner.supervision.outcome import Outcome
+    from horovod.runner.supervision.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -56,29 +55,31 @@ class Crew:
     """The agents of a job, and what decides about them.
 
     Attributes:
-        means: starts agents.
-        start_timeout_s: until all agents must have reported.
-        jobs: of each host, if the hosts stay.
-        fleet: what an elastic job is made of; None if the hosts stay.
-        policy: what decides; None for a job that fails with its first rank.
-        crossing: how agents find the store; None if their jobs say it.
-        grace_s: how long ranks may take to end after a signal.
+        agents: how they are started, and what they are told.
+        policy: decides.
+        news: events of other threads; None if there are none.
     """
 
-    means: Means
-    start_timeout_s: float
-    jobs: Sequence[AgentJob] = ()
-    fleet: Fleet | None = None
-    policy: Policy | None = None
-    crossing: Crossing | None = None
-    grace_s: float = DEFAULT_GRACE_S
+    agents: Agents
+    policy: Policy
+    news: News | None = None
 
 
-def crossing_of(site: Site, jobs: Sequence[AgentJob]) -> Crossing:
-    """Return how the agents of hosts that stay agree on one way to the store."""
-    hostnames = [job.hostname for job in jobs]
-    ways = ConnectBack(site.invitation.endpoints, hostnames)
-    return Crossing(site.invitation, ways, site.job.narrow)
+def agents_that_cross(site: Site, jobs: Sequence[AgentJob]) -> Agents:
+    """Return the agents of hosts that stay, which have to agree on one way to the store."""
+    means = site.means
+    return Agents(
+        means.start_agent,
+        job_by_host(jobs),
+        explain=means.explain,
+        invitation=site.invitation,
+        on_chosen=site.job.narrow,
+    )
+
+
+def agents_of(means: Means, jobs: Sequence[AgentJob]) -> Agents:
+    """Return the agents of hosts that stay and whose jobs name the store."""
+    return Agents(means.start_agent, job_by_host(jobs), explain=means.explain)
 
 
 def supervise(
@@ -97,27 +98,7 @@ def supervise(
         except StartError:
             return None
 
-    make: Callable[..., Supervisor]
-    if crew.fleet is None:
-        make = partial(
-            Supervisor, crew.jobs, crossing=crew.crossing, grace_s=crew.grace_s, on_exit=on_exit
-        )
-    else:
-        # Not for every job: it takes its time to load.
-        from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor
-
-        make = partial(ElasticSupervisor, crew.fleet)
-    return make(
-        start_agent=crew.means.start_agent,
-        output=output,
-        start_timeout_s=crew.start_timeout_s,
-        log=log,
-        announce=caller.console.say,
-        interrupts=caller.interrupts,
-        wakeups=caller.wakeups,
-        alarm=caller.alarm,
-        explain=crew.means.explain,
-        report_of=report_of,
-        on_outcome=caller.on_outcome,
-        policy=crew.policy,
-    ).run()
+    reporting = Reporting(caller.console.say, log, on_exit, caller.on_outcome, report_of)
+    outside = Outside(caller.interrupts, caller.wakeups, caller.alarm, crew.news)
+    executor = AgentExecutor(crew.agents, output, reporting)
+    return Supervisor(crew.policy, executor, outside, log).run()
