@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from horovod._job.environment import StoreAddress
     from horovod.ray.elastic_actor import Failed
+    from horovod.ray.ray_logger import Callback
     from horovod.ray.settings import Limits, MiniSettings
     from horovod.runner.supervision.elastic.events import StartOn
     from horovod.runner.supervision.elastic.rules import Rules
@@ -109,8 +110,8 @@ class ElasticWorkers:
 
     def run(
         self,
-        func: Callable[[Any], Any],
-        callbacks: Sequence[Callable[[dict[str, Any]], object]] | None = None,
+        func: Callable[[Any], object],
+        callbacks: Sequence[Callback] | None = None,
     ) -> list[Any]:
         """Runs a job to its end: each worker calls ``func(executable)`` once.
 

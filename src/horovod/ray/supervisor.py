@@ -239,7 +239,7 @@ class RaySupervisor:
         self._feed(events.WorkerExited(event.at_s, event.worker, ended))
 
 
-def results_of(values: Sequence[tuple[int, Any]]) -> list[Any]:
+def results_of(values: Sequence[tuple[int, object]]) -> list[Any]:
     """What functions have returned, in the order of the first ranks of their workers. Pure."""
     return [value for _, value in sorted(values, key=lambda each: each[0])]
 

@@ -38,9 +38,9 @@ QUIET_COMMAND = (*COMMAND, QUIET)
 
 
 def run(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    fn: Callable[..., object],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     num_proc: int | None = None,
     start_timeout: float | None = None,
     use_mpi: bool | None = None,

@@ -70,6 +70,11 @@ class ReducingOptimizer(torch.optim.Optimizer):
         return self._reducer.passes
 
     @property
+    def has_weight(self) -> bool:
+        """Whether this rank's gradients have a weight in the average."""
+        return isinstance(self._reducer, GradientReducer) and self._reducer.has_weight
+
+    @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
         return self._reducer.names
 

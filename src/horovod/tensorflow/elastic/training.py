@@ -83,7 +83,7 @@ class Training(ElasticLoop):
         state = _TrainingState(model, optimizer, **kwargs)
         super().__init__(state, commit_every_s, engine_errors)
         for each in (state.optimizer, *kwargs.values()):
-            self._weigh(each)
+            weigh(each, self._weight)
 
     def weigh(self, tape: TapeT) -> TapeT:
         """Lets the average of a tape weigh each rank by its samples; optimizers need no such call.
@@ -97,24 +97,9 @@ class Training(ElasticLoop):
         Raises:
             UsageError: it reduces no gradients.
         """
-        if not self._weigh(tape):
+        if not weigh(tape, self._weight):
             raise UsageError(f"weigh({type(tape).__name__}): give a hvd.DistributedGradientTape")
         return tape
-
-    def _weigh(self, owner: Any) -> bool:
-        """Weighs what an owner reduces; whether it reduces gradients."""
-        if owner is None:
-            return False
-        # Of a LossScaleOptimizer, the inner one does.
-        found = self._weigh(getattr(owner, "inner_optimizer", None))
-        reducer = vars(owner).get("_reducer") if hasattr(owner, "__dict__") else None
-        if not isinstance(reducer, GradientReducer):
-            return found
-        wrapping = getattr(owner, "wrapping", None)
-        if wrapping is not None and wrapping.passes > 1:
-            raise UsageError("backward_passes_per_step: Training takes a step per batch")
-        reducer.weight = self._weight
-        return True
 
     def _length_of(self, dataset: Any) -> int:
         return len(samples_of(dataset))
@@ -144,6 +129,30 @@ class Training(ElasticLoop):
             return
         self._weighs = not share.is_full
         self._weight.assign(share.samples * context.size() / share.total if self._weighs else 1.0)
+
+
+def weigh(owner: Any, weight: tf.Variable) -> bool:
+    """Weigh what an owner reduces; return whether it reduces gradients.
+
+    Args:
+        owner: an optimizer, a tape, or anything else.
+        weight: of this rank's gradients.
+
+    Raises:
+        UsageError: it takes a step of several batches.
+    """
+    if owner is None:
+        return False
+    # Of a LossScaleOptimizer, the inner one does.
+    found = weigh(getattr(owner, "inner_optimizer", None), weight)
+    reducer = vars(owner).get("_reducer") if hasattr(owner, "__dict__") else None
+    if not isinstance(reducer, GradientReducer):
+        return found
+    wrapping = getattr(owner, "wrapping", None)
+    if wrapping is not None and wrapping.passes > 1:
+        raise UsageError("backward_passes_per_step: Training takes a step per batch")
+    reducer.weight = weight
+    return True
 
 
 class _TrainingState(TensorFlowKerasState):

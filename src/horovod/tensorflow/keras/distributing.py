@@ -57,7 +57,7 @@ def distribute(
         settings, reduced_optimizer, backward_passes_per_step, average_aggregated_gradients
     )
     wrapped = wrap(optimizer, wrapping)
-    wrapped._reducer.register_local_layers(checked_layers(local_layers))
+    wrapped.register_local_layers(checked_layers(local_layers))
     prepare_compile(keras_of(type(optimizer)))
     prepare_copies(keras_of(type(optimizer)))
     return wrapped

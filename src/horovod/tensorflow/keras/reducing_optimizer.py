@@ -6,11 +6,12 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reducer import GradientReducer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from horovod.tensorflow.interface_types import Optimizer, Variable
     from horovod.tensorflow.reduction_settings import ReductionSettings
@@ -68,6 +69,7 @@ class ReducingOptimizer:
     _HAS_AGGREGATE_GRAD = True
     plain_class: type
     wrapping: Wrapping
+    _has_local = False
     _reducer: GradientReducer
     _agg_helper: LocalGradientAggregationHelperEager | None
 
@@ -83,6 +85,36 @@ class ReducingOptimizer:
             var: of which each rank has its own.
         """
         self._reducer.register_local(var)
+        type(self)._has_local = True
+
+    def register_local_layers(self, layers: Sequence[Any]) -> None:
+        """Leaves the gradients of Keras layers out of the reduction.
+
+        Args:
+            layers: of which each rank has its own.
+        """
+        self._reducer.register_local_layers(layers)
+        type(self)._has_local = bool(layers)
+
+    @classmethod
+    def from_config(cls, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make an optimizer of this class from the configuration of another one.
+
+        Args:
+            config: what ``get_config()`` returned.
+            args, kwargs: as of the plain class.
+
+        Raises:
+            UsageError: gradients stay on their rank, of which a configuration says nothing.
+        """
+        if cls._has_local:
+            raise UsageError(
+                "from_config() of a DistributedOptimizer: some gradients stay on their rank "
+                "(local_layers or register_local_var()), but a configuration does not say which; "
+                "copy the model with the optimizer, or wrap a plain optimizer again"
+            )
+        plain: Any = super()
+        return plain.from_config(config, *args, **kwargs)
 
     def __reduce__(self) -> Any:
         """Pickles and copies reduce in the same way."""

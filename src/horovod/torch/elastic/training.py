@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Training"]
 
+_WEIGHS = "Training weighs each rank by its samples of a step; multiply the loss instead"
+
 
 class Training(ElasticLoop):
     """Makes a plain training script elastic: it goes on when ranks come or go.
@@ -59,15 +61,15 @@ class Training(ElasticLoop):
 
     Args:
         model: a module, or anything with ``state_dict()``; further ones by keyword.
-        optimizer: a ``hvd.DistributedOptimizer``. With op=Average, ranks weigh as many samples as
-            they have.
+        optimizer: a ``hvd.DistributedOptimizer`` without a weight. With op=Average, ranks weigh as
+            many samples as they have.
         commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
             after each step.
         kwargs: what else has a state, for example a learning rate scheduler; or plain values, which
             :meth:`track` is for.
 
     Raises:
-        UsageError: an optimizer is not distributed, or an argument is wrong.
+        UsageError: an optimizer is not distributed or has a weight, or an argument is wrong.
 
     Example:
         >>> training = hvd.elastic.Training(model=model, optimizer=optimizer)
@@ -87,10 +89,14 @@ class Training(ElasticLoop):
         **kwargs: Any,
     ) -> None:
         self._optimizers: list[ReducingOptimizer] = []
-        self._weighed: set[ReducingOptimizer] = set()
         for name, value in {**kwargs, "optimizer": optimizer}.items():
             if isinstance(value, ReducingOptimizer):
                 self._optimizers.append(value)
+                if value.has_weight and "set_weight" not in vars(value):  # else by a Training
+                    raise UsageError(
+                        f"{name} has a weight of its own: leave weight= of DistributedOptimizer "
+                        f"and set_weight() out, since {_WEIGHS}"
+                    )
             elif isinstance(value, torch.optim.Optimizer):
                 raise UsageError(
                     f"{name} averages no gradients: give what hvd.DistributedOptimizer returns"
@@ -104,6 +110,7 @@ class Training(ElasticLoop):
         for name in ("step", "synchronize", "zero_grad"):
             method = types.MethodType(self._forgiving(getattr(optimizer, name)), optimizer)
             vars(optimizer)[name] = method
+        vars(optimizer)["set_weight"] = _refuse_weight
         reducer = optimizer._reducer
         for name in ("on_gradient", "before_gradient"):
             if hook := getattr(reducer, name, None):
@@ -178,12 +185,14 @@ class Training(ElasticLoop):
             if optimizer.op == Average:
                 # Either all passes of a step have a weight or none, and any later one may be short.
                 weighs = not share.is_full or optimizer.backward_passes_per_step > 1
-                if weighs:
-                    optimizer.set_weight(share.samples)
-                    self._weighed.add(optimizer)
-                elif optimizer in self._weighed:
-                    optimizer.set_weight(None)
-                    self._weighed.remove(optimizer)
+                if weighs or optimizer.has_weight:
+                    weight = share.samples if weighs else None
+                    ReducingOptimizer.set_weight(optimizer, weight)
+
+
+def _refuse_weight(weight: Any) -> None:
+    """Refuse ``set_weight()`` of an optimizer that belongs to a Training."""
+    raise UsageError(f"set_weight({weight!r:.80}): {_WEIGHS}")
 
 
 class _Columns:
