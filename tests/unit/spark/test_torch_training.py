@@ -22,7 +22,7 @@ from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_vali
 
 from horovod.errors import StartError, UsageError  # noqa: E402
 from horovod.spark.common.data_mark import files_in, mark_of  # noqa: E402
-from horovod.spark.torch.datamodule import ParquetDataModule  # noqa: E402
+from horovod.spark.torch.datamodule import DataModule, ParquetDataModule  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
 from horovod.spark.torch.plain import loaded, saved  # noqa: E402
 from horovod.spark.torch.training import TorchTask, _step, checkpoint_of, train  # noqa: E402
@@ -320,6 +320,20 @@ def test_rows_can_be_transformed(tmp_path: Path) -> None:
     task = task_in(tmp_path)
     task = replace(task, data=replace(task.data, transform=doubled))
     assert_same(train_on(2, task), one_process(task, 2))
+
+
+def test_a_data_module_of_the_user_feeds_the_ranks(tmp_path: Path) -> None:
+    class Module(DataModule):
+        def train_data(self) -> Any:
+            for _ in range(self.num_train_epochs * self.steps_per_epoch_train):
+                yield {"x": np.full((5, 4), self.cur_shard), "y": np.zeros(5)}
+
+        def val_data(self) -> Any:
+            return iter(())
+
+    task = task_in(tmp_path)
+    state = train_on(2, replace(task, data=replace(task.data, module=Module)))
+    assert [each["epoch"] for each in state["history"]] == [0, 1]
 
 
 def test_a_wrong_shape_is_said(tmp_path: Path) -> None:
