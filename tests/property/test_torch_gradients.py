@@ -28,7 +28,7 @@ Zeroing = Literal["none", "zeros", "not at all"]
 F64 = torch.float64
 SHAPES = ((), (1,), (5,), (2, 3))
 PARAMETERS = ("plain", "transposed", "part of an array", "expanded")
-GRADIENTS = ("none", "own", "part of an array", "whole array", "every other")
+GRADIENTS = ("none", "own", "part of an array", "whole array", "every other", "shared")
 HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tensor": lambda gradient: gradient,
     "view": lambda gradient: gradient.view_as(gradient),
@@ -63,22 +63,25 @@ class Step:
     Attributes:
         zeroing: how it empties the gradients before.
         used: on each rank, in each pass: the parameters that it uses.
+        backwards: on each rank: whether the gradients come in the reverse order.
         kept: for each parameter, what is kept of its gradient, and whether before it is reduced.
         forgets: whether everything that was kept before is dropped first.
     """
 
     zeroing: Zeroing
     used: tuple[tuple[tuple[bool, ...], ...], ...]
+    backwards: tuple[bool, ...]
     kept: tuple[tuple[str, bool], ...]
     forgets: bool
 
 
 @dataclass(frozen=True)
 class Program:
-    """Layouts, steps, and whether a model without buckets is asked for."""
+    """Layouts, steps, and whether gradients may live in buckets."""
 
     size: int
     passes: int
+    buckets: bool
     layouts: tuple[Layout, ...]
     steps: tuple[Step, ...]
 
@@ -93,6 +96,7 @@ class Replica:
     kept: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.arrays.append(torch.ones(6, dtype=F64))
         for layout in self.program.layouts:
             param = torch.nn.Parameter(self._parameter(layout))
             param.grad = self._gradient(layout, param)
@@ -115,6 +119,8 @@ class Replica:
             array = torch.ones(*layout.shape, 2, dtype=F64)
             self.arrays.append(array)
             return array[..., 0]
+        if layout.gradient == "shared":
+            return self.arrays[0][: param.numel()].view(layout.shape)
         room = 3 if layout.gradient == "part of an array" else 0
         array = torch.ones(param.numel() + room, dtype=F64)
         self.arrays.append(array)
@@ -124,15 +130,17 @@ class Replica:
         if zeroing != "not at all":
             optimizer.zero_grad(set_to_none=zeroing == "none")
 
-    def backward(self, rank: int, number: int, used: tuple[bool, ...]) -> None:
+    def backward(self, rank: int, number: int, used: tuple[bool, ...], is_backwards: bool) -> None:
         terms = []
         for index, (param, is_used) in enumerate(zip(self.params, used, strict=True)):
             generator = np.random.default_rng((rank, number, index))
             factors = torch.tensor(generator.integers(-8, 9, tuple(param.shape)) * 6.0, dtype=F64)
             if is_used:
-                terms.append((param * factors).sum())
+                terms.append((param, factors))
+        if is_backwards:
+            terms.reverse()
         if terms:
-            torch.stack(terms).sum().backward()
+            torch.stack([(param * factors).sum() for param, factors in terms]).sum().backward()
 
     def keep(self, step: Step, before: bool) -> None:
         for param, (holder, is_before) in zip(self.params, step.kept, strict=True):
@@ -176,7 +184,8 @@ def _compute(
         replica.kept.clear()
     replica.zero(step.zeroing, optimizer)
     for index in range(replica.program.passes):
-        replica.backward(rank, number * PASSES + index, step.used[rank][index])
+        used, is_backwards = step.used[rank][index], step.backwards[rank]
+        replica.backward(rank, number * PASSES + index, used, is_backwards)
     replica.keep(step, before=True)
 
 
@@ -203,6 +212,7 @@ def _run_with_horovod(ranks: ThreadRanks, program: Program) -> list[list[list[An
             torch.optim.SGD(replica.params, lr=0.0),
             [(f"p{index}", param) for index, param in enumerate(replica.params)],
             backward_passes_per_step=program.passes,
+            gradient_buckets=program.buckets,
         )
         seen = []
         for number, step in enumerate(program.steps):
@@ -229,11 +239,12 @@ def programs(draw: st.DrawFn) -> Program:
         Step,
         st.sampled_from(("none", "none", "zeros", "not at all")),
         st.tuples(*[st.tuples(*[st.tuples(*[often for _ in layouts])] * passes)] * size),
+        st.tuples(*[st.booleans()] * size),
         st.tuples(*[st.tuples(holder, st.booleans()) for _ in layouts]),
         st.booleans(),
     )
     steps = tuple(draw(st.lists(step, min_size=3, max_size=7)))
-    return Program(size, passes, layouts, steps)
+    return Program(size, passes, draw(st.booleans()), layouts, steps)
 
 
 @pytest.mark.filterwarnings("ignore:grad and param do not obey:UserWarning")

@@ -9,9 +9,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.spark_training import await_file, raise_error, rank, steps, who
+from tests.spark.spark_training import (
+    await_file,
+    broadcast_object,
+    raise_error,
+    rank,
+    steps,
+    who,
+)
 from tests.spark.spark_waits import Heard, is_running, wait_until
 
+from horovod._rank import context
+from horovod._train.elastic.run import run
+from horovod._train.elastic.state import ObjectState
 from horovod.errors import RankFailedError, UsageError
 from horovod.spark import run_elastic
 
@@ -53,7 +63,7 @@ def test_an_error_names_rank_task_and_traceback(spark: Any) -> None:
     heard, errors = Heard(), Heard()
     with pytest.raises(RankFailedError, match="it was me") as caught:
         run_elastic(raise_error, (0,), num_proc=2, stdout=heard, stderr=errors)
-    assert not [line for line in errors.lines if "horovodrun" in line]
+    assert not [line for line in errors.lines if "horovodrun" in line or "Traceback" in line]
     late_s = time.time() - float(re.findall(r"it was me, at ([\d.]+)", str(caught.value))[-1])
     assert late_s < 3
     assert caught.value.rank == 0
@@ -61,6 +71,26 @@ def test_an_error_names_rank_task_and_traceback(spark: Any) -> None:
     assert re.search(r"-task[01]\.0$", caught.value.host)
     assert "in raise_error" in caught.value.traceback
     wait_until(lambda: not any(map(is_running, heard.numbers("process"))))
+
+
+def test_an_error_of_a_rank_is_told_once_while_the_others_go_on(spark: Any) -> None:
+    def fail_on_one() -> int:
+        context.init()
+        if context.rank() == 1:
+            raise ValueError("it was me")
+
+        @run
+        def train(state: ObjectState) -> None:
+            while context.size() > 1:
+                context.global_group().barrier().wait()
+
+        train(ObjectState(broadcast_object, context.rank))
+        return context.size()
+
+    errors = Heard()
+    assert run_elastic(fail_on_one, num_proc=2, min_num_proc=1, stderr=errors) == [1]
+    assert len([line for line in errors.lines if line == "ValueError: it was me"]) == 1
+    assert any("rank 1 raised an exception:" in line for line in errors.lines)
 
 
 def test_ctrl_c_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:

@@ -268,13 +268,14 @@ def test_what_the_schema_does_not_say_is_refused_before_a_rank_starts(
         estimator.fit(vectors)
     with pytest.raises(UsageError, match="there are no rows in the DataFrame"):
         estimator.fit(ragged.where("y > 5"))
-    # The first rows show it before data is written.
+    for late in (
+        "array_repeat(1D, IF(id = 199, 2, 1))",
+        "array(array_repeat(1, IF(id = 0, 2, 1)))",
+    ):
+        frame = spark.range(0, 200, 1, 1).selectExpr(f"{late} AS `x.x`", "1D AS y")
+        with pytest.raises(UsageError, match=r"feature column 'x\.x' have between 1 and 2 numbers"):
+            estimator.fit(frame, {estimator.partitions_per_process: 1})
     assert not store.exists(store.get_train_data_path(0))
-    late = spark.range(0, 200, 1, 1).selectExpr(
-        "array_repeat(1D, IF(id = 199, 2, 1)) AS `x.x`", "1D AS y"
-    )
-    with pytest.raises(UsageError, match=r"feature column 'x\.x' have between 1 and 2 numbers"):
-        estimator.fit(late, {estimator.partitions_per_process: 1})
     with pytest.raises(AssertionError, match="ranks were started"):
         estimator.fit(ragged, {estimator.transformation_fn: dict})
 

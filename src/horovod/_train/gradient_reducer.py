@@ -166,6 +166,11 @@ class GradientReducer(ABC, Generic[P, B]):
         """Backward passes per step."""
         return self._schedule.passes
 
+    @property
+    def has_weight(self) -> bool:
+        """Whether gradients have a weight now."""
+        return self._weight.exists
+
     def reduce(self, params: Iterable[P]) -> None:
         """Launches what is missing, waits for everything and puts the results in place.
 
@@ -245,7 +250,8 @@ class GradientReducer(ABC, Generic[P, B]):
                 bucket.take_in(param)
             else:
                 self._arrivals.setdefault(param, len(self._arrivals))
-            if members and all(map(self._layouts.is_known, members)):
+            is_known = all(map(self._layouts.is_known, members))
+            if members and is_known and self._may_leave(members):
                 self._launch(members)
             elif members:
                 self._held.append(members)
@@ -483,6 +489,10 @@ class GradientReducer(ABC, Generic[P, B]):
     @abstractmethod
     def _is_trainable(self, param: P) -> bool:
         """Whether the parameter gets gradients now."""
+
+    @abstractmethod
+    def _may_leave(self, params: Sequence[P]) -> bool:
+        """Return whether gradients are final after their own backward functions."""
 
     @abstractmethod
     def _describe(self, name: str, param: P) -> Parameter:

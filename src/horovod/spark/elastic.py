@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod._job.function import check_call
@@ -18,6 +20,7 @@ from horovod.runner.starting.elastic_options import (
 from horovod.runner.supervision.elastic.rules import Rules, Words
 from horovod.spark.running import (
     GONE,
+    QUIET_COMMAND,
     check_count,
     checked_env,
     launch_options,
@@ -102,7 +105,7 @@ def run_elastic(
     fewest, most = limits(size, fewest, most, caller)
     timeout_s = start_timeout_s(start_timeout, caller)
     payload = packed(fn, tuple(args), dict(kwargs), python_path(None), caller)
-    settings = settings_of(env, timeout_s, nics)
+    settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
     environ = {**inherited_environment(), **settings.variables}
     rules = Rules(
         size,
@@ -116,11 +119,14 @@ def run_elastic(
         words=_WORDS,
     )
     tasks = SparkJob(session, most, env, is_elastic=True)
-    call = Call(payload, [""] * most, fewest=1)
-    elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE)
+    call = Call(payload, [""] * most, fewest=1, tells_others=True)
     timestamps = prefix_output_with_timestamp
     with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
+        tell_errors = partial(call.tell_errors, options.console.say)
+        elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE, published=tell_errors)
         outcome = launch_elastic(elastic, settings, options, call.using)
+        if outcome.exit_code == 0:
+            tell_errors()
     return call.results(outcome)
 
 

@@ -23,6 +23,7 @@ from horovod.torch.gradients_in_flight import (
     SparseGradientInFlight,
 )
 from horovod.torch.sparse import SparseExchange, empty_like
+from horovod.torch.tensor_holders import CAN_TELL, is_own_gradient, sharing_memory
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         self._before_gradient = before_gradient
         self._passes_hooked: set[torch.Tensor] = set()
         self._from_before: dict[torch.Tensor, torch.Tensor] = {}
+        self._sharing: set[torch.Tensor] | None = None
         super().__init__(settings, ParameterGradients(), names, groups, passes)
 
     def _hook(self, param: torch.Tensor) -> None:
@@ -119,7 +121,22 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
 
     def _begin_step(self) -> None:
         self._from_before.clear()
+        self._sharing = None
         super()._begin_step()
+
+    def _may_leave(self, params: Sequence[torch.Tensor]) -> bool:
+        if all(map(self._is_own, params)):
+            return True
+        if self._sharing is None:
+            self._sharing = sharing_memory(self.names)
+        return self._sharing.isdisjoint(params)
+
+    def _is_own(self, param: torch.Tensor) -> bool:
+        """Return whether nothing but the parameter refers to the memory of its gradient."""
+        bucket = self._bucket_of(param)
+        if param.grad is None or (bucket and param.grad is bucket.place_of(param)):
+            return True
+        return param.grad.layout is not torch.strided or (CAN_TELL and is_own_gradient(param))
 
     def _is_trainable(self, param: torch.Tensor) -> bool:
         return param.requires_grad
@@ -203,6 +220,7 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         )
 
     def _prepare(self, param: torch.Tensor, weight: float | None) -> SentDense:
+        is_own = self._is_own(param)
         gradient = param.grad
         if gradient is None or weight == 0.0:
             # What has no weight may be infinite, as the mean over an empty batch.
@@ -210,8 +228,11 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         else:
             source = _values_of(gradient)
         compressed, context = self._settings.compression.compress(source)
-        layout = self._layouts.layout_of(param)
-        return SentDense(param, gradient, dense(compressed), context, layout)
+        wire = dense(compressed)
+        if gradient is not None and not is_own and wire.data_ptr() == gradient.data_ptr():
+            # The backward pass may still read this memory, or write another gradient into it.
+            wire = wire.clone()
+        return SentDense(param, gradient, wire, context, self._layouts.layout_of(param))
 
     def _send_sparse(
         self, group: Group, param: torch.Tensor, weight: float | None

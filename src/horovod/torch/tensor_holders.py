@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from enum import IntEnum
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # References to the tensor from Python and from C++, and the same of its storage.
 _Counts = tuple[int, int, int, int]
@@ -20,7 +21,7 @@ def is_own_gradient(param: torch.Tensor) -> bool:
     """Return whether ``param.grad`` has its own memory, to which only the parameter refers.
 
     Args:
-        param: has a dense gradient on the CPU, which no variable of the caller holds.
+        param: has a dense gradient, which no variable of the caller holds.
     """
     gradient = param.grad
     assert gradient is not None
@@ -28,6 +29,36 @@ def is_own_gradient(param: torch.Tensor) -> bool:
         return False
     del gradient
     return _of_gradient(param) == _of_free_gradient()
+
+
+def sharing_memory(params: Iterable[torch.Tensor]) -> set[torch.Tensor]:
+    """Return the parameters whose gradients may share memory with the gradient of another one.
+
+    Args:
+        params: with or without gradients.
+    """
+    spans = []
+    for param in params:
+        gradient = param.grad
+        if gradient is not None and gradient.layout is torch.strided and gradient.numel():
+            begin = gradient.data_ptr()
+            spans.append((begin, begin + _extent(gradient), param))
+    sharing: set[torch.Tensor] = set()
+    until, longest = 0, None
+    for begin, end, param in sorted(spans, key=itemgetter(0)):
+        if longest is not None and begin < until:
+            sharing |= {longest, param}
+        if end > until:
+            until, longest = end, param
+    return sharing
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Return how many bytes there are from the first element of a dense tensor to its last one."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
 
 
 class Holders(IntEnum):

@@ -146,6 +146,17 @@ def test_a_copy_with_local_layers_that_are_not_built_is_refused(keras: Any) -> N
             copy.deepcopy(each)
 
 
+def test_a_configuration_without_what_is_local_is_refused(keras: Any) -> None:
+    model = _linear(keras, "sgd")
+    by_layer = hvd.PartialDistributedOptimizer(_sgd(keras), local_layers=model.layers[-1])
+    by_variable = hvd.DistributedOptimizer(_sgd(keras))
+    type(by_variable).from_config(by_variable.get_config())
+    by_variable.register_local_var(model.trainable_variables[0])
+    for optimizer in (by_layer, by_variable):
+        with pytest.raises(UsageError, match=r"from_config\(\).*stay on their rank"):
+            type(optimizer).from_config(optimizer.get_config())
+
+
 def test_a_copy_between_the_passes_of_a_step_is_refused(keras: Any) -> None:
     optimizer = hvd.DistributedOptimizer(_sgd(keras), backward_passes_per_step=2)
     model = _linear(keras, optimizer)

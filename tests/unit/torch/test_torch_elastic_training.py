@@ -15,6 +15,7 @@ import horovod.torch as hvd
 from horovod._rank.reports.end import report_of
 from horovod._train.elastic.ledger import order_of
 from horovod.errors import MismatchError, PeerLostError, UsageError
+from horovod.torch.optimizer import ReducingOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -435,3 +436,19 @@ def test_wrong_arguments_say_so(alone: None) -> None:
         next(training.batches([1, 2]))
     with pytest.raises(UsageError, match="of \\[2, 1\\] samples"):
         next(training.batches(([1, 2], [1]), 2))
+
+
+def test_a_weight_of_the_user_is_refused(alone: None) -> None:
+    model = torch.nn.Linear(1, 1)
+    plain = torch.optim.SGD(model.parameters(), lr=1.0)
+    weighted = hvd.DistributedOptimizer(plain, model.named_parameters(), weight=2.0)
+    with pytest.raises(UsageError, match=r"optimizer has a weight of its own.*Training weighs"):
+        hvd.elastic.Training(model=model, optimizer=weighted)
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    hvd.elastic.Training(model=model, optimizer=optimizer)
+    with pytest.raises(UsageError, match=r"set_weight\(3\).*Training weighs"):
+        optimizer.set_weight(3)
+    ReducingOptimizer.set_weight(optimizer, 1)  # as before a short batch
+    training = hvd.elastic.Training(model=model, optimizer=optimizer)
+    next(training.batches([1.0, 2.0], batch_size=1))
+    assert not optimizer.has_weight

@@ -365,3 +365,51 @@ def test_parts_of_an_array_lie_within_it() -> None:
     for offset, shape in ((16, (7,)), (65, (0,)), (4, (1,)), (0, (-1,))):
         with pytest.raises(UsageError, match="has no part of float64"):
             array.part(offset, "float64", shape)
+
+
+@pytest.mark.parametrize("buckets", [False, True])
+def test_what_the_backward_pass_still_reads_is_not_changed(buckets: bool) -> None:
+    def body(rank: int) -> list[torch.Tensor]:
+        early, late = (torch.nn.Parameter(torch.ones(2, 2, dtype=F64)) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([early, late], lr=0.0),
+            [("early", early), ("late", late)],
+            op=hvd.Sum,
+            gradient_buckets=buckets,
+        )
+        factors = torch.arange(4, dtype=F64) + rank
+
+        def wait_until_reduced(_: torch.Tensor) -> None:
+            for in_flight in optimizer._reducer._in_flight:
+                in_flight.wait()
+
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            squares = late.square()
+            squares.register_hook(wait_until_reduced)
+            # Backward, both get views of the same array, of which autograd makes no copies.
+            ((early.view(-1) + squares.view(-1)) * factors).sum().backward()
+            optimizer.step()
+        return [early.grad, late.grad]
+
+    total = 2 * torch.arange(4, dtype=F64).view(2, 2) + 1
+    for found in run_ranks(2, body):
+        assert_close(found, [total, 2 * total])
+
+
+@pytest.mark.parametrize("buckets", [False, True])
+def test_gradients_that_autograd_makes_of_the_same_memory(buckets: bool) -> None:
+    def body(rank: int) -> list[torch.Tensor]:
+        params = [torch.nn.Parameter(torch.ones(1 << 17, 2)) for _ in range(2)]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.0), gradient_buckets=buckets
+        )
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            ((params[0].view(-1) + params[1].view(-1)) * float(rank)).sum().backward()
+            assert params[0].grad.data_ptr() == params[1].grad.data_ptr()
+            optimizer.step()
+        return [param.grad for param in params]
+
+    for found in run_ranks(3, body):
+        assert_close(found, [torch.ones(1 << 17, 2)] * 2)

@@ -11,10 +11,12 @@ import difflib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import UsageError
-from horovod.runner.settings.flags import FLAGS, Flag
+from horovod.runner.settings.flags import FLAGS, heading_of, help_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from horovod._settings.setting import Setting
 
 _USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
 EXAMPLE = "horovodrun -np 2 python train.py"
@@ -282,28 +284,28 @@ def _in_case_of(choices: Sequence[str]) -> Callable[[str], str]:
     return str.upper if all(map(str.isupper, choices)) else str.lower
 
 
-def _add_flag(options: _Options, flag: Flag) -> None:
-    name = f"--{flag.name}"
-    if flag.kind is not bool:
+def _add_flag(options: _Options, flag: Setting) -> None:
+    section, attribute = heading_of(flag), flag.attribute
+    if flag.flag_kind is not bool:
         options.add(
-            flag.section,
-            name,
-            dest=flag.attribute,
-            type=_in_case_of(flag.choices) if flag.choices else flag.kind,
+            section,
+            f"--{flag.flag}",
+            dest=attribute,
+            type=_in_case_of(flag.choices) if flag.words else flag.flag_kind,
             choices=flag.choices or None,
-            metavar={int: "N", float: "X"}.get(flag.kind, "TEXT"),
-            help=f"{flag.help} ({flag.variable})",
+            metavar={int: "N", float: "X"}.get(flag.flag_kind, "TEXT"),
+            help=help_of(flag),
         )
         return
-    names = ((flag.name, flag.off, f"{flag.help} ({flag.variable})"),)
+    names = ((flag.flag, flag.off, help_of(flag)),)
     aliases = ((on, off, argparse.SUPPRESS) for on, off in flag.aliases)
     for on, off, text in (*names, *aliases):
         hidden = argparse.SUPPRESS if text is argparse.SUPPRESS else f"opposite of --{on}"
         for word, value, help_text in ((on, True, text), (off, False, hidden)):
             options.add(
-                flag.section,
+                section,
                 f"--{word}",
-                dest=flag.attribute,
+                dest=attribute,
                 action="store_const",
                 const=value,
                 help=help_text,

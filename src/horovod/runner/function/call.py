@@ -12,7 +12,7 @@ from horovod.runner.function.task import FUNCTION_KEY, error_key, pack_function,
 from horovod.runner.supervision.failure import RankExit, first_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from horovod._rendezvous.server import StoreServer
     from horovod.runner.supervision.outcome import Outcome
@@ -69,16 +69,38 @@ class Call:
         self._size = len(hostnames)
         self._results: dict[int, bytes] = {}
         self._errors: dict[int, str] = {}
+        self._told: set[str] = set()
+        self._store: StoreServer | None = None
 
     @contextlib.contextmanager
     def using(self, store: StoreServer) -> Iterator[None]:
         """Puts the function into the store; after the job takes out what the ranks left there."""
         store.set(FUNCTION_KEY, self._payload)
+        self._store = store
         yield
         for rank in range(self._size):
             if (value := store.try_get(result_key(rank))) is not None:
                 self._results[rank] = bytes(value)
-            if (text := store.try_get(error_key(rank))) is not None:
+        self._read_errors()
+        self._store = None
+
+    def tell_errors(self, say: Callable[[str], None]) -> None:
+        """Tell, once each, what ranks raised although the job goes on, or has ended well.
+
+        Args:
+            say: takes the text for the user.
+        """
+        self._read_errors()
+        for rank, text in sorted(self._errors.items()):
+            if text not in self._told:
+                self._told.add(text)
+                say(f"rank {rank} raised an exception:\n{text.rstrip()}")
+
+    def _read_errors(self) -> None:
+        if self._store is None:
+            return
+        for rank in range(self._size):
+            if (text := self._store.try_get(error_key(rank))) is not None:
                 self._errors[rank] = bytes(text).decode(errors="replace")
 
     def results(self, outcome: Outcome) -> list[Any]:
@@ -128,7 +150,7 @@ class Call:
 
     def _others(self, rank: int) -> str:
         """Errors that are neither that of a rank nor follow from it, a line for each."""
-        told = {_last_line(self._errors[rank])}
+        told = {_last_line(text) for text in (self._errors[rank], *self._told)}
         lines = []
         for other, text in sorted(self._errors.items()):
             line = _last_line(text)

@@ -221,7 +221,7 @@ def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
     """What the config and the arguments set, and who starts the ranks; an argument is stronger."""
     variables, controller = {}, ""
     if "config" in given:
-        # Not for every job: pydantic takes its time to load.
+        # Not for every job: yaml takes its time to load.
         from horovod.runner.settings.config_file import parse_config, read_config_file
 
         config = given["config"]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from horovod._job.environment import StoreAddress
+    from horovod._job.membership import Membership
     from horovod._rendezvous.server import StoreServer
     from horovod.runner.placing.hosts import Host
     from horovod.runner.placing.plan import JobSettings
@@ -114,6 +115,11 @@ def launch_elastic(
         slow = SlowMemberWatch(options.console.say, lambda each: news.put(told_of(each)))
         if rules.slow_worker != "off":
             stack.enter_context(slow.using(job.server))
+
+        def published(membership: Membership) -> None:
+            slow.follow(membership)
+            elastic.published()
+
         plan = _Plan(elastic, settings, options, job.where, joined, crosses=crosses)
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
         alarm = options.alarm
@@ -123,7 +129,7 @@ def launch_elastic(
             stack.enter_context(joined.using(job.server))
         reached = invitation if crosses else None
         supervisor = ElasticSupervisor(
-            Fleet(job, news, plan.job_of, plan.worker_of, reached, slow.follow),
+            Fleet(job, news, plan.job_of, plan.worker_of, reached, published),
             start_agent=plan.start_agent,
             output=output,
             start_timeout_s=elastic.rules.elastic_timeout_s,

@@ -44,6 +44,7 @@ class ElasticOptions:
         inviting: tells other hosts with what they can join, as long as the job lasts; what it
             yields may end the job. None if none may join.
         gone: why a host that joined is lost.
+        published: called when the job goes on in a new generation.
     """
 
     rules: Rules
@@ -51,6 +52,7 @@ class ElasticOptions:
     hosts: tuple[Host, ...] = ()
     inviting: Inviting | None = None
     gone: str = GONE
+    published: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

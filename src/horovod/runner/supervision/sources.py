@@ -153,10 +153,10 @@ def listening(job: Job, news: News) -> Iterator[None]:
 
 @contextmanager
 def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
-    """Tells which members of the job are silent, from a thread, inside of the block.
+    """Tells which workers of the job are silent, from a thread, inside of the block.
 
     Args:
-        job: whose ``membership`` says who the members are.
+        job: whose ``membership`` says who the members are; earlier ones may still train.
         news: gets a :class:`WorkerSilent` for each that is.
         timeout_s: how long a worker may be silent.
     """
@@ -164,12 +164,13 @@ def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
     silence = Silence(timeout_s)
 
     def work() -> None:
+        known: set[str] = set()
+        told: set[str] = set()
         while not over.wait(beat_s_of(timeout_s)):
             membership = job.membership
-            keys = {
-                each.worker.identity: alive_key(each.worker.identity)
-                for each in (membership.members if membership else ())
-            }
+            members = {each.worker.identity for each in (membership.members if membership else ())}
+            known = members | (known - told)
+            keys = {identity: alive_key(identity) for identity in known}
             try:
                 found = job.store.wait_all(list(keys.values()), 0.0) if keys else {}
             except StartError:
@@ -177,6 +178,7 @@ def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
             now_s = time.monotonic()
             values = {identity: found.get(key) for identity, key in keys.items()}
             for identity, silent_s in silence.look(now_s, values).items():
+                told.add(identity)
                 news.put(WorkerSilent(now_s, identity, silent_s))
 
     with _beside(work, "horovod-silence", over.set):

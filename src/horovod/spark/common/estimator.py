@@ -12,7 +12,7 @@ from pyspark.ml import Estimator, Model
 from horovod.errors import UsageError
 from horovod.spark.common import transform
 from horovod.spark.common.backend import SparkBackend
-from horovod.spark.common.checks import check_data, check_frame, check_lengths
+from horovod.spark.common.checks import check_data, check_frame, check_lengths, given_of
 from horovod.spark.common.data_folder import look_into
 from horovod.spark.common.description import flat
 from horovod.spark.common.params import EstimatorParams, ModelParams
@@ -127,7 +127,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
             compress_sparse=self.value("compress_sparse_cols"),
             partitions_per_process=self.value("partitions_per_process"),
             verbose=self.value("verbose"),
-            check_lengths=partial(check_lengths, self),
+            check_lengths=partial(check_lengths, self) if given_of(self) == "numbers" else None,
         ) as dataset_idx:
             return self._fit_on(backend, get_dataset_properties(dataset_idx), dataset_idx)
 

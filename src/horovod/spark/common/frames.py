@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types
 
 from horovod.errors import UsageError
-from horovod.spark.common.column_types import element_of, is_vector
+from horovod.spark.common.column_types import element_of, is_number, is_vector
 from horovod.spark.common.metadata import (
     Column,
     array_column,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SPLIT_SEED = 0
 _LOOK = "struct<is_sparse: boolean, size: int, stored: int>"
-_FIRST_ROWS = 100
 
 
 class Split(NamedTuple):
@@ -167,38 +166,51 @@ def _hashable(field: types.StructField) -> Any:
     return F.to_json(F.struct(column)) if "map<" in name or "variant" in name else column
 
 
-def first_lengths(df: DataFrame) -> dict[str, tuple[int, int]]:
-    """Return how many numbers the first rows have, for columns of arrays of numbers and vectors.
+def check_not_empty(df: DataFrame) -> None:
+    """Refuse a frame without rows.
 
     Args:
         df: the frame, of which Spark computes no more rows than it needs.
 
-    Returns:
-        The least and the most, by column.
-
     Raises:
         UsageError: there are no rows.
     """
-    lengths = {
-        field.name: _length(field)
-        for field in df.schema.fields
-        if is_vector(field.dataType) or element_of(field.dataType)[1] == 1
-    }
-    rows = df.select(F.lit(True), *lengths.values()).head(_FIRST_ROWS)
-    if not rows:
+    if not df.select(F.lit(True)).head(1):
         raise UsageError("there are no rows in the DataFrame: nothing can be trained on it")
-    found = {}
-    for place, name in enumerate(lengths, start=1):
-        if known := [row[place] for row in rows if row[place] is not None]:
-            found[name] = min(known), max(known)
-    return found
+
+
+def lengths_of(df: DataFrame) -> dict[str, tuple[int, int]]:
+    """Return how many numbers rows have, for columns of arrays of numbers and vectors.
+
+    Args:
+        df: the frame, whose columns of these types Spark computes once.
+
+    Returns:
+        The least and the most, by column.
+    """
+    columns = [each for each in df.schema.fields if _has_lengths(each.dataType)]
+    if not columns:
+        return {}
+    sizes = [size for field in columns for size in (F.min(_length(field)), F.max(_length(field)))]
+    row = df.agg(*sizes).first()
+    assert row is not None
+    least_and_most = zip(columns, row[::2], row[1::2], strict=True)
+    return {field.name: (least, most) for field, least, most in least_and_most if least is not None}
+
+
+def _has_lengths(kind: types.DataType) -> bool:
+    element, depth = element_of(kind)
+    return is_vector(kind) or (depth > 0 and is_number(element))
 
 
 def _length(field: types.StructField) -> Any:
     """Return how many numbers a row has, or null."""
-    column = F.col(_quoted(field.name))
-    array = array_of_vector(column) if is_vector(field.dataType) else column
-    return F.when(column.isNotNull(), F.size(array))
+    array = F.col(_quoted(field.name))
+    if is_vector(field.dataType):
+        array = array_of_vector(array)
+    for _ in range(element_of(field.dataType)[1] - 1):
+        array = F.flatten(array)
+    return F.array_size(array)
 
 
 def without_vectors(

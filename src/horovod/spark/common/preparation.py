@@ -16,10 +16,11 @@ from horovod.spark.common.cache import DataCache, Prepared
 from horovod.spark.common.claims import Claims
 from horovod.spark.common.data_folder import describe, look_into
 from horovod.spark.common.frames import (
+    check_not_empty,
     check_validation,
     chosen,
     content_of,
-    first_lengths,
+    lengths_of,
     split,
     without_vectors,
 )
@@ -90,7 +91,7 @@ def prepare_data(
         partitions_per_process: how many files to write for each rank.
         verbose: say what is written if it is above 0.
         check_lengths: called before anything is written, with the least and the most numbers that
-            the first rows of each column of arrays or vectors have.
+            rows of each column of arrays or vectors have; Spark then computes these columns twice.
 
     Yields:
         The number of the data set, for ``store.get_train_data_path`` and
@@ -241,9 +242,9 @@ class _Writing:
         val_path = self._store.get_val_data_path(index)
         by_column = [self._validation] if isinstance(self._validation, str) else []
         df = chosen(self._df, list(dict.fromkeys([*self._columns, *by_column])))
-        lengths = first_lengths(df)
+        check_not_empty(df)
         if self.check_lengths is not None:
-            self.check_lengths(lengths)
+            self.check_lengths(lengths_of(df))
         known = columns_of_frame(df.schema)
         df, looked_at = without_vectors(df, self._compress_sparse, as_is=by_column)
         known = {name: (known | looked_at)[name] for name in self._columns}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from horovod._rank import context
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.run import engine_errors
 from horovod.tensorflow.elastic.samples import makes_batches, report_unused_epoch_end, samples_of
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod.tensorflow.interface_types import Model, Optimizer
 
 __all__ = ["Training"]
 
 TapeT = TypeVar("TapeT", bound=tf.GradientTape)
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training loop elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -67,11 +68,11 @@ class Training(training.Training):
 
     def __init__(
         self,
-        model: Any = None,
-        optimizer: Any = None,
+        model: Model | None = None,
+        optimizer: Optimizer | None = None,
         *,
         commit_every_s: float = 10.0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if not tf.executing_eagerly():
             raise UsageError("Training needs eager execution; with sessions use hvd.elastic.run")

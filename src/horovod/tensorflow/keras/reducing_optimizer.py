@@ -6,16 +6,15 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod._train.gradients import check_passes
-from horovod._train.reduce_op import Average, Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reducer import GradientReducer, ReductionSettings
-from horovod.tensorflow.keras.copying import reduced_optimizer
-from horovod.tensorflow.keras_generation import check_optimizer, generation_of
+from horovod.tensorflow.gradient_reducer import GradientReducer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from horovod.tensorflow.interface_types import Optimizer, Variable
+    from horovod.tensorflow.reduction_settings import ReductionSettings
 
 T = TypeVar("T")
 
@@ -26,11 +25,13 @@ class Wrapping:
 
     Attributes:
         settings: how gradients are reduced.
+        reduce: makes what ``__reduce__`` returns, so that pickles and copies reduce as well.
         passes: calls of ``apply`` per step.
         average_aggregated_gradients: whether the sum over the passes is divided by their number.
     """
 
     settings: ReductionSettings
+    reduce: Callable[[Any], tuple[Any, ...]]
     passes: int = 1
     average_aggregated_gradients: bool = False
 
@@ -68,25 +69,56 @@ class ReducingOptimizer:
     _HAS_AGGREGATE_GRAD = True
     plain_class: type
     wrapping: Wrapping
+    _has_local = False
     _reducer: GradientReducer
     _agg_helper: LocalGradientAggregationHelperEager | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Takes what the plain class takes; ``from_config`` comes here."""
         super().__init__(*args, **kwargs)
         self._begin()
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var: Variable) -> None:
         """Leaves the gradient of a variable out of the reduction.
 
         Args:
             var: of which each rank has its own.
         """
         self._reducer.register_local(var)
+        type(self)._has_local = True
+
+    def register_local_layers(self, layers: Sequence[Any]) -> None:
+        """Leaves the gradients of Keras layers out of the reduction.
+
+        Args:
+            layers: of which each rank has its own.
+        """
+        self._reducer.register_local_layers(layers)
+        type(self)._has_local = bool(layers)
+
+    @classmethod
+    def from_config(cls, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make an optimizer of this class from the configuration of another one.
+
+        Args:
+            config: what ``get_config()`` returned.
+            args, kwargs: as of the plain class.
+
+        Raises:
+            UsageError: gradients stay on their rank, of which a configuration says nothing.
+        """
+        if cls._has_local:
+            raise UsageError(
+                "from_config() of a DistributedOptimizer: some gradients stay on their rank "
+                "(local_layers or register_local_var()), but a configuration does not say which; "
+                "copy the model with the optimizer, or wrap a plain optimizer again"
+            )
+        plain: Any = super()
+        return plain.from_config(config, *args, **kwargs)
 
     def __reduce__(self) -> Any:
         """Pickles and copies reduce in the same way."""
-        return reduced_optimizer(self)
+        return self.wrapping.reduce(self)
 
     def __copy__(self) -> Any:
         made: Any = object.__new__(type(self))
@@ -117,33 +149,7 @@ class ReducingOptimizer:
             )
 
 
-def wrap(optimizer: Any, wrapping: Wrapping) -> Any:
-    """Makes an instance of the same class, by name, that shares the optimizer's whole state.
-
-    Args:
-        optimizer: a Keras optimizer; use the result instead of it.
-        wrapping: what to do.
-
-    Returns:
-        A :class:`ReducingOptimizer`.
-
-    Raises:
-        UsageError: the optimizer or the arguments are wrong.
-    """
-    keras = check_optimizer(optimizer)
-    _check(optimizer, wrapping)
-    if generation_of(keras) >= 3:
-        from horovod.tensorflow.keras.optimizer_keras3 import reducing_class, refuse_inner
-    else:
-        from horovod.tensorflow.keras.optimizer_keras2 import reducing_class, refuse_inner
-    refuse_inner(optimizer)
-    added = reducing_class(optimizer)
-    wrapped = share_state(optimizer, wrapped_class(added, type(optimizer), wrapping))
-    wrapped._begin()
-    return wrapped
-
-
-def share_state(optimizer: Any, other_class: type) -> Any:
+def share_state(optimizer: Optimizer, other_class: type) -> Any:
     """Returns an instance of another class that has the same attributes, now and later.
 
     A constructor would make new variables, and forget what is not in the optimizer's config.
@@ -174,19 +180,3 @@ def wrapped_class(added: type[ReducingOptimizer], plain: type, wrapping: Wrappin
         metaclass = type("_CountsAsPlain", (_CountsAsPlain, type(plain)), {})
     made: type = metaclass(plain.__name__, (added, plain), content)
     return made
-
-
-def _check(optimizer: Any, wrapping: Wrapping) -> None:
-    if isinstance(optimizer, ReducingOptimizer):
-        raise UsageError("the optimizer is a DistributedOptimizer already")
-    if wrapping.settings.op not in (Average, Sum):
-        raise UsageError(
-            f"op={wrapping.settings.op.name.title()} is not possible with Keras optimizers; use "
-            "hvd.Average or hvd.Sum"
-        )
-    check_passes(wrapping.passes)
-    if wrapping.passes > 1 and getattr(optimizer, "gradient_accumulation_steps", None):
-        raise UsageError(
-            "backward_passes_per_step and gradient_accumulation_steps both add gradients up; give "
-            "the optimizer only one of them"
-        )

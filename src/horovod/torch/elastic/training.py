@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop, check_batch_size, check_iterable
 from horovod._train.reduce_op import Average
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.loader import (
@@ -30,14 +29,17 @@ from horovod.torch.elastic.state import TorchState
 from horovod.torch.optimizer import ReducingOptimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.loop import Stream
 
 __all__ = ["Training"]
 
+_WEIGHS = "Training weighs each rank by its samples of a step; multiply the loss instead"
 
-class Training(training.Training):
+
+class Training(ElasticLoop):
     """Makes a plain training script elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -59,15 +61,15 @@ class Training(training.Training):
 
     Args:
         model: a module, or anything with ``state_dict()``; further ones by keyword.
-        optimizer: a ``hvd.DistributedOptimizer``. With op=Average, ranks weigh as many samples as
-            they have.
+        optimizer: a ``hvd.DistributedOptimizer`` without a weight. With op=Average, ranks weigh as
+            many samples as they have.
         commit_every_s: how old the last commit may be when a step ends, in seconds; 0 commits
             after each step.
         kwargs: what else has a state, for example a learning rate scheduler; or plain values, which
             :meth:`track` is for.
 
     Raises:
-        UsageError: an optimizer is not distributed, or an argument is wrong.
+        UsageError: an optimizer is not distributed or has a weight, or an argument is wrong.
 
     Example:
         >>> training = hvd.elastic.Training(model=model, optimizer=optimizer)
@@ -87,10 +89,14 @@ class Training(training.Training):
         **kwargs: Any,
     ) -> None:
         self._optimizers: list[ReducingOptimizer] = []
-        self._weighed: set[ReducingOptimizer] = set()
         for name, value in {**kwargs, "optimizer": optimizer}.items():
             if isinstance(value, ReducingOptimizer):
                 self._optimizers.append(value)
+                if value.has_weight and "set_weight" not in vars(value):  # else by a Training
+                    raise UsageError(
+                        f"{name} has a weight of its own: leave weight= of DistributedOptimizer "
+                        f"and set_weight() out, since {_WEIGHS}"
+                    )
             elif isinstance(value, torch.optim.Optimizer):
                 raise UsageError(
                     f"{name} averages no gradients: give what hvd.DistributedOptimizer returns"
@@ -104,6 +110,7 @@ class Training(training.Training):
         for name in ("step", "synchronize", "zero_grad"):
             method = types.MethodType(self._forgiving(getattr(optimizer, name)), optimizer)
             vars(optimizer)[name] = method
+        vars(optimizer)["set_weight"] = _refuse_weight
         reducer = optimizer._reducer
         for name in ("on_gradient", "before_gradient"):
             if hook := getattr(reducer, name, None):
@@ -124,24 +131,15 @@ class Training(training.Training):
     def _length_of(self, dataset: Any) -> int:
         return len(_data_of(dataset))
 
-    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
+    def _stream_of(self, dataset: Any, epoch: int) -> Stream | None:
         data = _data_of(dataset)
         if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__"):
             return None
-        name = type(data).__name__
-        if not isinstance(data, Iterable):
-            raise UsageError(
-                f"batches() of {name}: data needs a length and an index, or an iterator"
-            )
-        if isinstance(data, Iterator):
-            raise UsageError(
-                f"batches() of {name}: an iterator can be read once only, but after a change "
-                "ranks read from the beginning; give an object with __iter__"
-            )
+        check_iterable(data, "data needs a length and an index, or an iterator")
         if isinstance(dataset, DataLoader) and dataset.num_workers:
             raise UsageError(
-                f"batches() of a DataLoader of {name} with num_workers={dataset.num_workers}: each "
-                "worker would read all samples; leave num_workers out"
+                f"batches() of a DataLoader of {type(data).__name__} with num_workers="
+                f"{dataset.num_workers}: each worker would read all samples; leave num_workers out"
             )
         if callable(set_epoch := getattr(data, "set_epoch", None)):
             set_epoch(epoch)
@@ -153,9 +151,7 @@ class Training(training.Training):
         if isinstance(dataset, DataLoader):
             check_loader(dataset)
             batch_size = dataset.batch_size if batch_size is None else batch_size
-        if batch_size is None or batch_size < 1:
-            raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
-        return batch_size
+        return check_batch_size(batch_size)
 
     def _is_shuffled(self, dataset: Any) -> bool:
         return not isinstance(dataset, DataLoader) or isinstance(dataset.sampler, RandomSampler)
@@ -189,12 +185,14 @@ class Training(training.Training):
             if optimizer.op == Average:
                 # Either all passes of a step have a weight or none, and any later one may be short.
                 weighs = not share.is_full or optimizer.backward_passes_per_step > 1
-                if weighs:
-                    optimizer.set_weight(share.samples)
-                    self._weighed.add(optimizer)
-                elif optimizer in self._weighed:
-                    optimizer.set_weight(None)
-                    self._weighed.remove(optimizer)
+                if weighs or optimizer.has_weight:
+                    weight = share.samples if weighs else None
+                    ReducingOptimizer.set_weight(optimizer, weight)
+
+
+def _refuse_weight(weight: Any) -> None:
+    """Refuse ``set_weight()`` of an optimizer that belongs to a Training."""
+    raise UsageError(f"set_weight({weight!r:.80}): {_WEIGHS}")
 
 
 class _Columns:

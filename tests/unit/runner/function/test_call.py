@@ -45,6 +45,21 @@ def test_errors_that_ranks_do_not_print_are_told_by_the_caller(tells_others: boo
     assert error.traceback == TEXTS[0]
 
 
+def test_an_error_without_which_the_job_goes_on_is_told_once() -> None:
+    call = Call(b"", ["a"] * 4, tells_others=True)
+    said: list[str] = []
+    with call.using(Store()):  # type: ignore[arg-type]
+        call.tell_errors(said.append)
+        assert said[0] == "rank 0 raised an exception:\nTraceback\nValueError: first"
+        assert [each.splitlines()[0] for each in said] == [
+            f"rank {rank} raised an exception:" for rank in (0, 1, 2)
+        ]
+    call.tell_errors(said.append)
+    assert len(said) == 3
+    error = call._error(Outcome(1, "rank 3 failed", RankExit(3, "a", 1, 0.0)))
+    assert "raised, too" not in str(error)
+
+
 class Config:
     rank, start_timeout_s = 1, 1.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,8 +15,9 @@ import pytest
 from horovod._job import Assignment, Worker
 from horovod._job.elastic_worker import ElasticWorker
 from horovod._job.job import Job, open_job
-from horovod._job.records import EVENTS, Event, EventKind
+from horovod._job.records import EVENTS, Event, EventKind, alive_key
 from horovod.runner.placing.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
+from horovod.runner.supervision import sources
 from horovod.runner.supervision.elastic.events import (
     DiscoveryFailed,
     HostsDiscovered,
@@ -116,7 +118,18 @@ def test_what_workers_tell_arrives() -> None:
     news.close()
 
 
-def test_a_member_that_is_silent_is_told_while_another_lives() -> None:
+@pytest.mark.parametrize("is_dismissed", [False, True])
+def test_a_worker_that_is_silent_is_told_while_another_lives(
+    is_dismissed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+
+    def key_of(identity: str) -> str:
+        if identity == "a-silent":
+            looked.set()
+        return alive_key(identity)
+
+    monkeypatch.setattr(sources, "alive_key", key_of)
     news = News()
     with open_job() as job, hearing(job, news, 0.5):
         told = Assignment(job.where, hostname="a", elastic=True, worker_timeout_s=0.5)
@@ -127,6 +140,9 @@ def test_a_member_that_is_silent_is_told_while_another_lives() -> None:
             stopped = Worker("a-silent", "a", 1)
             job.begin_generation([*job.available.values(), stopped])
             place.result(PATIENCE_S)
+            assert looked.wait(PATIENCE_S)
+            if is_dismissed:
+                job.begin_generation(list(job.available.values()))
         (silent,) = awaited(news, 1)
         alive.leave("")
     assert isinstance(silent, WorkerSilent)

@@ -24,6 +24,7 @@ from horovod.runner.supervision.elastic import (
 )
 from horovod.runner.supervision.elastic.events import Publish
 from horovod.runner.supervision.elastic.facts import Facts
+from horovod.runner.supervision.elastic.processes import FOREVER_S
 from horovod.runner.supervision.elastic.stopping import Over, Stopping, on_event, over, stop
 from horovod.runner.supervision.elastic.turn import Turn
 from horovod.runner.supervision.events import Decision, State
@@ -160,7 +161,8 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
         turn.announce(line)
     for each in leaving:
         waits = each.waits_s is not None
-        due_s = turn.at_s + (rules.grace_s if waits else rules.elastic_timeout_s)
+        # Who trains goes when the others do, at a commit that may be hours away.
+        due_s = turn.at_s + rules.grace_s if waits else FOREVER_S
         turn.dismiss(each, _why_it_leaves(turn, each), due_s)
     if facts.entered:
         facts.stillborn = 0 if facts.runs else facts.stillborn + 1

@@ -19,13 +19,14 @@ EXIT_PATIENCE_S = 2.0
 
 
 def end_silent(turn: Turn, process: Process, silent_s: float) -> None:
-    """Ends a member that shows no sign of life, if others can go on without it.
+    """Ends a worker that trains and shows no sign of life, if others can go on without it.
 
     It is killed at once: a process that is stopped hears nothing.
     """
     facts = turn.facts
     others = [each for each in facts.alive() if each.number != process.number]
-    if not facts.is_member(process) or not process.takes_part or not others:
+    is_member = facts.is_member(process) and process.takes_part
+    if not (is_member or (process.dismissed_s is not None and process.ran >= 0)) or not others:
         return
     then = turn.blame(process.host, suspect=False)
     why = f"it has been silent for {silent_s:.1f} s ({turn.rules.words.worker_timeout})"

@@ -107,6 +107,18 @@ def test_newcomers_join_together_if_none_is_too_late() -> None:
     assert world.size == 4
 
 
+def test_a_dismissed_worker_that_is_stopped_does_not_hold_up_the_others() -> None:
+    world = started(Rules(np=3, min_np=1), red=2, blue=1)
+    world.workers[2].stopped = True
+    world.discover(red=2)
+    world.wait(3600.0)
+    world.feed(elastic.WorkerSilent(world.now_s, "blue-2", 60.2))
+    assert world.workers[2].told
+    world.run()
+    assert world.hosts == ["red", "red"]
+    assert {world.workers[each].stage for each in (0, 1)} == {"training"}
+
+
 def test_workers_of_a_host_that_leaves_are_dismissed() -> None:
     world = started(Rules(np=4, min_np=2, grace_s=10.0), red=2, blue=2)
     world.discover(red=2)
@@ -115,8 +127,9 @@ def test_workers_of_a_host_that_leaves_are_dismissed() -> None:
     dismissed = [each for each in world.done if isinstance(each, elastic.Dismiss)]
     assert [each.identity for each in dismissed] == ["blue-2", "blue-3"]
     assert dismissed[0].text == "rank 2 (blue-2) leaves: blue is no longer listed"
-    world.wait(60.0)  # until the next commit of all
+    world.wait(3600.0)  # until the next commit of all
     assert not any(each.told for each in world.workers.values())
+    assert {each.stage for each in world.workers.values()} == {"training"}
     world.run()
     assert not world.on("blue")
     assert "blue" not in world.agents

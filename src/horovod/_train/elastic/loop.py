@@ -10,6 +10,7 @@ import logging
 import time
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from horovod._train.elastic.stream import stream_shares
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from horovod._train.elastic.ledger import Share
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class Training(ABC):
+class ElasticLoop(ABC):
     """Epochs and batches of a job whose ranks come and go; adapters say what a batch is.
 
     Args:
@@ -417,3 +418,34 @@ class Training(ABC):
     @abstractmethod
     def _before_step(self, share: Share) -> None:
         """Prepares the step of a batch that is handed out next."""
+
+
+def check_batch_size(batch_size: int | None) -> int:
+    """Return the number of samples per rank and step.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if batch_size is None or batch_size < 1:
+        raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
+    return batch_size
+
+
+def check_iterable(dataset: object, other_kinds: str) -> None:
+    """Refuse data without places that cannot be read from its beginning again.
+
+    Args:
+        dataset: the data.
+        other_kinds: what could be given instead of an iterable.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    name = type(dataset).__name__
+    if not isinstance(dataset, Iterable):
+        raise UsageError(f"batches() of {name}: {other_kinds}")
+    if isinstance(dataset, Iterator):
+        raise UsageError(
+            f"batches() of {name}: an iterator can be read once only, but after a change ranks "
+            "read from the beginning; give an object with __iter__"
+        )

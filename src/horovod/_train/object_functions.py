@@ -1,4 +1,4 @@
-"""Python objects between ranks."""
+"""Python objects between ranks, as the interface of every adapter has them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TypeVar
 from horovod._train import objects
 from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
+
+__all__ = ["allgather_object", "broadcast_object"]
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ def broadcast_object(
 
     Raises:
         HorovodInternalError: the root could not pickle the object, or the job failed.
+        UsageError: with JAX, the call is part of a jitted program.
     """
     return objects.broadcast_object(group_of(process_set), obj, root_rank, name, call_site())
 
@@ -46,5 +49,6 @@ def allgather_object(
 
     Raises:
         HorovodInternalError: a rank could not pickle its object, or the job failed.
+        UsageError: with JAX, the call is part of a jitted program.
     """
     return objects.allgather_object(group_of(process_set), obj, name, call_site())
