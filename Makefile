@@ -32,7 +32,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h')
 CMAKE_LISTS := CMakeLists.txt $(shell find native -name CMakeLists.txt)
 FAKES := $(shell find tests/fakes/gpu -name '*.cc' -o -name '*.h')
 SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
-           $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
+           $(shell find src -name '*.py' -o -name py.typed)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
@@ -276,7 +276,7 @@ fuzz: $(VENV)/dev.stamp $(VENV)/installed.stamp build/asan/build.ninja ## try de
 
 # ---- Checks
 
-lint: lint-python lint-native ## formatters, linters, types, layers, spelling
+lint: lint-python lint-native ## formatters, linters, types, layers, spelling, plain English
 
 lint-python: $(VENV)/dev.stamp
 	ruff check .
@@ -284,6 +284,7 @@ lint-python: $(VENV)/dev.stamp
 	mypy
 	PYTHONPATH=src lint-imports --no-logo
 	codespell
+	python tests/layers/prose.py
 
 # In the bundles in which files are compiled, so that what many include is read once.
 lint-native: $(VENV)/dev.stamp build/lint/configured.stamp
@@ -321,8 +322,9 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 	python benchmarks/replay.py
 	python benchmarks/simulate.py
 
-docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write generated tables; check programs, names and links
+docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write tables and the stub; check programs, names and links
 	python -m horovod._settings.document docs/settings.md
+	python -m nanobind.stubgen -q -D -m horovod._native -o src/horovod/_native.pyi
 	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 
 wheel: $(VENV)/wheel.stamp ## build wheels for every Linux with glibc 2.28 into dist/, PYTHONS="python3.10 ..." or all at hand

@@ -30,6 +30,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# How long an example takes to make and to run depends on the neighbors of the machine.
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
+
 # These import TensorFlow at their top. `make test-python PYTEST=...` does without it.
 _OF_TENSORFLOW = [
     "dist/test_keras*.py",

@@ -1,4 +1,5 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -113,31 +114,45 @@ OwnedArray part_of(const OwnedArray& array, size_t offset, const std::string& dt
 }  // namespace
 
 void bind_buffer(nb::module_& module) {
-  nb::class_<Buffer>(module, "Buffer")
+  const nb::sig shape_signature("def shape(self) -> tuple[int, ...]");
+  nb::class_<Buffer>(
+      module, "Buffer",
+      "A view of a contiguous array on the CPU (device -1) or a GPU, where `stream` is the driver's handle; "
+      "it does not keep the memory alive.")
       .def("__init__", &construct_buffer, nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
            nb::arg("device") = kCpuDevice, nb::arg("stream") = 0)
-      .def_static("from_array", &buffer_from_array, nb::arg("array").noconvert())
+      .def_static("from_array", &buffer_from_array, nb::arg("array").noconvert(),
+                  nb::sig("def from_array(array: object) -> Buffer"),
+                  "View an object with `__dlpack__` or the buffer protocol (CPU, C-contiguous).")
       .def_prop_ro("address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.data); })
       .def_prop_ro("dtype", [](const Buffer& self) { return std::string(name_of(self.dtype)); })
-      .def_prop_ro("shape", [](const Buffer& self) { return shape_tuple(self.shape); })
+      .def_prop_ro(
+          "shape", [](const Buffer& self) { return shape_tuple(self.shape); }, shape_signature)
       .def_prop_ro("num_bytes", &Buffer::bytes)
       .def_prop_ro("device", [](const Buffer& self) { return self.device; })
       .def_prop_ro("stream", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.stream); });
-  nb::class_<OwnedArray>(module, "NativeArray")
-      .def("__dlpack__", [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); })
+  nb::class_<OwnedArray>(module, "NativeArray", "Memory that the engine allocated for a result.")
+      .def(
+          "__dlpack__", [](const OwnedArray& self, const nb::kwargs&) { return export_array(self); },
+          nb::sig("def __dlpack__(self, **options: object) -> object"),
+          "Export the array without a copy; on the CPU only, as frameworks do not know the stream of the memory.")
       .def("__dlpack_device__",
            [](const OwnedArray& self) {
-             return self.gpu == nullptr ? nb::make_tuple(kDlpackCpu, 0) : nb::make_tuple(kDlpackCuda, self.device());
+             return self.gpu == nullptr ? std::pair(kDlpackCpu, 0) : std::pair(kDlpackCuda, self.device());
            })
-      .def("copy_to", &copy_to, nb::arg("buffer"))
+      .def("copy_to", &copy_to, nb::arg("buffer"),
+           "Start a copy into memory of the same GPU, in the order of the buffer's stream. The array may go away at "
+           "once; Handle.order() is not needed before.")
       .def_prop_ro("device", &OwnedArray::device)
-      .def("part", &part_of, nb::arg("offset"), nb::arg("dtype"), nb::arg("shape"))
+      .def("part", &part_of, nb::arg("offset"), nb::arg("dtype"), nb::arg("shape"),
+           "Return another array in the same memory, which it keeps alive; `offset` is in bytes.")
       .def_prop_ro("dtype", [](const OwnedArray& self) { return std::string(name_of(self.dtype)); })
-      .def_prop_ro("shape", [](const OwnedArray& self) { return shape_tuple(self.shape); })
+      .def_prop_ro(
+          "shape", [](const OwnedArray& self) { return shape_tuple(self.shape); }, shape_signature)
       .def_prop_ro("address", [](const OwnedArray& self) { return reinterpret_cast<uintptr_t>(self.data.get()); });
   module.def(
       "private_array", [](size_t num_bytes) { return make_array(DType::kUInt8, {static_cast<int64_t>(num_bytes)}); },
-      nb::arg("num_bytes"));
+      nb::arg("num_bytes"), "Return an array of bytes in ordinary memory, with any values.");
 }
 
 }  // namespace hvd::bindings

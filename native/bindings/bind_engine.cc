@@ -251,23 +251,36 @@ void bind_constants(nb::module_& module) {
 }
 
 void bind_port(nb::module_& module) {
-  nb::class_<LocalPort>(module, "LocalPort")
+  nb::class_<LocalPort>(
+      module, "LocalPort",
+      "This rank's inbox in shared memory: a memfd with rings from each rank of the host, and an eventfd.")
       .def(nb::init<int, int>(), nb::arg("num_local"), nb::arg("local_index"))
       .def_prop_ro("segment_fd", [](const LocalPort& self) { return self.segment ? self.segment->fd() : -1; })
       .def_prop_ro("doorbell_fd", [](const LocalPort& self) { return self.doorbell.get(); });
 }
 
 void bind_handle(nb::module_& module) {
-  nb::class_<PyHandle>(module, "Handle")
+  nb::class_<PyHandle>(module, "Handle", "One submitted operation; it holds the result or the exception.")
       .def_prop_ro("name", [](const PyHandle& self) { return self.operation->spec.name; })
-      .def("done", &PyHandle::done)
-      .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none())
-      .def("results", &PyHandle::results)
-      .def("order", &PyHandle::order, nb::arg("device"), nb::arg("stream"))
-      .def("finished", &PyHandle::finished)
-      .def("received_splits", [](const PyHandle& self) { return self.operation->result.received_splits; })
-      .def("new_process_set", [](const PyHandle& self) { return self.operation->result.new_process_set; })
-      .def("last_joined", [](const PyHandle& self) { return self.operation->result.last_joined; });
+      .def("done", &PyHandle::done, "Return whether the operation ended, also with an error. Never blocks or raises.")
+      .def("wait", &PyHandle::wait, nb::arg("timeout_s") = nb::none(),
+           "Wait without the GIL, and run Python's signal handlers meanwhile; return False when the time is over. "
+           "Raises the error of the operation.")
+      .def("results", &PyHandle::results, "Return the arrays that the engine allocated, after a successful wait.")
+      .def("order", &PyHandle::order, nb::arg("device"), nb::arg("stream"),
+           "Make a stream of a GPU continue behind the result, after a successful wait: wait() returns as soon as the "
+           "work is on the device. Does nothing for tensors on the CPU.")
+      .def("finished", &PyHandle::finished,
+           "Return whether the operation ended on the device, too. Never blocks; raises the error of the operation.")
+      .def(
+          "received_splits", [](const PyHandle& self) { return self.operation->result.received_splits; },
+          "After an alltoall: return the rows received from each member, in the order of set ranks.")
+      .def(
+          "new_process_set", [](const PyHandle& self) { return self.operation->result.new_process_set; },
+          "After ADD_PROCESS_SET: return the engine's number of the set, which is never used again.")
+      .def(
+          "last_joined", [](const PyHandle& self) { return self.operation->result.last_joined; },
+          "After a JOIN: return the global rank that joined last, the same on all ranks.");
 }
 
 // Where this rank is, for the stall reports of others; and what it did, for the timeline.
@@ -280,7 +293,9 @@ void bind_observation(nb::class_<PyEngine>& engine) {
             const InterpreterUnlocked unlocked;
             return engine.position().wait_for_request(from_seconds(timeout_s));
           },
-          nb::arg("timeout_s"))
+          nb::arg("timeout_s"),
+          "Wait without the GIL until another rank asks where this one is; return False when the time is over or the "
+          "engine was closed.")
       .def(
           "answer_position",
           [](const PyEngine& self, std::string stacks,
@@ -292,7 +307,9 @@ void bind_observation(nb::class_<PyEngine>& engine) {
             }
             self.engine()->position().answer(std::move(stacks), std::move(told));
           },
-          nb::arg("stacks"), nb::arg("threads"))
+          nb::arg("stacks"), nb::arg("threads"),
+          "Answer with the stacks of this process. `threads` are, for each: its ident, whether it only waits for work "
+          "within the process, its native id or 0, and whether it is in a call of a framework.")
       .def(
           "start_timeline",
           [](const PyEngine& self, const std::string& path, bool mark_cycles) {
@@ -300,12 +317,16 @@ void bind_observation(nb::class_<PyEngine>& engine) {
             const InterpreterUnlocked unlocked;
             engine.start_timeline(path, mark_cycles);
           },
-          nb::arg("path"), nb::arg("mark_cycles") = false)
-      .def("stop_timeline", [](const PyEngine& self) {
-        Engine& engine = *self.engine();
-        const InterpreterUnlocked unlocked;
-        engine.stop_timeline();
-      });
+          nb::arg("path"), nb::arg("mark_cycles") = false,
+          "On rank 0, write what all ranks do into a file from now on; do nothing on other ranks.")
+      .def(
+          "stop_timeline",
+          [](const PyEngine& self) {
+            Engine& engine = *self.engine();
+            const InterpreterUnlocked unlocked;
+            engine.stop_timeline();
+          },
+          "On rank 0, return when all records are in the file; do nothing on other ranks.");
 }
 
 }  // namespace
@@ -314,30 +335,53 @@ void bind_engine(nb::module_& module) {
   bind_constants(module);
   bind_port(module);
   bind_handle(module);
-  nb::class_<PyEngine> engine(module, "Engine");
+  nb::class_<PyEngine> engine(
+      module, "Engine",
+      "The engine of one rank; owns one thread. `port` is None if no other rank is on this host. `local_peers` are "
+      "rank, local index, and the descriptors of segment, doorbell and liveness socket of each other rank of this "
+      "host; `remote_peers` are rank, control socket and data sockets of each rank of another host. The engine owns "
+      "all descriptors. `hosts`, the host of each rank, may be left out if all ranks are on one host, or each on its "
+      "own.");
   bind_observation(engine);
+  const std::string signature = signature_of_submit();
   engine
       .def("__init__", &construct_engine, nb::arg("rank"), nb::arg("size"), nb::arg("options"), nb::arg("port").none(),
            nb::arg("local_peers"), nb::arg("remote_peers"), nb::arg("hosts") = std::vector<int>())
       .def_prop_ro("rank", [](const PyEngine& self) { return self.engine()->rank(); })
       .def_prop_ro("size", [](const PyEngine& self) { return self.engine()->size(); })
       .def_prop_ro("all_local", [](const PyEngine& self) { return self.engine()->all_local(); })
-      .def("submit", &submit, nb::arg("kind"), nb::arg("name").none(), nb::arg("inputs"), nb::arg("outputs"),
-           nb::arg("options"))
-      .def("c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); })
+      .def(
+          "submit", &submit, nb::arg("kind"), nb::arg("name").none(), nb::arg("inputs"), nb::arg("outputs"),
+          nb::arg("options"), nb::sig(signature.c_str()),
+          "Submit an operation; all inputs of one call form a group on one device. Options and names: SubmitRequest in "
+          "native/engine/submission/operation.h. `outputs` is one buffer per input of an allreduce, broadcast or "
+          "reducescatter (of the shape that this rank receives), else empty. `keep_alive` is referenced until nothing "
+          "touches the memory any more, then dropped by the next thread that calls the engine, or the main thread.")
+      .def(
+          "c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); },
+          "Return the address of a new `HvdEngine` of native/bindings/c_interface.h.")
       .def("closed", [](const PyEngine& self) { return self.engine()->position().closed(); })
-      .def("error",
-           [](const PyEngine& self) {
-             const auto error = self.engine()->error();
-             return error ? std::string(error->what()) : std::string();
-           })
-      .def("statistics", &statistics)
-      .def("abandon", &PyEngine::abandon)
-      .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine");
+      .def(
+          "error",
+          [](const PyEngine& self) {
+            const auto error = self.engine()->error();
+            return error ? std::string(error->what()) : std::string();
+          },
+          "Return why the engine can no longer work, or an empty string.")
+      .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"))
+      .def("abandon", &PyEngine::abandon, "In the child of a fork, drop the engine without telling the peers.")
+      .def("close", &PyEngine::close, nb::arg("reason") = "it closed its engine",
+           "Tell the peers, fail what is pending, join the thread and release everything. May be called again.");
   look_for_signals_with(&interrupted);
-  module.def("check_name", [](const nb::str& name) { static_cast<void>(name_from(name)); }, nb::arg("name"));
-  module.def("c_interface", [] { return reinterpret_cast<uintptr_t>(c_interface()); });
-  module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions());
+  module.def(
+      "check_name", [](const nb::str& name) { static_cast<void>(name_from(name)); }, nb::arg("name"),
+      "Refuse a name with lone surrogates; for names that do not reach the engine through `Engine.submit`.");
+  module.def(
+      "c_interface", [] { return reinterpret_cast<uintptr_t>(c_interface()); },
+      "Return the address of the `HvdInterface` of native/bindings/c_interface.h.");
+  module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions(),
+             nb::sig("def make_world(size: int, options: EngineOptions = ...) -> list[Engine]"),
+             "Return engines of ranks that are threads of this process, over the memory transport.");
 }
 
 }  // namespace hvd::bindings

@@ -45,12 +45,16 @@ std::tuple<std::string, int, std::string> find_nccl(const std::vector<std::strin
 
 void bind_gpu(nb::module_& module) {
   const StagedOptions staged;
-  nb::class_<GpuOptions>(module, "GpuOptions")
+  nb::class_<GpuOptions>(module, "GpuOptions", "How tensors on GPUs are reduced: native/backend/gpu/gpu_backend.h.")
       .def("__init__", &construct_options, nb::kw_only(), nb::arg("driver_candidates"), nb::arg("nccl_candidates"),
            nb::arg("operations") = "auto", nb::arg("chunk_bytes") = staged.chunk_bytes,
            nb::arg("max_pinned_bytes") = staged.max_pinned_bytes);
-  module.def("find_gpu", &find_gpu, nb::arg("candidates"));
-  module.def("find_nccl", &find_nccl, nb::arg("candidates"));
+  module.def(
+      "find_gpu", &find_gpu, nb::arg("candidates"),
+      "Return the path and version of the GPU driver's library (13010 is 13.1), and the number of GPUs. A library "
+      "that is loaded already is preferred to the candidates.");
+  module.def("find_nccl", &find_nccl, nb::arg("candidates"),
+             "Return the path and version of NCCL or RCCL (22907 is 2.29.7), and a warning of a known fault or \"\".");
 }
 
 }  // namespace hvd::bindings

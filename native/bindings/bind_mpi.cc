@@ -42,8 +42,12 @@ void bind_mpi(nb::module_& module) {
         const mpi::Library library = mpi::load_library(candidates);
         return std::vector<std::string>{library.path, library.version};
       },
-      nb::arg("candidates"));
-  nb::class_<MpiProcess>(module, "MpiProcess")
+      nb::arg("candidates"),
+      "Return the path and the version of the first MPI library that can be used. Candidates are paths, or names for "
+      "the system's loader.");
+  nb::class_<MpiProcess>(
+      module, "MpiProcess",
+      "MPI in this process; initializes it on a thread of its own. See native/backend/mpi/mpi_process.h.")
       .def("__init__", &construct_process, nb::arg("candidates"), nb::arg("all_threads"))
       .def("wait", &wait<MpiProcess>, nb::arg("timeout_s"))
       .def_prop_ro("path", [](const MpiProcess& self) { return self.library().path; })
@@ -57,7 +61,7 @@ void bind_mpi(nb::module_& module) {
           nb::arg("reason"))
       .def("finish", &finish, nb::arg("timeout_s"))
       .def("abandon", &MpiProcess::abandon);
-  nb::class_<MpiWorld>(module, "MpiWorld")
+  nb::class_<MpiWorld>(module, "MpiWorld", "The ranks of a job in MPI; all ranks make it, in the same order.")
       .def(nb::init<std::shared_ptr<MpiProcess>, int, int>(), nb::arg("process"), nb::arg("rank"), nb::arg("size"))
       .def("wait", &wait<MpiWorld>, nb::arg("timeout_s"));
 }

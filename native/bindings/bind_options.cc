@@ -49,25 +49,26 @@ void take_stack_dump(Wanted& wanted, nb::handle value) {
 }
 
 constexpr std::array kOptions{
-    Option{"fusion_threshold", &take<&EngineOptions::fusion_threshold>},
-    Option{"cache_capacity", &take<&EngineOptions::cache_capacity>},
-    Option{"stall_check_time_s", &take_seconds<&EngineOptions::stall_check_time>},
-    Option{"stall_shutdown_time_s", &take_seconds<&EngineOptions::stall_shutdown_time>},
-    Option{"deadlock_timeout_s", &take_seconds<&EngineOptions::deadlock_timeout>},
-    Option{"rank_names", &take<&EngineOptions::rank_names>},
-    Option{"deterministic", &take<&EngineOptions::deterministic>},
-    Option{"least_log_level", [](Wanted& w, nb::handle v) { w.least_log_level = nb::cast<int>(v); }},
-    Option{"log_time", [](Wanted& w, nb::handle v) { w.log_time = nb::cast<bool>(v); }},
-    Option{"stack_dump", &take_stack_dump},
-    Option{"fuse_groups", &take<&EngineOptions::fuse_groups>},
-    Option{"core", &take<&EngineOptions::core>},
-    Option{"num_cores", &take<&EngineOptions::num_cores>},
-    Option{"autotune", &take<&EngineOptions::autotune>},
-    Option{"allreduce_algorithm",
+    Option{"fusion_threshold", "int", &take<&EngineOptions::fusion_threshold>},
+    Option{"cache_capacity", "int", &take<&EngineOptions::cache_capacity>},
+    Option{"stall_check_time_s", "float | None", &take_seconds<&EngineOptions::stall_check_time>},
+    Option{"stall_shutdown_time_s", "float", &take_seconds<&EngineOptions::stall_shutdown_time>},
+    Option{"deadlock_timeout_s", "float", &take_seconds<&EngineOptions::deadlock_timeout>},
+    Option{"rank_names", "collections.abc.Sequence[str]", &take<&EngineOptions::rank_names>},
+    Option{"deterministic", "bool", &take<&EngineOptions::deterministic>},
+    Option{"least_log_level", "int", [](Wanted& w, nb::handle v) { w.least_log_level = nb::cast<int>(v); }},
+    Option{"log_time", "bool", [](Wanted& w, nb::handle v) { w.log_time = nb::cast<bool>(v); }},
+    Option{"stack_dump", "tuple[int, int, int]", &take_stack_dump},
+    Option{"fuse_groups", "bool", &take<&EngineOptions::fuse_groups>},
+    Option{"core", "int", &take<&EngineOptions::core>},
+    Option{"num_cores", "int", &take<&EngineOptions::num_cores>},
+    Option{"autotune", "AutotuneOptions | None", &take<&EngineOptions::autotune>},
+    Option{"allreduce_algorithm", "str",
            [](Wanted& w, nb::handle v) { w.engine.plans.allreduce = algorithm_named(nb::cast<std::string>(v)); }},
-    Option{"costs", [](Wanted& w, nb::handle v) { w.engine.plans.costs = nb::cast<CostConstants>(v); }},
-    Option{"mpi", &take<&EngineOptions::mpi>},
-    Option{"gpu", &take<&EngineOptions::gpu>},
+    Option{"costs", "CostConstants",
+           [](Wanted& w, nb::handle v) { w.engine.plans.costs = nb::cast<CostConstants>(v); }},
+    Option{"mpi", "MpiWorld | None", &take<&EngineOptions::mpi>},
+    Option{"gpu", "GpuOptions | None", &take<&EngineOptions::gpu>},
 };
 
 void construct_engine_options(EngineOptions* self, const nb::kwargs& keywords) {
@@ -96,7 +97,9 @@ void bind_options(nb::module_& module) {
           },
           nb::kw_only(), nb::arg("fixed") = false, nb::arg("warmup_samples") = 3, nb::arg("steps_per_sample") = 10,
           nb::arg("max_samples") = 20, nb::arg("log_path") = "");
-  nb::class_<EngineOptions>(module, "EngineOptions").def("__init__", &construct_engine_options, nb::arg("options"));
+  const std::string signature = signature_of("def __init__(self, *", kOptions, "None");
+  nb::class_<EngineOptions>(module, "EngineOptions", "Options of an engine: EngineOptions in native/engine/options.h.")
+      .def("__init__", &construct_engine_options, nb::arg("options"), nb::sig(signature.c_str()));
 }
 
 }  // namespace hvd::bindings

@@ -63,7 +63,7 @@ std::optional<Algorithm> algorithm_named(const std::string& name) {
 }
 
 void bind_plan(nb::module_& module) {
-  nb::class_<CostConstants>(module, "CostConstants")
+  nb::class_<CostConstants>(module, "CostConstants", "What the cost model knows of the network: native/plan/cost.h.")
       .def(
           "__init__",
           [](CostConstants* self, double network_latency_s, double network_bytes_per_s,
@@ -80,9 +80,13 @@ void bind_plan(nb::module_& module) {
       .def_ro("network_bytes_per_s", &CostConstants::network_bytes_per_s)
       .def_ro("link_bytes_per_s", &CostConstants::link_bytes_per_s)
       .def_ro("memory_bytes_per_s", &CostConstants::memory_bytes_per_s);
-  module.def("share_of", &rows_of_share, nb::arg("num_rows"), nb::arg("rank"), nb::arg("size"));
-  module.def("estimate_allreduce", &estimate, nb::arg("hosts"), nb::arg("num_bytes"), nb::kw_only(),
-             nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("costs") = CostConstants());
+  module.def("share_of", &rows_of_share, nb::arg("num_rows"), nb::arg("rank"), nb::arg("size"),
+             "Return how many of `num_rows` are a rank's; the first ranks have the longer shares.");
+  module.def(
+      "estimate_allreduce", &estimate, nb::arg("hosts"), nb::arg("num_bytes"), nb::kw_only(),
+      nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("costs") = CostConstants(),
+      "Return the algorithm of an allreduce, and the seconds until all ranks have the result. `hosts` is the "
+      "host of each rank, an index into `costs.link_bytes_per_s`; `num_bytes` is the size of each rank's tensor.");
 }
 
 }  // namespace hvd::bindings

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -13,8 +14,17 @@ namespace hvd::bindings {
 template <class Target>
 struct Keyword {
   std::string_view name;
+  std::string_view type;  // in Python, for type checkers
   void (*take)(Target& target, nanobind::handle value);
 };
+
+// The signature of a function with these keywords, for type checkers; `head` ends before the first of them.
+template <class Target, size_t Size>
+std::string signature_of(std::string head, const std::array<Keyword<Target>, Size>& table, const char* result) {
+  for (const auto& keyword : table)
+    head.append(", ").append(keyword.name).append(": ").append(keyword.type) += " = ...";
+  return head + ") -> " + result;
+}
 
 // Throws TypeError for a keyword that the table lacks, or a value of another type; `function` is what messages name.
 template <class Target, class Table>

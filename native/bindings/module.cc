@@ -1,12 +1,7 @@
 #include "bindings/bindings.h"
 
-#ifndef HVD_VERSION
-#define HVD_VERSION "unknown"
-#endif
-
 NB_MODULE(_native, module) {
   module.doc() = "The native engine of Horovod.";
-  module.attr("__version__") = HVD_VERSION;
   // Interpreters may end with objects that somebody still holds; users should not read about it.
   nanobind::set_leak_warnings(false);
   hvd::bindings::register_errors();

@@ -32,28 +32,29 @@ using Field = Keyword<SubmitRequest>;
 
 // Those that a training step gives come first.
 constexpr std::array kFields{
-    Field{"prefix", [](SubmitRequest& r, nb::handle v) { r.prefix = name_from(nb::cast<nb::str>(v)); }},
-    Field{"reduce_op", [](SubmitRequest& r, nb::handle v) { r.reduce_op = reduce_op_from(nb::cast<int>(v)); }},
-    Field{"prescale", [](SubmitRequest& r, nb::handle v) { r.prescale = nb::cast<double>(v); }},
-    Field{"postscale", [](SubmitRequest& r, nb::handle v) { r.postscale = nb::cast<double>(v); }},
-    Field{"weight",
+    Field{"prefix", "str", [](SubmitRequest& r, nb::handle v) { r.prefix = name_from(nb::cast<nb::str>(v)); }},
+    Field{"reduce_op", "int", [](SubmitRequest& r, nb::handle v) { r.reduce_op = reduce_op_from(nb::cast<int>(v)); }},
+    Field{"prescale", "float", [](SubmitRequest& r, nb::handle v) { r.prescale = nb::cast<double>(v); }},
+    Field{"postscale", "float", [](SubmitRequest& r, nb::handle v) { r.postscale = nb::cast<double>(v); }},
+    Field{"weight", "float | None",
           [](SubmitRequest& r, nb::handle v) {
             if (!v.is_none()) r.weight = nb::cast<double>(v);
           }},
-    Field{"process_set", [](SubmitRequest& r, nb::handle v) { r.process_set = nb::cast<uint32_t>(v); }},
-    Field{"waits_next", [](SubmitRequest& r, nb::handle v) { r.waits_next = nb::cast<bool>(v); }},
-    Field{"call_site", [](SubmitRequest& r, nb::handle v) { r.call_site = call_site_from(v); }},
-    Field{"keep_alive", [](SubmitRequest& r, nb::handle v) { r.keeper = keep(nb::borrow(v)); }},
-    Field{"priority", [](SubmitRequest& r, nb::handle v) { r.priority = nb::cast<int32_t>(v); }},
-    Field{"root", [](SubmitRequest& r, nb::handle v) { r.root = nb::cast<int32_t>(v); }},
-    Field{"splits",
+    Field{"process_set", "int", [](SubmitRequest& r, nb::handle v) { r.process_set = nb::cast<uint32_t>(v); }},
+    Field{"waits_next", "bool", [](SubmitRequest& r, nb::handle v) { r.waits_next = nb::cast<bool>(v); }},
+    Field{"call_site", "str", [](SubmitRequest& r, nb::handle v) { r.call_site = call_site_from(v); }},
+    Field{"keep_alive", "object", [](SubmitRequest& r, nb::handle v) { r.keeper = keep(nb::borrow(v)); }},
+    Field{"priority", "int", [](SubmitRequest& r, nb::handle v) { r.priority = nb::cast<int32_t>(v); }},
+    Field{"root", "int", [](SubmitRequest& r, nb::handle v) { r.root = nb::cast<int32_t>(v); }},
+    Field{"splits", "collections.abc.Sequence[int] | None",
           [](SubmitRequest& r, nb::handle v) {
             if (!v.is_none()) r.splits = nb::cast<std::vector<int64_t>>(v);
           }},
-    Field{"ranks", [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},
-    Field{"divide_by_initial_world_size",
+    Field{"ranks", "collections.abc.Sequence[int]",
+          [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},
+    Field{"divide_by_initial_world_size", "bool",
           [](SubmitRequest& r, nb::handle v) { r.divide_by_initial_world_size = nb::cast<bool>(v); }},
-    Field{"device", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
+    Field{"device", "int", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
 };
 
 }  // namespace
@@ -66,6 +67,13 @@ std::string name_from(const nb::str& name) {
               "the name " + std::string(nb::repr(name).c_str()) +
                   " holds lone surrogates, which cannot be sent: it was made of bytes that are not UTF-8. Replace "
                   "them, for example with name.encode(errors='replace').decode()");
+}
+
+std::string signature_of_submit() {
+  return signature_of(
+      "def submit(self, kind: int, name: str | None, inputs: collections.abc.Sequence[Buffer], "
+      "outputs: collections.abc.Sequence[Buffer], *",
+      kFields, "Handle");
 }
 
 SubmitRequest request_from(const nb::kwargs& options) {

@@ -16,4 +16,6 @@ namespace hvd::bindings {
 // Throws TypeError for a keyword that there is not, or a value of another type.
 [[nodiscard]] SubmitRequest request_from(const nanobind::kwargs& options);
 
+[[nodiscard]] std::string signature_of_submit();  // for type checkers
+
 }  // namespace hvd::bindings

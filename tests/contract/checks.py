@@ -11,6 +11,7 @@ import handles
 import joining
 import process_sets
 import weights
+import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ SIZES: dict[Check, tuple[int, ...]] = {
     **dict.fromkeys(exact_numbers.CHECKS, (1, 2, 3)),
     **dict.fromkeys(gradients.CHECKS, (1, 2, 3)),
     **dict.fromkeys(handles.CHECKS, (1, 3)),
+    **dict.fromkeys(wire.CHECKS, (1, 2, 3)),
     **dict.fromkeys(process_sets.CHECKS, (1, 2, 3, 5)),
     **dict.fromkeys(joining.CHECKS, (1, 2, 3, 4)),
     # Adasum makes a tree of the ranks, whatever their number.

@@ -34,9 +34,11 @@ class Api(Protocol):
 
     Attributes:
         abilities: of ``reduced``, some of :data:`gradients.ABILITIES`.
+        interface: the module of the adapter, for what takes no tensors.
     """
 
     abilities: tuple[str, ...]
+    interface: Any
 
     def tensor(self, values: Values, dtype: str) -> Any:
         """Makes a tensor."""
@@ -350,8 +352,13 @@ def gradients_flow_through_every_operation(api: Api, rank: int, size: int) -> No
         ("reducescatter", {"op": ReduceOp.AVERAGE, "postscale_factor": 2.0}, 2.0),
     ):
         np.testing.assert_allclose(gradient(name, **kwargs), ones * expected, err_msg=name)
-    root = size - 1
-    np.testing.assert_allclose(gradient("broadcast", root), ones * (1.0 if rank == root else 0.0))
+    for root in range(size):
+        got = api.gradient(
+            lambda x, root=root: api.call("broadcast", x, root),
+            ones,
+            lambda y: np.full_like(y, rank + 1.0),
+        )
+        np.testing.assert_allclose(got, ones * ((size + 1) / 2 if rank == root else 0.0))
     # One row per rank is sent, the other rows have no influence.
     np.testing.assert_allclose(
         gradient("alltoall", splits=[1] * size), np.repeat([1.0, 0.0], size), err_msg="alltoall"
@@ -382,16 +389,23 @@ def disagreement_is_an_error_on_all_ranks(api: Api, rank: int, size: int) -> Non
         lambda: api.call("allreduce", ones(12) if odd else ones(3, 4)),
         lambda: api.call("allreduce", ones(4, dtype="int32" if odd else "float32")),
         lambda: api.call("allreduce", ones(4), op=ReduceOp.SUM if odd else ReduceOp.AVERAGE),
+        lambda: api.call("allreduce", ones(4), op=ReduceOp.ADASUM if odd else ReduceOp.AVERAGE),
         lambda: api.call("allreduce", ones(4), prescale_factor=1.0 + odd),
+        lambda: api.call("allreduce", ones(4), postscale_factor=1.0 + odd),
         lambda: api.call("allgather", ones(4, 2 + odd)),
+        lambda: api.call("allgather", ones(2, 2) if odd else ones(4)),
         lambda: api.call("allgather", ones(4, dtype="int32" if odd else "float32")),
         lambda: api.call("broadcast", ones(4 + odd), 0),
         lambda: api.call("broadcast", ones(4, dtype="int32" if odd else "float32"), 0),
         lambda: api.call("broadcast", ones(4), odd),
         lambda: api.call("alltoall", ones(size, 2 + odd)),
+        lambda: api.call("alltoall", ones(size, 2) if odd else ones(2 * size)),
         lambda: api.call("alltoall", ones(size, dtype="int32" if odd else "float32")),
         lambda: api.call("reducescatter", ones(size, 2 + odd)),
         lambda: api.call("reducescatter", ones(size, dtype="int32" if odd else "float32")),
+        # The sum is the average times the size, so the rows would be plausible.
+        lambda: api.call("reducescatter", ones(4), op=ReduceOp.SUM if odd else ReduceOp.AVERAGE),
+        lambda: api.call("reducescatter", ones(4), prescale_factor=1.0 + odd),
     )
     for call in calls:
         message = str(expect_error(HorovodInternalError, call))
@@ -442,15 +456,20 @@ def a_name_in_flight_is_refused_and_the_first_goes_on(api: Api, rank: int, size:
     if size == 1:
         return
     tensor = api.tensor(np.ones(3), "float32")
-    for name in ("allreduce", "allgather", "reducescatter"):
+    for name in ("allreduce", "allgather", "reducescatter", "grouped_allreduce"):
+        given: Any = [tensor, tensor] if name == "grouped_allreduce" else tensor
+        begin = functools.partial(api.start, name, given, name="twice")
         if rank == 0:
-            handle = api.start(name, tensor, name="twice")
-            expect_error(UsageError, lambda name=name: api.start(name, tensor, name="twice"))
+            handle = begin()
+            assert f"{name}.twice" in str(expect_error(UsageError, begin))
             api.call("barrier")
         else:
             api.call("barrier")
-            handle = api.start(name, tensor, name="twice")
-        assert (api.values(api.finish(handle)) == 1).all()
+            handle = begin()
+        got = api.finish(handle)
+        assert all(
+            (api.values(each) == 1).all() for each in (got if given is not tensor else [got])
+        )
 
 
 CHECKS: tuple[Callable[[Api, int, int], None], ...] = (

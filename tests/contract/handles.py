@@ -46,13 +46,17 @@ def a_handle_says_when_its_operation_is_done(api: Api, rank: int, size: int) -> 
 
 
 def a_handle_is_used_up_by_synchronize(api: Api, rank: int, size: int) -> None:
-    handle = api.start("allreduce", api.tensor([1], "int32"), op=ReduceOp.SUM)
+    tensor = api.tensor([1], "int32")
+    handle = api.start("allreduce", tensor, op=ReduceOp.SUM)
+    later = api.start("broadcast", tensor, 0)
+    assert later > handle > 0
     expect(api, api.finish(handle), np.array([size]), "int32")
+    expect(api, api.finish(later), np.array([1]), "int32")
     assert api.finish(handle) is None
     expect_error(ValueError, lambda: api.call("poll", handle))
     unknown = handle + 1_000_000
     assert api.finish(unknown) is None
-    expect_error(ValueError, lambda: api.call("poll", unknown))
+    assert str(unknown) in str(expect_error(ValueError, lambda: api.call("poll", unknown)))
 
 
 def a_failed_operation_is_done_and_raises_once(api: Api, rank: int, size: int) -> None:
@@ -91,18 +95,19 @@ def each_operation_returns_its_kind(api: Api, rank: int, size: int) -> None:
 
 def operations_in_place_return_the_tensor_itself(api: Api, rank: int, size: int) -> None:
     for count in (3, 5000):
-        tensor = api.tensor(np.full(count, rank), "float32")
-        assert api.call("broadcast_", tensor, size - 1) is tensor
-        expect(api, tensor, np.full(count, size - 1), "float32")
-        assert api.finish(api.start("broadcast", tensor, 0)) is not tensor
-        total = np.full(count, size * (size - 1))
-        assert api.call("allreduce_", tensor, op=ReduceOp.SUM) is tensor
-        expect(api, tensor, total, "float32")
-        group = [api.tensor(np.full(n, rank), "float32") for n in (count, 2)]
-        got = api.call("grouped_allreduce_", group, op=ReduceOp.MAX)
-        assert all(a is b for a, b in zip(got, group, strict=True))
-        for each, n in zip(group, (count, 2), strict=True):
-            expect(api, each, np.full(n, size - 1), "float32")
+        for run in (api.call, lambda *args, **kwargs: api.finish(api.start(*args, **kwargs))):
+            tensor = api.tensor(np.full(count, rank), "float32")
+            assert run("broadcast_", tensor, size - 1) is tensor
+            expect(api, tensor, np.full(count, size - 1), "float32")
+            assert run("broadcast", tensor, 0) is not tensor
+            total = np.full(count, size * (size - 1))
+            assert run("allreduce_", tensor, op=ReduceOp.SUM) is tensor
+            expect(api, tensor, total, "float32")
+            group = [api.tensor(np.full(n, rank), "float32") for n in (count, 2)]
+            got = run("grouped_allreduce_", group, op=ReduceOp.MAX)
+            assert all(a is b for a, b in zip(got, group, strict=True))
+            for each, n in zip(group, (count, 2), strict=True):
+                expect(api, each, np.full(n, size - 1), "float32")
 
 
 def groups_may_hold_anything_but_nothing(api: Api, rank: int, size: int) -> None:

@@ -67,14 +67,16 @@ class TensorFlow(Torch):
 
         return [tf.Variable(self.ones(value), name="weight")]
 
-    def train(self) -> None:
+    def reduce(self, name: str) -> None:
         import tensorflow as tf
 
-        tf.function(lambda: self.hvd.allreduce(self.ones(), name="train"))()
+        tf.function(lambda: self.hvd.allreduce(self.ones(), name=name))()
 
 
 class Keras(TensorFlow):
     """In fit()."""
+
+    reduce = Torch.reduce  # its functions take values, not tensors of a graph
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

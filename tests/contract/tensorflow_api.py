@@ -17,7 +17,8 @@ from checks import CHECKS
 import horovod.tensorflow as hvd
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,7 @@ class TensorFlowApi:
         self._run = getattr(self, f"_run_{mode}")
         self._mode = mode
 
+    interface = hvd
     abilities = ("complex", "passes", "mean of passes", "weights")
 
     def tensor(self, values: Any, dtype: str) -> Any:

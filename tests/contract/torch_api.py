@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class TorchApi:
     """See :class:`collectives.Api`."""
 
+    interface = hvd
     abilities = ("complex", "passes", "weights", "weights of passes")
 
     def tensor(self, values: Any, dtype: str) -> torch.Tensor:
@@ -33,7 +34,9 @@ class TorchApi:
         return getattr(hvd, function)(*args, **kwargs)
 
     def start(self, function: str, /, *args: Any, **kwargs: Any) -> int:
-        handle: int = getattr(hvd, f"{function}_async")(*args, **kwargs)
+        in_place = "_" if function.endswith("_") else ""
+        handle = getattr(hvd, f"{function.rstrip('_')}_async{in_place}")(*args, **kwargs)
+        assert type(handle) is int
         return handle
 
     def finish(self, handle: int) -> Any:

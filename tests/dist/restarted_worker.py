@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._rank import context
 from horovod._train import objects
-from horovod._train.elastic.training import Training
+from horovod._train.elastic.loop import ElasticLoop
 from horovod.common.elastic import ObjectState
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
     return objects.broadcast_object(context.global_group(), obj, root_rank)
 
 
-class Indices(Training):
+class Indices(ElasticLoop):
     """Its batches are the indices of the samples."""
 
     def _length_of(self, dataset: Any) -> int:

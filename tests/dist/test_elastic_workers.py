@@ -9,107 +9,24 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import elastic_worker
+import process_fleet
 import pytest
+from process_fleet import PATIENCE_S, Fleet, Process, opened_fleet
 
-from horovod._job import Assignment, Worker
-from horovod._job.job import Job, open_job
 from horovod._job.records import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from horovod._job.membership import Membership
-
-# Of which PyTorch may take a good part to be imported, on a busy machine.
-PATIENCE_S = 240.0
-
 
 # Forks processes that have imported everything, which takes a newcomer most of its time.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["horovod.torch", "torch._dynamo"])
 
 
-class Process:
-    """A worker, and what it tells."""
-
-    def __init__(self, job: Job, host: str, slot: int, plan: dict[str, Any]) -> None:
-        self.identity = job.new_identity(host)
-        self.worker = Worker(self.identity, host, slot)
-        told = Assignment(
-            job.where, None, self.identity, host, slot=slot, elastic=True, min_size=2, max_size=4
-        )
-        self._reports, sender = PROCESSES.Pipe(duplex=False)
-        self.process = PROCESSES.Process(
-            target=elastic_worker.main, args=(told.variables(), plan, sender)
-        )
-        self.process.start()
-        sender.close()
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        assert self.process.pid is not None
-        return self.process.pid
-
-    def told(self, what: str) -> dict[str, Any]:
-        """The next report with a field; what comes before it is of no interest."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self._reports.poll(max(0.0, deadline - time.monotonic())):
-            report: dict[str, Any] = self._reports.recv()
-            if what in report:
-                return report
-        raise AssertionError(f"{self.identity} did not tell {what!r}")
-
-    def ends(self, code: int) -> None:
-        """Waits for its end."""
-        self.process.join(PATIENCE_S)
-        assert self.process.exitcode == code
-
-    def close(self) -> None:
-        """Ends the process if it has not ended."""
-        self.process.kill()
-        self.process.join()
-        self.process.close()
-        self._reports.close()
-
-
-class Fleet:
-    """The workers of a job, and its coordinator."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.processes: list[Process] = []
-
-    def start(self, *plans: dict[str, Any]) -> list[Process]:
-        """Starts workers on one host, each with its plan, in the next slots."""
-        slots = range(len(self.processes), len(self.processes) + len(plans))
-        new = [Process(self.job, "a", s, p) for s, p in zip(slots, plans, strict=True)]
-        self.processes += new
-        return new
-
-    def begin(self, workers: list[Process]) -> Membership:
-        """Awaits that workers are ready, and begins a generation with them."""
-        wanted = {each.identity for each in workers}
-        self.job.wait_until(lambda job: wanted <= set(job.available), PATIENCE_S)
-        return self.job.begin_generation([each.worker for each in workers])
-
-    def await_event(self, kind: EventKind, process: Process) -> None:
-        """Awaits what a worker tells."""
-        while (event := self.job.next_event(PATIENCE_S)) is not None:
-            if (event.kind, event.worker.identity) == (kind, process.identity):
-                return
-        raise AssertionError(f"{process.identity} was never {kind}")
-
-
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    with open_job() as job:
-        fleet = Fleet(job)
-        try:
-            yield fleet
-        finally:
-            for process in fleet.processes:
-                process.close()
+    with opened_fleet(PROCESSES, elastic_worker.main) as fleet:
+        yield fleet
 
 
 def begun(workers: list[Process], synced: bool = True) -> list[dict[str, Any]]:
@@ -119,16 +36,12 @@ def begun(workers: list[Process], synced: bool = True) -> list[dict[str, Any]]:
         workers: all of it.
         synced: whether somebody needed the state. Statistics of batches are those of a rank.
     """
-    reports = sorted((each.told("begins") for each in workers), key=lambda each: each["rank"])
-    assert [each["rank"] for each in reports] == list(range(len(workers)))
+    fields = ("digest", "rate", "log", *(("buffers",) if synced else ()))
+    reports = process_fleet.begun(workers, fields)
     for report in reports:
-        assert report["size"] == report["total"] == len(workers)
+        assert report["total"] == len(workers)
         assert report["told"] == [str(report["rank"]), str(report["size"])]
         assert report["limits"] == (2, 4)
-        for field in ("generation", "begins", "digest", "rate", "log", "buffers"):
-            if field == "buffers" and not synced:
-                continue
-            assert report[field] == reports[0][field], (field, reports)
         assert report["log"] == report["begins"]
     return reports
 

@@ -12,7 +12,7 @@ from horovod.tensorflow import gradient_reducer
 if TYPE_CHECKING:
     import pytest
 
-    from horovod.tensorflow.calls import Call, Reduction
+    from horovod.tensorflow.calls import CollectiveCall, Reduction
 
 REDUCED = 10.0
 """What stands for the reduction: all values are multiplied by it."""
@@ -21,7 +21,7 @@ REDUCED = 10.0
 class Reduced(NamedTuple):
     """What one operation was asked."""
 
-    call: Call
+    call: CollectiveCall
     reduction: Reduction
     compression: Any
     device_dense: str
@@ -37,10 +37,10 @@ class RecordingOps:
         self.groups: list[int] = []
         self.callers: set[str] = set()
 
-    def reduce_tensor(self, call: Call, tensor: Any, *how: Any) -> Any:
+    def reduce_tensor(self, call: CollectiveCall, tensor: Any, *how: Any) -> Any:
         return self.reduce_tensors(call, [tensor], *how)[0]
 
-    def reduce_tensors(self, call: Call, tensors: list[Any], *how: Any) -> list[Any]:
+    def reduce_tensors(self, call: CollectiveCall, tensors: list[Any], *how: Any) -> list[Any]:
         scope = "" if call.ignore_name_scope else _current_scope()
         assert call.name is not None
         self.names.append(scope + call.name)

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.tensorflow.reduction_settings import make_settings
 
 _PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 

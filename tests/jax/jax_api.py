@@ -34,6 +34,7 @@ class JaxApi:
         is_jitted: whether what may be part of a program is made one.
     """
 
+    interface = hvd
     abilities = ABILITIES
 
     # Each dtype and shape is compiled anew. jax_cases.py sends all dtypes at once.

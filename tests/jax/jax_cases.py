@@ -147,8 +147,6 @@ def state_comes_from_the_root(rank: int, size: int) -> None:
     hvd.check_in_sync(got)
     other = {"same": jnp.ones(2), "differs": jnp.ones(2 + rank)}
     _expect(MismatchError, "differs", lambda: hvd.broadcast_parameters(other))
-    assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
-    assert hvd.allgather_object(rank) == list(range(size))
 
 
 def replicas_that_differ_are_named(rank: int, size: int) -> None:

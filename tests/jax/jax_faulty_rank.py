@@ -47,15 +47,6 @@ def _error_of(run: Callable[[], Any], within_s: float = OF_A_STALL_WITHIN_S) -> 
     return told
 
 
-def _begin_again(limit_s: int) -> None:
-    """What is compiled stays; from here on, who does not come is missed after so long."""
-    small(jnp.ones(3)).block_until_ready()
-    hvd.shutdown()
-    os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = "1"
-    os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(limit_s)
-    hvd.init()
-
-
 def dies_in_a_jitted_step() -> None:
     x = jnp.ones((300, 300))
     assert x.dtype == jnp.float32
@@ -73,30 +64,6 @@ def dies_in_a_jitted_step() -> None:
     print("told", flush=True)
     hvd.shutdown()
     assert float(jnp.ones(3).sum()) == 3.0  # has nothing to do with it
-
-
-def waits_for_one_that_is_stopped() -> None:
-    """The other rank is continued in the end, and hears that the job is over."""
-    pids = hvd.allgather_object(os.getpid())
-    _begin_again(limit_s=2)
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    error = _error_of(lambda: small(jnp.ones(3)))
-    os.kill(pids[1], signal.SIGCONT)
-    if hvd.rank() == 0:
-        assert "StalledError" in str(error), error
-        assert "rank 1" in str(error), error
-    print("told", flush=True)
-
-
-def computes_something_else() -> None:
-    """Each rank waits for what the other one never runs."""
-    _begin_again(limit_s=2)
-    name = f"of rank {hvd.rank()}"
-    error = _error_of(lambda: jax.jit(lambda x: hvd.allreduce(x, name=name))(jnp.ones(3)))
-    assert "StalledError" in str(error), error
-    assert f"rank {1 - hvd.rank()}" in str(error), error
-    print("told", flush=True)
 
 
 def is_interrupted_while_it_waits() -> None:

@@ -108,36 +108,6 @@ def functions_of_all_ranks_equal_one_process(rank: int, size: int) -> None:
     assert only[1] == 5
 
 
-def several_passes_equal_one_process(rank: int, size: int) -> None:
-    passes = 3
-    expected = _params()
-    inner = optax.sgd(0.05, 0.9)
-    state = inner.init(expected)
-    for number in range(4):
-        grads = [
-            jax.grad(_loss)(expected, _joint(number * passes + i, [ROWS] * size))
-            for i in range(passes)
-        ]
-        mean = jax.tree.map(lambda *each: sum(each) / passes, *grads)
-        updates, state = inner.update(mean, state, expected)
-        expected = optax.apply_updates(expected, updates)
-    tx = hvd.DistributedOptimizer(
-        inner, backward_passes_per_step=passes, average_aggregated_gradients=True
-    )
-    params = _params()
-    state = tx.init(params)
-
-    @jax.jit
-    def step(params: Any, state: Any, batch: Any) -> Any:
-        updates, state = tx.update(jax.grad(_loss)(params, batch), state, params)
-        return optax.apply_updates(params, updates), state
-
-    for number in range(4 * passes):
-        params, state = step(params, state, _batch(number, rank))
-        assert int(state.pass_count) == (number + 1) % passes
-    _expect_same(params, expected)
-
-
 def bfloat16_and_compression(rank: int, size: int) -> None:
     grads = {"a": jnp.full(5, 1.0 + rank, jnp.bfloat16), "b": jnp.ones(2)}
     for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
@@ -175,34 +145,6 @@ def every_leaf_of_a_gradient_is_reduced(rank: int, size: int) -> None:
         except UsageError as error:
             text = str(error)
         assert f"['odd']['leaf'] is {kind}, which is no gradient" in text, text
-
-
-def passes_count_as_often_as_their_weights_say(rank: int, size: int) -> None:
-    """Batches of different sizes; one of none, whose gradient is NaN."""
-    passes = 3
-    rows = [[ROWS - 2 * r, 0 if r else 3, 1 + r] for r in range(size)]
-    for is_mean in (True, False):
-        inner = optax.sgd(0.05, 0.9)
-        tx = hvd.DistributedOptimizer(
-            inner, backward_passes_per_step=passes, average_aggregated_gradients=is_mean
-        )
-        params, expected = _params(), _params()
-        state, state_of_one = tx.init(params), inner.init(expected)
-        update = jax.jit(lambda g, s, p, w, tx=tx: tx.update(g, s, p, weight=w))
-        for step in range(3):
-            for i in range(passes):
-                number = step * passes + i
-                grads = jax.grad(_loss)(params, _batch(number, rank, rows[rank][i]))
-                updates, state = update(grads, state, params, float(rows[rank][i]))
-                params = optax.apply_updates(params, updates)
-            batches = [_batch(step * passes + i, r, rows[r][i]) for r in range(size)
-                       for i in range(passes)]  # fmt: skip
-            joint = tuple(np.concatenate(each) for each in zip(*batches, strict=True))
-            grads = jax.grad(_loss)(expected, joint)
-            whole = jax.tree.map(lambda g, n=1 if is_mean else passes: g * n, grads)
-            updates, state_of_one = inner.update(whole, state_of_one, expected)
-            expected = optax.apply_updates(expected, updates)
-        _expect_same(params, expected)
 
 
 def passes_outside_of_jit_compile_nothing_again(rank: int, size: int) -> None:
@@ -279,9 +221,7 @@ def batch_statistics_equal_one_process(rank: int, size: int) -> None:
 CASES: tuple[Callable[[int, int], None], ...] = (
     an_optimizer_equals_one_process,
     functions_of_all_ranks_equal_one_process,
-    several_passes_equal_one_process,
     every_leaf_of_a_gradient_is_reduced,
-    passes_count_as_often_as_their_weights_say,
     passes_outside_of_jit_compile_nothing_again,
     gradients_without_values_pass_several_passes,
     copies_of_an_optimizer_reduce,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from checks import CHECKS
+from environments import said_by
 from jax_lacking import LACKING, lacking
-from jax_output import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_output import said_by
+from environments import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

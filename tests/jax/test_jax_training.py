@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jax_output import said_by
+from environments import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,7 @@ DERIVATIVES = (
 TRAINING = (
     "an_optimizer_equals_one_process",
     "functions_of_all_ranks_equal_one_process",
-    "several_passes_equal_one_process",
     "every_leaf_of_a_gradient_is_reduced",
-    "passes_count_as_often_as_their_weights_say",
     "passes_outside_of_jit_compile_nothing_again",
     "gradients_without_values_pass_several_passes",
     "copies_of_an_optimizer_reduce",

@@ -11,7 +11,6 @@ from horovod._settings import TABLE
 from horovod._settings.document import main, update
 from horovod._settings.setting import Status
 from horovod.errors import UsageError
-from horovod.runner.settings.flags import FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -19,8 +18,6 @@ DOCUMENTS = sorted(
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
     for path in ROOT.glob(pattern)
 )
-# What has a flag that no config file has.
-OF_THE_LAUNCHER = {"HOROVOD_START_TIMEOUT", "HOROVOD_GRACE_SECONDS"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -100,16 +97,6 @@ def test_every_variable_that_the_code_names_is_a_setting() -> None:
     misspelt = {"HOROVOD_FUSION_TRESHOLD"}  # the example of a suggestion
     assert variables_in(*sources) - misspelt == set(TABLE)
     assert variables_in("docs/settings.md") == set(TABLE)
-
-
-def test_every_flag_stands_beside_its_variable() -> None:
-    for flag in FLAGS:
-        words = [flag.name, flag.off] if flag.kind is bool else [flag.name]
-        assert sorted(TABLE[flag.variable].flags) == sorted(f"--{word}" for word in words), (
-            flag.variable
-        )
-    with_flag = {name for name, setting in TABLE.items() if setting.flag}
-    assert with_flag == {flag.variable for flag in FLAGS} | OF_THE_LAUNCHER
 
 
 def test_settings_without_effect_say_why() -> None:

@@ -23,6 +23,7 @@ _LAZY = ("allreduce", "broadcast")
 class MXNetApi:
     """See :class:`collectives.Api`."""
 
+    interface = hvd
     abilities = ()
 
     lacking_dtypes = ("bfloat16", "int16", "uint16", "uint32", "uint64")

@@ -171,9 +171,7 @@ def members_and_others(rank: int, size: int) -> None:
     assert hvd.remove_process_set(even)
 
 
-def objects_and_states(rank: int, size: int) -> None:
-    assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
-    assert hvd.allgather_object([rank] * rank) == [[each] * each for each in range(size)]
+def states_of_a_network_and_its_trainer(rank: int, size: int) -> None:
     net = mx.gluon.nn.Dense(2, in_units=3, prefix="kept_")
     net.initialize(mx.init.Constant(float(rank)))
     trainer = hvd.DistributedTrainer(net.collect_params(), "adam", prefix="kept.")
@@ -354,7 +352,7 @@ CASES = (
     a_copied_optimizer_averages_and_a_pickled_one_says_that_it_does_not,
     a_deferred_parameter_is_sent_in_the_first_pass,
     members_and_others,
-    objects_and_states,
+    states_of_a_network_and_its_trainer,
     a_file_of_a_commit_brings_a_trainer_back,
     a_hybridized_network_with_convolutions_trains,
     wrong_arguments_are_explained,

@@ -16,6 +16,8 @@ LACKING = {
     "gradients_flow_through_every_operation": _NO_GRADIENTS,
     "gradient_of_allgather_is_that_of_the_own_rows": _NO_GRADIENTS,
     "gradients_flow_within_the_set": _NO_GRADIENTS,
+    "gradients_of_compressed_reductions_keep_their_dtype": _NO_GRADIENTS,
+    "reductions_may_be_compressed": "trainers compress, functions take no compression",
     "a_name_in_flight_is_refused_and_the_first_goes_on": _RUNS_LATER,
     "groups_may_hold_anything_but_nothing": "an empty list is returned as it is",
     "alltoall_counts_more_rows_than_int32_holds": "no dimension is empty",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from checks import CHECKS
+from environments import said_by
 from mxnet_lacking import LACKING, LACKING_IF_NAIVE, lacking
-from mxnet_output import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mxnet_output import said_by
+from environments import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

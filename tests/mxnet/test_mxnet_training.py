@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mxnet_output import said_by
+from environments import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ OTHERS = (
     "a_copied_optimizer_averages_and_a_pickled_one_says_that_it_does_not",
     "a_deferred_parameter_is_sent_in_the_first_pass",
     "members_and_others",
-    "objects_and_states",
+    "states_of_a_network_and_its_trainer",
     "a_file_of_a_commit_brings_a_trainer_back",
     "a_hybridized_network_with_convolutions_trains",
     "wrong_arguments_are_explained",

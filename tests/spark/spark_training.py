@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from horovod._rank import context
 from horovod._train import objects
 from horovod._train.elastic.run import run
 from horovod._train.elastic.state import ObjectState
+from horovod.spark.common import epoch_loop
 from horovod.spark.task import get_available_devices
 
 PATIENCE_S = 60.0
@@ -107,6 +109,32 @@ def lose_executor(folder: Path, before: int) -> None:
         lost.write_text(str(executor().pid))
         executor().kill()
         time.sleep(PATIENCE_S)  # until this process is ended, too
+
+
+def note_rows(folder: Path, rows: list[float], before: int) -> None:
+    """Called with the rows of each step: rank 1 loses its executor, see :func:`lose_executor`.
+
+    Every step is committed.
+    """
+    epoch_loop.COMMIT_EVERY = 1
+    lose_executor(folder, before)
+    note = [context.generation(), context.size(), context.rank(), rows]
+    with (folder / "rows").open("a") as file:
+        file.write(json.dumps(note) + "\n")
+
+
+def trained_rows(folder: Path) -> list[float]:
+    """The rows of all steps that were not lost, in their order: those that all ranks began."""
+    steps: dict[tuple[int, int], dict[int, list[list[float]]]] = {}
+    for line in (folder / "rows").read_text().splitlines():
+        generation, size, rank, rows = json.loads(line)
+        steps.setdefault((generation, size), {}).setdefault(rank, []).append(rows)
+    found: list[float] = []
+    for (_, size), by_rank in sorted(steps.items()):
+        if len(by_rank) == size:
+            for parts in zip(*by_rank.values(), strict=False):
+                found += itertools.chain.from_iterable(parts)
+    return found
 
 
 def broadcast_object(obj: Any, root_rank: int = 0) -> Any:

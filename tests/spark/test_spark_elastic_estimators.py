@@ -4,70 +4,79 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import keras
 import pytest
-from tests.spark.spark_models import (
-    DIGITS_EPOCHS,
-    DIGITS_RATE,
-    LEAST_ACCURACY,
-    accuracy,
-    for_digits,
-    with_pixels,
-)
-from tests.spark.spark_training import lose_executor
+from tests.spark.spark_models import KINDS, NUM_LINES, for_lines, keras_in_float64, with_features
+from tests.spark.spark_training import note_rows, trained_rows
 from tests.spark.spark_waits import is_running
 
-from horovod.spark.torch.training import _step
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-# In the fifth epoch: with two ranks, one has 23 steps, or 22 if all of them are whole.
-LOST_BEFORE = 100
+EPOCHS = 3
+# In the middle of the second epoch, which has four steps on two ranks.
+LOST_BEFORE = 6
 
 
-def assert_one_was_lost(folder: Path) -> None:
-    assert not is_running(int((folder / "lost").read_text()))
-    lines = [line.split() for line in (folder / "steps").read_text().splitlines()]
-    steps_of: dict[str, list[str]] = {}
-    for pid, rank in lines:
-        steps_of.setdefault(rank, []).append(pid)
-    assert len(set(steps_of["0"])) == 1  # the same process before and after
-    assert steps_of["1"][: LOST_BEFORE + 1] == [steps_of["1"][0]] * (LOST_BEFORE + 1)
+def noting(kind: str, folder: Path) -> dict[str, Any]:
+    """Params with which all ranks note the rows of each step; one loses its executor."""
+    note: Callable[[Any], None] = lambda labels: note_rows(folder, labels, LOST_BEFORE)  # noqa: E731
+    if kind == "torch":
+        import torch
+
+        def loss_of_torch(output: Any, label: Any) -> Any:
+            note(label.flatten().tolist())
+            return torch.nn.functional.mse_loss(output, label)
+
+        return {"loss": loss_of_torch}
+    if kind == "keras":
+        import keras
+        import tensorflow as tf
+
+        def loss_of_keras(label: Any, output: Any) -> Any:
+            noted = tf.py_function(lambda y: note(y.numpy().flatten().tolist()), [label], [])
+            with tf.control_dependencies([noted]):
+                return keras.losses.mean_squared_error(label, output)
+
+        return {"loss": loss_of_keras}
+    import lightning.pytorch as pl
+
+    class Notes(pl.Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+            note(batch["y"].flatten().tolist())
+
+    return {"callbacks": [Notes()]}
 
 
-def test_torch_learns_the_digits_though_an_executor_is_lost(
-    digits: Any, store: Any, tmp_path: Path
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_is_trained_once_though_an_executor_is_lost(
+    kind: str, line: Any, store: Any, tmp_path: Path
 ) -> None:
-    def step(*args: Any) -> Any:
-        lose_executor(tmp_path, LOST_BEFORE)
-        return _step(*args)
-
-    estimator = for_digits(
-        "torch", store, min_num_proc=1, validation="is_test", train_minibatch_fn=step
-    )
-    frame = with_pixels(digits)
-    model = estimator.fit(frame)
-    assert_one_was_lost(tmp_path)
-    assert [each["epoch"] for each in model.getHistory()] == list(range(DIGITS_EPOCHS))
-    assert accuracy(model.transform(frame.where("is_test"))) >= LEAST_ACCURACY
-    assert model.getOptimizer().param_groups[0]["lr"] == DIGITS_RATE
-
-
-def test_keras_learns_the_digits_though_an_executor_is_lost(
-    digits: Any, store: Any, tmp_path: Path
-) -> None:
-    class LosesExecutor(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            lose_executor(tmp_path, LOST_BEFORE)
-
-    estimator = for_digits(
-        "keras", store, min_num_proc=1, validation="is_test", callbacks=[LosesExecutor()]
-    )
-    frame = with_pixels(digits)
-    model = estimator.fit(frame)
-    assert_one_was_lost(tmp_path)
-    assert [len(values) for values in model.getHistory().values()] == [DIGITS_EPOCHS] * 2
-    assert accuracy(model.transform(frame.where("is_test"))) >= LEAST_ACCURACY
-    rate = float(model.getModel().optimizer.learning_rate)
-    assert rate == pytest.approx(DIGITS_RATE)
+    if kind == "lightning":
+        pytest.importorskip("lightning")
+    with keras_in_float64():
+        estimator = for_lines(
+            kind,
+            store,
+            epochs=EPOCHS,
+            min_num_proc=1,
+            shuffle=True,
+            random_seed=1,
+            **noting(kind, tmp_path),
+        )
+        model = estimator.fit(with_features(line))
+    assert not is_running(int((tmp_path / "lost").read_text()))
+    processes = [line.split() for line in (tmp_path / "steps").read_text().splitlines()]
+    assert len({pid for pid, rank in processes if rank == "0"}) == 1  # before and after
+    rows = trained_rows(tmp_path)
+    wanted = sorted(row.y for row in line.collect())
+    assert len(rows) == EPOCHS * NUM_LINES
+    for epoch in range(EPOCHS):
+        assert sorted(rows[epoch * NUM_LINES : (epoch + 1) * NUM_LINES]) == wanted
+    history = model.getHistory()
+    if kind == "torch":
+        assert [each["epoch"] for each in history] == list(range(EPOCHS))
+    elif kind == "keras":
+        assert [len(values) for values in history.values()] == [EPOCHS]
+    else:
+        assert set(history) == {"loss"}

@@ -12,7 +12,8 @@ from told import told
 
 import horovod
 from horovod._settings import TABLE
-from horovod._settings.config import LOG_LEVELS, MIB, NATIVE_LOG_LEVELS, Config
+from horovod._settings.config import NATIVE_LOG_LEVELS, Config
+from horovod._settings.honored import LOG_LEVELS, MIB
 from horovod._settings.reader import SettingsReader
 from horovod._settings.setting import Setting, Status
 from horovod.errors import StartError
@@ -117,12 +118,6 @@ def test_an_algorithm_that_deterministic_mode_rules_out_is_refused() -> None:
     for word in ("ring", "doubling", "trees", "hierarchical"):
         with pytest.raises(StartError, match=f"ALGORITHM={word}.*DETERMINISTIC"):
             Config.from_env(words | {"HOROVOD_ALLREDUCE_ALGORITHM": word})
-
-
-def test_each_setting_has_its_own_field() -> None:
-    fields = [setting.field for setting in TABLE.values() if setting.field]
-    assert len(set(fields)) == len(fields)
-    assert set(fields) <= {field.name for field in dataclasses.fields(Config)}
 
 
 def test_each_log_level_has_its_place_in_the_engine() -> None:
@@ -302,12 +297,6 @@ def test_what_has_no_effect_is_accepted_in_silence(setting: Setting) -> None:
     environ = {setting.name: str(setting.default) or "1"}
     with told():
         assert Config.from_env(environ) == Config.from_env({})
-
-
-def test_the_fields_of_config_are_those_of_the_table() -> None:
-    defaults = Config(hostname="")
-    by_field = {setting.field: setting.default for setting in TABLE.values() if setting.field}
-    assert {name: getattr(defaults, name) for name in by_field} == by_field
 
 
 def test_numbers_outside_of_their_bounds_are_refused() -> None:

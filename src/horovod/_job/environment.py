@@ -161,7 +161,7 @@ def _place_in(reader: SettingsReader) -> Place | None:
         return None
     numbers: list[int] = []
     for index in range(0, len(_RANKS), 2):
-        numbers += reader.rank_and_size([(_name(_RANKS[index]), _name(_RANKS[index + 1]))])
+        numbers += reader.rank_and_size(_name(_RANKS[index]), _name(_RANKS[index + 1]))
     ranks = dict(zip(_RANKS, numbers, strict=True))
     return Place(**ranks, generation=reader.value(_GENERATION))
 

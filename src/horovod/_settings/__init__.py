@@ -6,8 +6,12 @@ with it, and ``python -m horovod._settings.document`` writes it into docs/settin
 
 from __future__ import annotations
 
-from horovod._settings.honored import HONORED
+from horovod._settings.honored import OTHERS, HonoredSettings
+from horovod._settings.setting import settings_by_field
 from horovod._settings.unused import UNUSED
 
-TABLE = {setting.name: setting for setting in (*HONORED, *UNUSED)}
+FIELDS = settings_by_field(HonoredSettings)
+"""The settings that Config holds, by its field."""
+
+TABLE = {setting.name: setting for setting in (*FIELDS.values(), *OTHERS, *UNUSED)}
 """All settings by the name of their variable, in the order of the documentation."""

@@ -7,18 +7,18 @@ import os
 import re
 import socket
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from horovod._base import log
-from horovod._settings import TABLE
+from horovod._settings import FIELDS
 from horovod._settings.advice import advice_on
 from horovod._settings.foreign_launchers import (
     ForeignLauncher,
     find_foreign_launcher,
     warn_of_unserved_launcher,
 )
-from horovod._settings.honored import LOG_LEVELS, MIB
+from horovod._settings.honored import HonoredSettings
 from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError
 
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _logger = logging.getLogger(__name__)
-
-__all__ = [
-    "LOG_LEVELS",
-    "MIB",
-    "NATIVE_LOG_LEVELS",
-    "Config",
-    "inherited_environment",
-    "tell_place",
-    "temporary_environment",
-]
 
 NATIVE_LOG_LEVELS = {"trace": 0, "debug": 0, "info": 0, "warning": 1, "error": 2, "fatal": 3}
 """By log level, the least of the engine's levels (0 info, 1 warning, 2 error) to be written; 3 is
@@ -46,10 +36,6 @@ _SECRET_DIGITS = 64
 _RANK_NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE")
 _LOCAL_RANK_NAMES = ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 _CROSS_RANK_NAMES = ("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
-_PLACE_FIELDS = {
-    name: name.removeprefix("HOROVOD_").lower()
-    for name in (*_RANK_NAMES, *_LOCAL_RANK_NAMES, *_CROSS_RANK_NAMES)
-}
 # Algorithms of allreduce whose result does not depend on what travels together.
 _IN_RANK_ORDER = ("auto", "exchange", "direct")
 
@@ -86,127 +72,30 @@ def set_environment(variables: Mapping[str, str]) -> None:
 
 def tell_place(config: Config) -> None:
     """Writes the place of this process into its environment, where older scripts look for it."""
-    for name, field_name in _PLACE_FIELDS.items():
-        os.environ[name] = str(getattr(config, field_name))
+    for field in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+        os.environ[FIELDS[field].name] = str(getattr(config, field))
 
 
 @dataclass(frozen=True)
-class Config:
-    """Everything that a rank must know to join its job.
+class Config(HonoredSettings):
+    """Everything that a rank must know to join its job: its settings, and what follows from them.
 
     Attributes:
-        rank, size: this process among all processes of the job.
-        local_rank, local_size: among the processes of this host.
-        cross_rank, cross_size: among the processes that hold the same local rank.
-        generation: of the job's membership, from 0; it changes with the places of the ranks.
-        worker_id: the identity of this process in its job; empty if nobody gave it one.
-        elastic: whether its place changes while it trains.
-        hostname: the name of this host as the launcher knows it.
-        is_placed: whether the launcher told all of these.
-        foreign_launcher: who started this process, if it was not our launcher.
+        is_placed: whether the launcher set rank, size and the local and cross numbers.
+        foreign_launcher: what started this process, if it was not our launcher.
         unserved_launcher: a warning that names a launcher that Horovod does not join, so that this
             process trains alone; empty if there is none, or another process warns.
-        rendezvous_addr, rendezvous_port: where the job's key-value store listens;
-            an empty address means a job of one rank, or one that still has to meet.
-        bootstrap_address: host and port at which the user wants rank 0 to open the store; None for
-            nowhere.
-        network_interface: at which this rank listens for those of other hosts; empty for the one
-            that leads to the store.
-        secret_file: a file of mode 0600 that holds the job's secret.
-        secret_key: the secret itself as hexadecimal digits; empty if it is in the file.
-        start_timeout_s: seconds to wait for all ranks to appear and connect.
-        grace_s: seconds that ranks have to end after Ctrl-C or SIGTERM, for the launcher.
-        thread_affinity: the core of the engine's thread by local rank; empty to bind none.
-        fusion_threshold: bytes of tensors that may travel in one fused batch; 0 turns fusion off.
         fusion_threshold_is_set: whether the user chose it, so that autotuning leaves it alone.
-        disable_group_fusion: whether a grouped operation shares no batch with others.
-        cache_capacity: names for which the negotiation is remembered; 0 turns the cache off.
-        num_streams: TCP connections that carry data between two ranks of different hosts.
-        gradient_buckets: whether gradients live in buckets in shared memory, where that works.
-        cpu_operations: what moves the data: native, gloo (the same), or mpi.
-        mpi_library: the file of libmpi_abi; empty to look for it.
-        mpi_threads_disable: whether MPI is initialized for Horovod's own thread only.
-        gpu_operations: what moves tensors on GPUs: auto, nccl or staged.
-        cuda_library: the file of the GPU driver; empty to look for it.
-        nccl_library: the file of NCCL; empty to look for it.
-        gpu_chunk_bytes: what tensors on GPUs are cut into on their way through host memory.
-        gpu_pinned_bytes: most host memory that is pinned for that.
-        allreduce_algorithm: how tensors are reduced between ranks; auto for the best one.
-        autotune: whether the best settings are measured while training.
-        autotune_log: file for what was tried; empty for none.
-        autotune_warmup_samples: samples that are thrown away at first.
-        autotune_steps_per_sample: steps in one sample.
-        autotune_max_samples: samples after which tuning ends.
-        deterministic: whether reruns are equal bit by bit.
-        check_in_sync_steps: steps between two comparisons of parameters; 0 means never.
-        stall_check_time_s: seconds after which missing ranks are reported; 0 turns it off, None
-            follows the pace of the job.
-        stall_shutdown_time_s: seconds after which a stalled job is ended; 0 means never.
-        deadlock_timeout_s: seconds after which ranks that wait for each other end; 0 means never.
-        timeline: file for the timeline; empty for none, DYNAMIC to wait for ``start_timeline``.
-        timeline_mark_cycles: whether each batch is marked in the timeline.
-        checkpoint_dir: path or URL for the files of commits; empty for none.
-        checkpoint_every: commits from one that is written to the next.
-        slow_worker: what the launcher does about a rank that makes the others wait: off, report,
-            replace or remove.
-        log_level: trace, debug, info, warning, error or fatal; see NATIVE_LOG_LEVELS.
-        log_hide_time: whether lines of the log begin without the time.
     """
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    cross_rank: int = 0
-    cross_size: int = 1
-    generation: int = 0
-    worker_id: str = ""
-    elastic: bool = False
-    hostname: str = "localhost"
     is_placed: bool = False
     foreign_launcher: ForeignLauncher | None = None
     unserved_launcher: str = ""
-    rendezvous_addr: str = ""
-    rendezvous_port: int = 0
-    bootstrap_address: tuple[str, int] | None = None
-    network_interface: str = ""
-    secret_file: str = ""
-    secret_key: str = field(default="", repr=False)
-    start_timeout_s: float = 30.0
-    grace_s: float = 30.0
-    thread_affinity: tuple[int, ...] = ()
-    fusion_threshold: int = 64 * MIB
     fusion_threshold_is_set: bool = False
-    disable_group_fusion: bool = False
-    cache_capacity: int = 1024
-    num_streams: int = 1
-    gradient_buckets: bool = True
-    cpu_operations: str = "native"
-    mpi_library: str = ""
-    mpi_threads_disable: bool = False
-    gpu_operations: str = "auto"
-    cuda_library: str = ""
-    nccl_library: str = ""
-    gpu_chunk_bytes: int = 4 * MIB
-    gpu_pinned_bytes: int = 64 * MIB
-    allreduce_algorithm: str = "auto"
-    autotune: bool = False
-    autotune_log: str = ""
-    autotune_warmup_samples: int = 3
-    autotune_steps_per_sample: int = 10
-    autotune_max_samples: int = 20
-    deterministic: bool = False
-    check_in_sync_steps: int = 0
-    stall_check_time_s: float | None = None
-    stall_shutdown_time_s: float = 0.0
-    deadlock_timeout_s: float = 60.0
-    timeline: str = ""
-    timeline_mark_cycles: bool = False
-    checkpoint_dir: str = ""
-    checkpoint_every: int = 1
-    slow_worker: str = "report"
-    log_level: str = "warning"
-    log_hide_time: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stall_check_disable:
+            object.__setattr__(self, "stall_check_time_s", 0.0)
 
     @staticmethod
     def from_env(
@@ -227,9 +116,7 @@ class Config:
         variables = os.environ if environ is None else environ
         reader = SettingsReader({**variables, **told} if told else variables)
         reader.check_words()
-        values: dict[str, Any] = {
-            setting.field: reader.value(setting.name) for setting in TABLE.values() if setting.field
-        }
+        values = {field: reader.value(setting.name) for field, setting in FIELDS.items()}
         values.update(_places(reader))
         placed = bool(reader.text(_RANK_NAMES[0])) or values["elastic"]
         if values["worker_id"] and not placed:
@@ -241,10 +128,9 @@ class Config:
             values["unserved_launcher"] = warn_of_unserved_launcher(reader.variables)
         values["secret_key"] = _secret_key(reader)
         values["bootstrap_address"] = _bootstrap_address(reader)
-        values["hostname"] = values["hostname"] or socket.gethostname()
+        values["hostname"] = reader.text("HOROVOD_HOSTNAME") or socket.gethostname()
         values["fusion_threshold_is_set"] = bool(reader.text("HOROVOD_FUSION_THRESHOLD"))
         values["start_timeout_s"] = _start_timeout_s(reader)
-        values["stall_check_time_s"] = _stall_check_time_s(reader)
         advice = [*advice_on(reader), *_drop_what_does_not_fit(values)]
         config = Config(**values)
         config._check()
@@ -315,9 +201,9 @@ def _places(reader: SettingsReader) -> dict[str, Any]:
     if (found := find_foreign_launcher(reader.variables)) is not None:
         values["foreign_launcher"], rank_names, local_names = found
         values["is_placed"] = False
-    values["rank"], values["size"] = reader.rank_and_size([rank_names])
-    values["local_rank"], values["local_size"] = reader.rank_and_size([local_names])
-    values["cross_rank"], values["cross_size"] = reader.rank_and_size([_CROSS_RANK_NAMES])
+    values["rank"], values["size"] = reader.rank_and_size(*rank_names)
+    values["local_rank"], values["local_size"] = reader.rank_and_size(*local_names)
+    values["cross_rank"], values["cross_size"] = reader.rank_and_size(*_CROSS_RANK_NAMES)
     return values
 
 
@@ -351,16 +237,12 @@ def _start_timeout_s(reader: SettingsReader) -> float:
     return timeout_s
 
 
-def _stall_check_time_s(reader: SettingsReader) -> float | None:
-    time_s: float | None = reader.value("HOROVOD_STALL_CHECK_TIME_SECONDS")
-    return 0.0 if reader.value("HOROVOD_STALL_CHECK_DISABLE") else time_s
-
-
 def _drop_what_does_not_fit(values: dict[str, Any]) -> list[str]:
     """Resets values that contradict others, and returns what to tell the user about it."""
     advice = []
     check_s, shutdown_s = values["stall_check_time_s"], values["stall_shutdown_time_s"]
-    if check_s is not None and 0 < shutdown_s < check_s:
+    reports = check_s is not None and not values["stall_check_disable"]
+    if reports and 0 < shutdown_s < check_s:
         values["stall_shutdown_time_s"] = 0.0
         advice.append(
             f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown_s:g} is ignored, as it is below the "

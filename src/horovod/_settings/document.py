@@ -1,30 +1,30 @@
-"""Writes the tables of docs/settings.md from the table of settings.
+"""Write the tables of docs/settings.md from the table of settings.
 
 ``python -m horovod._settings.document FILE`` brings the file up to date; with ``--check`` in front
-of the name it only says whether it is. A table stands between ``<!-- begin NAME -->`` and
+of the name it only checks that. A table begins behind ``<!-- begin NAME -->`` and ends before
 ``<!-- end NAME -->``.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod._settings import TABLE
+from horovod._settings.honored import MIB
 from horovod._settings.setting import Setting, Status
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 _LINE_LENGTH = 120
 
 
 def update(text: str) -> str:
-    """The document with its tables written anew.
+    """Return the document with its tables brought up to date.
 
     Args:
         text: a document with the markers of every table.
@@ -32,18 +32,19 @@ def update(text: str) -> str:
     Raises:
         UsageError: the markers of a table are missing.
     """
-    for name, table in _TABLES.items():
+    for name in _TABLES:
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-        pattern = re.compile(f"(?<={re.escape(begin)}).*?(?={re.escape(end)})", re.DOTALL)
-        if not pattern.search(text):
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
             raise UsageError(f"the document has no lines {begin.strip()!r} and {end!r}")
-        lines = table()
-        text = pattern.sub(lambda _, lines=lines: "".join(f"{line}\n" for line in lines), text)  # type: ignore[misc]
+        table = "".join(f"{line}\n" for line in _lines_of(name))
+        text = before + begin + table + end + after
     return text
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command; return its exit code."""
     check = list(arguments[:1]) == ["--check"]
     names = arguments[1:] if check else arguments
     if len(names) != 1:
@@ -60,88 +61,59 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _honored() -> list[str]:
-    return _table(
-        ("Variable", "Flag of `horovodrun`", "Default", "Meaning"),
-        ((_code(s.name), _flags(s), _default(s), s.meaning) for s in _with(Status.HONORED)),
-    )
+def _has(status: Status) -> Callable[[Setting], bool]:
+    return lambda setting: setting.status is status
 
 
-def _places() -> list[str]:
-    return _table(
-        ("Variable", "Meaning"), ((_code(s.name), s.meaning) for s in _with(Status.PLACE))
-    )
-
-
-def _deprecated() -> list[str]:
-    return _table(
-        ("Variable", "Flag of `horovodrun`", "Use instead", "Meaning"),
-        (
-            (_code(s.name), _flags(s), _code(s.replacement), s.meaning)
-            for s in _with(Status.DEPRECATED)
-        ),
-    )
-
-
-def _refused() -> list[str]:
-    return _table(
-        ("Variable", "Understood", "Instead of any other word"),
-        (
-            (_code(s.name), ", ".join(map(_code, s.words)), s.refusal)
-            for s in TABLE.values()
-            if s.refusal
-        ),
-    )
-
-
-def _without_effect() -> list[str]:
-    return _table(
-        ("Variable", "Flag of `horovodrun`", "Why"),
-        ((_code(s.name), _flags(s), s.meaning) for s in _with(Status.WITHOUT_EFFECT)),
-    )
-
-
-def _build() -> list[str]:
-    names = " ".join(_code(setting.name) for setting in _with(Status.BUILD))
-    return textwrap.wrap(names, _LINE_LENGTH, break_on_hyphens=False)
-
-
-_TABLES: dict[str, Callable[[], list[str]]] = {
-    "honored": _honored,
-    "set by the launcher": _places,
-    "deprecated": _deprecated,
-    "refused": _refused,
-    "without effect": _without_effect,
-    "build": _build,
-}
-
-
-def _with(status: Status) -> list[Setting]:
-    return [setting for setting in TABLE.values() if setting.status is status]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [_row(heads), _row(["---"] * len(heads), ""), *(_row(row) for row in rows)]
-
-
-def _row(cells: Sequence[str], space: str = " ") -> str:
-    return "|" + "|".join(f"{space}{cell}{space}" if cell else " " for cell in cells) + "|"
+def _default(setting: Setting) -> str:
+    if setting.shown or setting.default is None:
+        return setting.shown
+    if setting.kind is int and setting.default and setting.default % MIB == 0:
+        return f"{setting.default // MIB} MiB"
+    return setting.default if setting.kind is str else f"{setting.default:g}"
 
 
 def _code(text: str) -> str:
     return f"`{text}`"
 
 
-def _flags(setting: Setting) -> str:
-    return ", ".join(map(_code, setting.flags))
+_FLAG = "Flag of `horovodrun`"
+_COLUMNS: dict[str, Callable[[Setting], str]] = {
+    "Variable": lambda setting: _code(setting.name),
+    _FLAG: lambda setting: ", ".join(map(_code, setting.flags)),
+    "Default": _default,
+    "Meaning": lambda setting: setting.meaning,
+    "Use instead": lambda setting: _code(setting.replacement),
+    "Understood": lambda setting: ", ".join(map(_code, setting.words)),
+    "Instead of any other word": lambda setting: setting.refusal,
+    "Why": lambda setting: setting.meaning,
+}
+_TABLES: dict[str, tuple[Callable[[Setting], object], tuple[str, ...]]] = {
+    "honored": (_has(Status.HONORED), ("Variable", _FLAG, "Default", "Meaning")),
+    "set by the launcher": (_has(Status.PLACE), ("Variable", "Meaning")),
+    "deprecated": (_has(Status.DEPRECATED), ("Variable", _FLAG, "Use instead", "Meaning")),
+    "refused": (
+        lambda setting: setting.refusal,
+        ("Variable", "Understood", "Instead of any other word"),
+    ),
+    "without effect": (_has(Status.WITHOUT_EFFECT), ("Variable", _FLAG, "Why")),
+    "build": (_has(Status.BUILD), ()),
+}
+"""By name: which settings a table has, and its columns; without columns it is a list of names."""
 
 
-def _default(setting: Setting) -> str:
-    if setting.shown:
-        return setting.shown
-    if isinstance(setting.default, bool):
-        return str(int(setting.default))
-    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+def _lines_of(table: str) -> list[str]:
+    belongs, columns = _TABLES[table]
+    settings = [setting for setting in TABLE.values() if belongs(setting)]
+    if not columns:
+        names = " ".join(_code(setting.name) for setting in settings)
+        return textwrap.wrap(names, _LINE_LENGTH, break_on_hyphens=False)
+    rows = ([_COLUMNS[column](setting) for column in columns] for setting in settings)
+    return [_row(columns), _row(["---"] * len(columns), ""), *map(_row, rows)]
+
+
+def _row(cells: Sequence[str], space: str = " ") -> str:
+    return "|" + "|".join(f"{space}{cell}{space}" if cell else " " for cell in cells) + "|"
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from horovod._settings import TABLE
-from horovod._settings.setting import Kind, Setting
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from horovod._settings.setting import Setting
 
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
@@ -53,22 +54,18 @@ class SettingsReader:
             if setting.words:
                 self.value(setting.name)
 
-    def rank_and_size(self, candidates: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        """The first pair of variables that is set; (0, 1) if none is.
+    def rank_and_size(self, rank_name: str, size_name: str) -> tuple[int, int]:
+        """Return the values of a pair of variables; (0, 1) if neither is set.
 
         Raises:
-            StartError: half of a pair is set, or the rank is not below the size.
+            StartError: one of them is set, or the rank is not below the size.
         """
-        for rank_name, size_name in candidates:
-            given = [name for name in (rank_name, size_name) if self.text(name)]
-            if len(given) == 1:
-                missing = size_name if given[0] == rank_name else rank_name
-                raise StartError(f"{given[0]} is set but {missing} is not; set both or neither")
-            if given:
-                return self._rank_of_size(rank_name, size_name)
-        return 0, 1
-
-    def _rank_of_size(self, rank_name: str, size_name: str) -> tuple[int, int]:
+        given = [name for name in (rank_name, size_name) if self.text(name)]
+        if not given:
+            return 0, 1
+        if len(given) == 1:
+            missing = size_name if given[0] == rank_name else rank_name
+            raise StartError(f"{given[0]} is set but {missing} is not; set both or neither")
         rank = _integer(rank_name, self.text(rank_name))
         size = _integer(size_name, self.text(size_name))
         if size < 1:
@@ -79,22 +76,18 @@ class SettingsReader:
 
 
 def _parse(setting: Setting, text: str) -> object:
-    if setting.kind is Kind.FLAG:
-        return _flag(setting.name, text.lower())
-    if setting.kind is Kind.INTEGER:
-        return _integer(setting.name, text)
-    if setting.kind is Kind.INTEGERS:
-        return tuple(_integer(setting.name, part.strip()) for part in text.split(","))
-    if setting.kind is Kind.NUMBER:
-        return _number(setting.name, text)
-    if setting.kind is Kind.WORD:
+    if setting.words:
         return _word(setting, text)
-    return text
+    if setting.kind is tuple:
+        return tuple(_integer(setting.name, part.strip()) for part in text.split(","))
+    read = {bool: _flag, int: _integer, float: _number}.get(setting.kind)
+    return text if read is None else read(setting.name, text)
 
 
 def _flag(name: str, text: str) -> bool:
-    """True for an integer that is not 0 and for true, yes, on."""
-    return text in _TRUE or (text not in _FALSE and _integer(name, text) != 0)
+    """Return True for an integer that is not 0 and for true, yes, on."""
+    word = text.lower()
+    return word in _TRUE or (word not in _FALSE and _integer(name, word) != 0)
 
 
 def _integer(name: str, text: str) -> int:

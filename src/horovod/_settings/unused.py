@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from horovod._settings.setting import Kind, Setting, Spelling, Status
+from horovod._settings.setting import Setting, Status
 
 _unused = partial(Setting, status=Status.WITHOUT_EFFECT)
 
@@ -20,13 +20,11 @@ _RUN_TIME = (
     _unused(
         "HOROVOD_DYNAMIC_PROCESS_SETS",
         "process sets may be added and removed at any time",
-        kind=Kind.FLAG,
         default=False,
     ),
     _unused(
         "HOROVOD_CONTROLLER",
         "native, gloo and mpi all mean the engine's own; any other word is refused",
-        kind=Kind.WORD,
         default="native",
         words=_OWN_ENGINE,
         refusal=_REFUSAL,
@@ -34,42 +32,47 @@ _RUN_TIME = (
     _unused(
         "HOROVOD_CYCLE_TIME",
         "there is no cycle: an operation starts when it is ready",
-        flag=Spelling("cycle-time-ms", "params.cycle_time_ms"),
-        kind=Kind.NUMBER,
+        flag="cycle-time-ms",
+        key="params.cycle_time_ms",
+        kind=float,
     ),
     _unused(
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _CHOSEN,
-        flag=Spelling("hierarchical-allreduce", "params.hierarchical_allreduce"),
-        kind=Kind.FLAG,
+        flag="hierarchical-allreduce",
+        key="params.hierarchical_allreduce",
+        kind=bool,
     ),
     _unused(
         "HOROVOD_HIERARCHICAL_ALLGATHER",
         _CHOSEN,
-        flag=Spelling("hierarchical-allgather", "params.hierarchical_allgather"),
-        kind=Kind.FLAG,
+        flag="hierarchical-allgather",
+        key="params.hierarchical_allgather",
+        kind=bool,
     ),
     _unused(
         "HOROVOD_TORUS_ALLREDUCE",
         _CHOSEN,
-        flag=Spelling("torus-allreduce", "params.torus_allreduce"),
-        kind=Kind.FLAG,
+        flag="torus-allreduce",
+        key="params.torus_allreduce",
+        kind=bool,
     ),
     _unused(
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         "the tuner has no such parameter",
-        flag=Spelling(
-            "autotune-gaussian-process-noise", "autotune.gaussian_process_noise", needs="autotune"
-        ),
-        kind=Kind.NUMBER,
+        flag="autotune-gaussian-process-noise",
+        key="autotune.gaussian_process_noise",
+        needs="autotune",
+        kind=float,
         maximum=1,
     ),
     _unused("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "MPI cuts messages as it likes"),
     _unused(
         "HOROVOD_NUM_NCCL_STREAMS",
         "each process set has one communicator of NCCL with a stream of its own",
-        flag=Spelling("num-nccl-streams", "library_options.num_nccl_streams"),
-        kind=Kind.INTEGER,
+        flag="num-nccl-streams",
+        key="library_options.num_nccl_streams",
+        kind=int,
     ),
     _unused("HOROVOD_BATCH_D2D_MEMCOPIES", "nothing is packed: fused tensors stay where they are"),
     _unused(
@@ -85,8 +88,7 @@ _RUN_TIME = (
     _unused("HOROVOD_SPARK_PYTHONPATH", _OF_SPARK),
     _unused("HOROVOD_SPARK_WORK_DIR", _OF_SPARK),
     _unused(
-        "_HOROVOD_SECRET_KEY",
-        "no secret stands in the environment; see [security](security.md)",
+        "_HOROVOD_SECRET_KEY", "no secret stands in the environment; see [security](security.md)"
     ),
 )
 

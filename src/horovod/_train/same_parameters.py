@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horovod._native import Buffer
 from horovod._train import objects
+from horovod._train.sync_check import MOST_REPORTED, name_ranks
 from horovod.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from horovod._native import Handle
     from horovod._rank.group import Group
 
-MOST_REPORTED = 8
 _DIGEST_BYTES = 16
 
 
@@ -127,7 +127,7 @@ def describe_differences(everyones: Sequence[Sequence[Parameter]], ranks: Sequen
             holders.setdefault(known[key].layout if key in known else "missing", []).append(rank)
         if len(holders) > 1:
             label = next(known[key].label for known in by_key if key in known)
-            places = ", ".join(f"{what} on {_say(which)}" for what, which in holders.items())
+            places = ", ".join(f"{what} on {name_ranks(which)}" for what, which in holders.items())
             texts.append(f"{label!r} is {places}")
     rest = len(texts) - MOST_REPORTED
     more = f"; and {rest} more" if rest > 0 else ""
@@ -135,9 +135,3 @@ def describe_differences(everyones: Sequence[Sequence[Parameter]], ranks: Sequen
         f"the ranks do not have the same parameters: {'; '.join(texts[:MOST_REPORTED])}{more}. "
         "Build the same model on all ranks"
     )
-
-
-def _say(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:MOST_REPORTED]))
-    more = ", …" if len(ranks) > MOST_REPORTED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"

@@ -216,6 +216,18 @@ def differences_between(everyones: Sequence[Mapping[bytes, _Entry]]) -> list[Dif
     return differences
 
 
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return the ranks for messages, without the many.
+
+    Example:
+        >>> name_ranks([0, 3])
+        'ranks 0, 3'
+    """
+    listed = ", ".join(map(str, ranks[:MOST_REPORTED]))
+    more = ", …" if len(ranks) > MOST_REPORTED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
+
+
 class _Known:
     """The names and layouts behind the digests, as far as this rank has them."""
 
@@ -271,7 +283,7 @@ def _error(
         if difference.by_layout:
             texts.append(f"{name!r} is {_layouts_by_rank(found, ranks)}")
         else:
-            texts.append(f"{name!r} on {_say_ranks(differing)}")
+            texts.append(f"{name!r} on {name_ranks(differing)}")
     rest = len(differences) - len(texts)
     more = f", and {rest} more" if rest else ""
     message = (
@@ -287,10 +299,4 @@ def _layouts_by_rank(found: Sequence[tuple[str, str] | None], ranks: Sequence[in
     holders: dict[str, list[int]] = {}
     for rank, entry in zip(ranks, found, strict=True):
         holders.setdefault(entry[1] if entry else "missing", []).append(rank)
-    return ", ".join(f"{layout} on {_say_ranks(held)}" for layout, held in holders.items())
-
-
-def _say_ranks(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:MOST_REPORTED]))
-    more = ", …" if len(ranks) > MOST_REPORTED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
+    return ", ".join(f"{layout} on {name_ranks(held)}" for layout, held in holders.items())

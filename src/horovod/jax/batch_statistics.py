@@ -15,11 +15,13 @@ from horovod.jax.ops import allgather
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jax
+
 __all__ = ["batch_statistics"]
 
 
 def batch_statistics(
-    x: Any,
+    x: jax.typing.ArrayLike,
     axis: int | Sequence[int] | None = None,
     *,
     name: str | None = None,

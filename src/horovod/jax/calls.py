@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,12 @@ from horovod.jax.host_copy import run_now
 from horovod.jax.primitives import bind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horovod._rank.group import Group
+    from horovod.jax.interface_types import Arrays, PyTree, Scalar
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -51,10 +55,18 @@ def is_traced() -> bool:
     return False
 
 
-def refuse_within_jit(function: str) -> None:
-    """Raises UsageError while a program is traced: the function would run once, not each time."""
-    if is_traced():
-        raise UsageError(f"hvd.{function}() cannot be part of a jitted program; call it outside")
+def outside_of_jit(function: F) -> F:
+    """Refuse calls while a program is traced: the function would run once, not each time."""
+
+    @functools.wraps(function)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            raise UsageError(
+                f"hvd.{function.__name__}() cannot be part of a jitted program; call it outside"
+            )
+        return function(*args, **kwargs)
+
+    return cast("F", refusing)
 
 
 class Leaves(NamedTuple):
@@ -70,7 +82,7 @@ class Leaves(NamedTuple):
     paths: list[str]
     structure: Any
 
-    def tree_of(self, arrays: Any) -> Any:
+    def tree_of(self, arrays: Arrays) -> Any:
         """The tree with other leaves."""
         return jax.tree.unflatten(self.structure, arrays)
 
@@ -81,7 +93,7 @@ class Leaves(NamedTuple):
         return True, Structure.of(self.paths, "leaves" if len(self.paths) > 1 else "leaf")
 
 
-def leaves_of(tree: Any, function: str) -> Leaves:
+def leaves_of(tree: PyTree, function: str) -> Leaves:
     """Return the arrays of a tree, their paths, and its structure.
 
     Raises:
@@ -99,7 +111,7 @@ def leaves_of(tree: Any, function: str) -> Leaves:
     return Leaves(arrays, paths, structure)
 
 
-def sendable(leaf: Any, what: str, keeps_numpy: bool) -> Any:
+def sendable(leaf: object, what: str, keeps_numpy: bool) -> Any:
     """The array of a leaf.
 
     Args:
@@ -179,7 +191,7 @@ def collective_of(
     return collective, group
 
 
-def run(arrays: list[Any], collective: Collective, weight: Any = None) -> list[Any]:
+def run(arrays: Arrays, collective: Collective, weight: Scalar | None = None) -> list[Any]:
     """Binds the primitive; errors of what runs at once are Horovod's."""
     with in_our_words():
         if any(isinstance(array, np.ndarray) for array in arrays):

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
-from horovod._train.compression import Compressor, NoneCompressor
+from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-def _cast(tensor: Any, dtype: Any) -> tuple[Any, Any]:
-    if not jnp.issubdtype(tensor.dtype, jnp.floating):
-        return tensor, None
-    return tensor.astype(dtype), tensor.dtype
+class _Cast(CastCompressor):
+    @staticmethod
+    def is_float(tensor: jax.Array) -> bool:
+        return bool(jnp.issubdtype(tensor.dtype, jnp.floating))
+
+    @staticmethod
+    def cast(tensor: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+        return tensor.astype(dtype)
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(_Cast):
     """Sends floating-point arrays as float16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the array in float16 and its dtype."""
-        return _cast(tensor, jnp.float16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the array in the dtype ``ctx``."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    sent_dtype = jnp.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_Cast):
     """Sends floating-point arrays as bfloat16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the array in bfloat16 and its dtype."""
-        return _cast(tensor, jnp.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the array in the dtype ``ctx``."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    sent_dtype = jnp.bfloat16
 
 
 class Compression:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -21,19 +21,34 @@ from horovod.jax.compression import Compression
 from horovod.jax.ops import reduce_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Unpack
+
+    from horovod._train.compression import CompressorLike
+    from horovod.jax.interface_types import Groups, PyTree, Scalar
 
 _numbers = NameNumbers()
 
 
+class GradientOptions(TypedDict, total=False):
+    """The arguments of :func:`reduce_gradients` that functions of gradients take, too."""
+
+    op: int
+    compression: CompressorLike
+    gradient_predivide_factor: float
+    groups: Groups
+    weight: Scalar | Callable[..., Scalar] | None
+
+
 def reduce_gradients(
-    grads: Any,
+    grads: PyTree,
     *,
     op: int = Average,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     gradient_predivide_factor: float = 1.0,
-    groups: Any = None,
-    weight: Any = None,
+    groups: Groups = None,
+    weight: Scalar | None = None,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> Any:
@@ -81,12 +96,12 @@ def reduce_gradients(
     return jax.tree.unflatten(structure, leaves)
 
 
-def is_float0(leaf: Any) -> bool:
+def is_float0(leaf: object) -> bool:
     """Whether a leaf is the gradient of integers, which holds no values."""
     return bool(getattr(leaf, "dtype", None) == jax.dtypes.float0)
 
 
-def check_gradients(grads: Any) -> list[str]:
+def check_gradients(grads: PyTree) -> list[str]:
     """Return the paths of the leaves of a tree of gradients.
 
     Raises:
@@ -115,14 +130,14 @@ def _as_floats(leaf: Any, path: str) -> Any:
 
 
 def value_and_grad(
-    fun: Callable[..., Any],
-    argnums: Any = 0,
+    fun: Callable[..., PyTree],
+    argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     *,
     reduce_value: bool = False,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
-    **options: Any,
+    **options: Unpack[GradientOptions],
 ) -> Callable[..., Any]:
     """As :func:`jax.value_and_grad`, with gradients of all ranks.
 
@@ -151,7 +166,7 @@ def value_and_grad(
     @functools.wraps(fun)
     def of_all_ranks(*args: Any, **kwargs: Any) -> Any:
         value, grads = local(*args, **kwargs)
-        chosen = dict(options)
+        chosen: dict[str, Any] = dict(options)
         if callable(chosen.get("weight")):
             chosen["weight"] = chosen["weight"](*args, **kwargs)
         if not reduce_value:
@@ -166,7 +181,10 @@ def value_and_grad(
 
 
 def grad(
-    fun: Callable[..., Any], argnums: Any = 0, has_aux: bool = False, **options: Any
+    fun: Callable[..., PyTree],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    **options: Unpack[GradientOptions],
 ) -> Callable[..., Any]:
     """As :func:`jax.grad`, with gradients of all ranks; options as in :func:`value_and_grad`."""
     both = value_and_grad(fun, argnums, has_aux, **options)

@@ -37,7 +37,7 @@ from horovod.jax.calls import (
     exchange,
     is_traced,
     leaves_of,
-    refuse_within_jit,
+    outside_of_jit,
     run,
 )
 from horovod.jax.compression import Compression
@@ -45,6 +45,9 @@ from horovod.jax.errors import in_our_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from horovod._train.compression import CompressorLike
+    from horovod.jax.interface_types import PyTree, Scalar
 
 __all__ = [
     "allgather",
@@ -62,14 +65,14 @@ __all__ = [
 
 
 def allreduce(
-    tree: Any,
+    tree: PyTree,
     *,
     op: int = Average,
     name: str | None = None,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    weight: Any = None,
+    weight: Scalar | None = None,
     process_set: ProcessSet = global_process_set,
     ordered: bool = True,
 ) -> Any:
@@ -106,10 +109,10 @@ def reduce_leaves(
     *,
     op: int,
     name: str | None,
-    compression: Any,
+    compression: CompressorLike,
     prescale_factor: float,
     postscale_factor: float,
-    weight: Any,
+    weight: Scalar | None,
     process_set: ProcessSet,
     ordered: bool = True,
 ) -> Any:
@@ -133,11 +136,11 @@ def reduce_leaves(
 
 
 def reducescatter(
-    tree: Any,
+    tree: PyTree,
     *,
     op: int = Average,
     name: str | None = None,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
@@ -172,7 +175,7 @@ def reducescatter(
 
 
 def allgather(
-    tree: Any,
+    tree: PyTree,
     *,
     name: str | None = None,
     sizes: Sequence[int] | None = None,
@@ -214,7 +217,7 @@ def allgather(
 
 
 def broadcast(
-    tree: Any,
+    tree: PyTree,
     root_rank: int,
     *,
     name: str | None = None,
@@ -244,8 +247,8 @@ def broadcast(
 
 
 def alltoall(
-    array: Any,
-    splits: Any = None,
+    array: jax.typing.ArrayLike,
+    splits: Sequence[int] | jax.typing.ArrayLike | None = None,
     *,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -283,27 +286,28 @@ def alltoall(
     return result, jnp.asarray(received, jnp.int32)
 
 
-def grouped_allreduce(arrays: Sequence[Any], **options: Any) -> list[Any]:
+def grouped_allreduce(arrays: Sequence[jax.typing.ArrayLike], **options: Any) -> list[Any]:
     """Reduces a list of arrays as one operation; options as in :func:`allreduce`."""
     return list(allreduce(_list_of(arrays), **options))
 
 
-def grouped_allgather(arrays: Sequence[Any], **options: Any) -> list[Any]:
+def grouped_allgather(arrays: Sequence[jax.typing.ArrayLike], **options: Any) -> list[Any]:
     """Joins the rows of a list of arrays as one operation; options as in :func:`allgather`."""
     return list(allgather(_list_of(arrays), **options))
 
 
-def grouped_reducescatter(arrays: Sequence[Any], **options: Any) -> list[Any]:
+def grouped_reducescatter(arrays: Sequence[jax.typing.ArrayLike], **options: Any) -> list[Any]:
     """Scatters a list of arrays as one operation; options as in :func:`reducescatter`."""
     return list(reducescatter(_list_of(arrays), **options))
 
 
+@outside_of_jit
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have reached it; not inside of jit."""
-    refuse_within_jit("barrier")
     group_of(process_set).barrier(call_site=call_site()).wait()
 
 
+@outside_of_jit
 def join(
     *,
     divide_by_initial_world_size: bool = True,
@@ -321,7 +325,6 @@ def join(
     Returns:
         The global rank that came last.
     """
-    refuse_within_jit("join")
     handle = group_of(process_set).join(
         divide_by_initial_world_size=divide_by_initial_world_size, call_site=call_site()
     )
@@ -329,7 +332,7 @@ def join(
     return handle.last_joined()
 
 
-def synchronize(tree: Any) -> Any:
+def synchronize(tree: PyTree) -> Any:
     """Waits for all arrays of a tree, and returns it.
 
     Raises:

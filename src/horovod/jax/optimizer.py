@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,12 @@ from horovod._train.reduce_op import Average
 from horovod._train.weights import check_weight
 from horovod.jax.compression import Compression
 from horovod.jax.gradients import check_gradients, is_float0, own_name, reduce_gradients
+
+if TYPE_CHECKING:
+    import optax
+
+    from horovod._train.compression import CompressorLike
+    from horovod.jax.interface_types import Groups
 
 
 class DistributedState(NamedTuple):
@@ -33,14 +39,14 @@ class DistributedState(NamedTuple):
 
 
 def DistributedOptimizer(
-    tx: Any,
+    tx: optax.GradientTransformation,
     *,
     op: int = Average,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     gradient_predivide_factor: float = 1.0,
-    groups: Any = None,
+    groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> Any:
@@ -78,7 +84,7 @@ def DistributedOptimizer(
             "hvd.DistributedOptimizer needs optax: pip install optax", name="optax"
         ) from error
     check_passes(backward_passes_per_step)
-    options = {
+    options: dict[str, Any] = {
         "op": checked_reduction(op, gradient_predivide_factor),
         "compression": compression,
         "gradient_predivide_factor": gradient_predivide_factor,

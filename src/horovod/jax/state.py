@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,19 @@ from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.same_parameters import Parameter, check_same_parameters
 from horovod.errors import UsageError
-from horovod.jax.calls import DTYPES, refuse_within_jit
+from horovod.jax.calls import DTYPES, outside_of_jit
 from horovod.jax.devices import put_back
 from horovod.jax.ops import broadcast, synchronize
+
+if TYPE_CHECKING:
+    from horovod.jax.interface_types import PyTree
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
+@outside_of_jit
 def broadcast_parameters(
-    tree: Any,
+    tree: PyTree,
     root_rank: int = 0,
     *,
     process_set: ProcessSet = global_process_set,
@@ -49,7 +53,6 @@ def broadcast_parameters(
     Example:
         >>> params = hvd.broadcast_parameters(params, root_rank=0)
     """
-    refuse_within_jit("broadcast_parameters")
     site = call_site()
     name = "parameters" if name is None else name
     group = group_of(process_set)
@@ -75,12 +78,12 @@ def broadcast_parameters(
 broadcast_optimizer_state = broadcast_parameters
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> bool:
     """Whether a leaf is an array, of JAX or NumPy."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: object) -> bool:
     """Whether a leaf holds typed keys of random numbers."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 

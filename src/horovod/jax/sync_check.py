@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -11,12 +11,16 @@ from horovod._train import sync_check
 from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.sync_check import Array
-from horovod.jax.calls import refuse_within_jit
+from horovod.jax.calls import outside_of_jit
 from horovod.jax.errors import in_our_words
 from horovod.jax.state import is_array, is_key
 
+if TYPE_CHECKING:
+    from horovod.jax.interface_types import PyTree
 
-def check_in_sync(tree: Any, process_set: ProcessSet = global_process_set) -> None:
+
+@outside_of_jit
+def check_in_sync(tree: PyTree, process_set: ProcessSet = global_process_set) -> None:
     """Checks that arrays and numbers have the same bits on all ranks, and says which do not.
 
     Every byte is read; one small operation compares all of them. All ranks of the set must call
@@ -31,7 +35,6 @@ def check_in_sync(tree: Any, process_set: ProcessSet = global_process_set) -> No
             missing on some; it names the first paths and the ranks that differ from the majority.
         HorovodInternalError: the job failed.
     """
-    refuse_within_jit("check_in_sync")
     site = call_site()
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
     with in_our_words():

@@ -10,6 +10,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras.distributing import distribute
 
 if TYPE_CHECKING:
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
 
 
@@ -18,7 +19,7 @@ def DistributedOptimizer(
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
@@ -33,19 +34,4 @@ def DistributedOptimizer(
 
     They mean the same there, and so do the result and the errors.
     """
-    return distribute(
-        optimizer,
-        name,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return distribute(**locals())

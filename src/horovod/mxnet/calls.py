@@ -63,7 +63,7 @@ def _failing_as_mxnet_does(function: Function) -> Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """What every collective needs.
 
     Attributes:
@@ -92,7 +92,9 @@ class Reduction:
     postscale: float = 1.0
 
 
-def call_of(prefix: str, process_set: ProcessSet, name: str | None, priority: int) -> Call:
+def call_of(
+    prefix: str, process_set: ProcessSet, name: str | None, priority: int
+) -> CollectiveCall:
     """The call of a public function, whose caller is recorded.
 
     Raises:
@@ -104,7 +106,7 @@ def call_of(prefix: str, process_set: ProcessSet, name: str | None, priority: in
     name = name if isinstance(name, str) else None
     if name is not None:
         _native.check_name(name)
-    return Call(group, number_of(process_set), name, prefix, call_site(), priority)
+    return CollectiveCall(group, number_of(process_set), name, prefix, call_site(), priority)
 
 
 def join(group: Group) -> int:
@@ -120,7 +122,7 @@ def join(group: Group) -> int:
 
 
 @_failing_as_mxnet_does
-def allreduce_(call: Call, arrays: Sequence[mx.nd.NDArray], reduction: Reduction) -> None:
+def allreduce_(call: CollectiveCall, arrays: Sequence[mx.nd.NDArray], reduction: Reduction) -> None:
     """Reduces arrays in place, as one operation."""
     check_arrays(arrays, written=True)
     if reduction.op is ReduceOp.ADASUM and not all("float" in dtype_name(a) for a in arrays):
@@ -138,7 +140,7 @@ def allreduce_(call: Call, arrays: Sequence[mx.nd.NDArray], reduction: Reduction
 
 
 def allreduce(
-    call: Call, arrays: Sequence[mx.nd.NDArray], reduction: Reduction
+    call: CollectiveCall, arrays: Sequence[mx.nd.NDArray], reduction: Reduction
 ) -> list[mx.nd.NDArray]:
     """Reduces arrays as one operation; leaves them untouched."""
     check_arrays(arrays, written=False)
@@ -148,7 +150,7 @@ def allreduce(
 
 
 @_failing_as_mxnet_does
-def broadcast_(call: Call, array: mx.nd.NDArray, root_rank: int) -> None:
+def broadcast_(call: CollectiveCall, array: mx.nd.NDArray, root_rank: int) -> None:
     """Overwrites an array with that of the root."""
     check_array(array)
     if root_rank not in call.group.ranks:
@@ -167,7 +169,7 @@ def broadcast_(call: Call, array: mx.nd.NDArray, root_rank: int) -> None:
     return None
 
 
-def broadcast(call: Call, array: mx.nd.NDArray, root_rank: int) -> mx.nd.NDArray:
+def broadcast(call: CollectiveCall, array: mx.nd.NDArray, root_rank: int) -> mx.nd.NDArray:
     """The root's array."""
     check_array(array)
     is_root = call.group.ranks[call.group.rank] == root_rank
@@ -177,7 +179,7 @@ def broadcast(call: Call, array: mx.nd.NDArray, root_rank: int) -> mx.nd.NDArray
 
 
 @_failing_as_mxnet_does
-def allgather(call: Call, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+def allgather(call: CollectiveCall, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
     """Joins arrays along dimension 0, as one operation; waits."""
     check_arrays(arrays, written=False)
     handle = call.group.allgather(
@@ -190,7 +192,7 @@ def allgather(call: Call, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray
 
 @_failing_as_mxnet_does
 def alltoall(
-    call: Call, array: mx.nd.NDArray, splits: Sequence[int] | None
+    call: CollectiveCall, array: mx.nd.NDArray, splits: Sequence[int] | None
 ) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
     """Sends rows to each rank; waits. The rows received, and how many came from each rank."""
     check_array(array)
@@ -205,7 +207,7 @@ def alltoall(
 
 @_failing_as_mxnet_does
 def reducescatter(
-    call: Call, arrays: Sequence[mx.nd.NDArray], reduction: Reduction
+    call: CollectiveCall, arrays: Sequence[mx.nd.NDArray], reduction: Reduction
 ) -> list[mx.nd.NDArray]:
     """Reduces arrays as one operation and keeps this rank's rows; waits."""
     check_arrays(arrays, written=False)
@@ -228,7 +230,11 @@ def _rows_of(array: mx.nd.NDArray) -> int:
 
 
 def _push(
-    kind: int, call: Call, arrays: Sequence[mx.nd.NDArray], reduction: Reduction, root: int
+    kind: int,
+    call: CollectiveCall,
+    arrays: Sequence[mx.nd.NDArray],
+    reduction: Reduction,
+    root: int,
 ) -> None:
     """Hands arrays to MXNet's engine, which lets nobody touch them before the end."""
     native_ops.push(
@@ -251,7 +257,7 @@ def _push(
     )
 
 
-def _name_of(call: Call) -> str:
+def _name_of(call: CollectiveCall) -> str:
     """What has no name is counted as it is called: MXNet runs operations in another order."""
     if call.name is not None:
         return call.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod._train.compression import Compressor, NoneCompressor
+from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
 from horovod.mxnet.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(CastCompressor):
     """Sends floating-point arrays as float16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
-        """Returns the array in float16 and its dtype."""
-        if "float" not in dtype_name(tensor):
-            return tensor, None
-        return tensor.astype("float16", copy=False), tensor.dtype
+    sent_dtype = "float16"
 
     @staticmethod
-    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
-        """Returns the array in the dtype ``ctx``."""
-        return tensor if ctx is None else tensor.astype(ctx, copy=False)
+    def is_float(tensor: mx.nd.NDArray) -> bool:
+        """Whether the array has a floating-point dtype."""
+        return "float" in dtype_name(tensor)
+
+    @staticmethod
+    def cast(tensor: mx.nd.NDArray, dtype: Any) -> mx.nd.NDArray:
+        """Returns the array in another dtype, or itself if it has that."""
+        return tensor.astype(dtype, copy=False)
 
 
 class Compression:

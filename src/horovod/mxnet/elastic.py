@@ -23,7 +23,7 @@ from horovod._rank.context import generation
 from horovod._train.elastic.handlers import StateHandler
 from horovod._train.elastic.run import error_of_engine, is_recoverable, run_fn
 from horovod._train.elastic.state import ObjectState, State
-from horovod.mxnet.objects import broadcast_object
+from horovod._train.object_functions import broadcast_object
 from horovod.mxnet.state import broadcast_parameters
 from horovod.mxnet.waits import forget_errors
 

@@ -13,6 +13,8 @@ from horovod.ray.settings import MiniSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horovod.ray.ray_logger import Callback
+
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
 
 
@@ -125,7 +127,7 @@ class ElasticRayExecutor:
         nics: set[str] | None = None,
         min_np: int | None = None,
         max_np: int | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ElasticSettings:
         """Settings for an executor.
 
@@ -159,8 +161,8 @@ class ElasticRayExecutor:
 
     def run(
         self,
-        worker_fn: Callable[[], Any],
-        callbacks: Sequence[Callable[[dict[str, Any]], object]] | None = None,
+        worker_fn: Callable[[], object],
+        callbacks: Sequence[Callback] | None = None,
     ) -> list[Any]:
         """Calls ``worker_fn()`` on all ranks; see :meth:`horovod.ray.RayExecutor.run`."""
         return self._executor.run(worker_fn, callbacks=callbacks)

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 def fit(
-    function: Callable[[], Any],
+    function: Callable[[], object],
     scaling: ScalingConfig,
     horovod: HorovodConfig,
     run_context: Any,

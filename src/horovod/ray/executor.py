@@ -25,7 +25,7 @@ from horovod.ray.workers import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Callback = Callable[[dict[str, Any]], object]
+    from horovod.ray.ray_logger import Callback
 
 
 class RayExecutor:
@@ -130,8 +130,8 @@ class RayExecutor:
     def start(
         self,
         executable_cls: type | None = None,
-        executable_args: Sequence[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
+        executable_args: Sequence[object] | None = None,
+        executable_kwargs: Mapping[str, object] | None = None,
         extra_env_vars: Mapping[str, object] | None = None,
     ) -> None:
         """Starts the workers, and waits until they are there; those of elastic jobs come later.
@@ -165,9 +165,9 @@ class RayExecutor:
 
     def run(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        fn: Callable[..., object],
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
         callbacks: Sequence[Callback] | None = None,
     ) -> list[Any]:
         """Calls ``fn(*args, **kwargs)`` on all ranks.
@@ -193,9 +193,9 @@ class RayExecutor:
 
     def run_remote(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        fn: Callable[..., object],
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
     ) -> list[Any]:
         """As :meth:`run`, but returns at once: references to the result of each rank.
 
@@ -206,7 +206,7 @@ class RayExecutor:
         return workers.begin("execute", _without_executable(fn, args, kwargs, "run_remote"))
 
     def execute(
-        self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None
+        self, fn: Callable[[Any], object], callbacks: Sequence[Callback] | None = None
     ) -> list[Any]:
         """Calls ``fn(executable)`` on all ranks; see :meth:`run`."""
         workers = self._running()
@@ -216,7 +216,7 @@ class RayExecutor:
             workers.call("set_queue", queue)
             return workers.call("execute", fn)
 
-    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+    def execute_single(self, fn: Callable[[Any], object]) -> Any:
         """Calls ``fn(executable)`` on rank 0 only; returns its result.
 
         Raises:

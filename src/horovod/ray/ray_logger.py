@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    Callback = Callable[[dict[str, Any]], object]
+    """Called with what a worker has logged."""
+
 __all__ = ["configure", "log"]
 
 _queue: Any = None
@@ -20,13 +23,13 @@ class _End:
     """Comes after all that was logged."""
 
 
-def configure(queue: Any) -> None:
+def configure(queue: object) -> None:
     """Lets :func:`log` of this process send to a queue; None for nowhere."""
     global _queue
     _queue = queue
 
 
-def log(info_dict: Mapping[str, Any]) -> None:
+def log(info_dict: Mapping[str, object]) -> None:
     """Sends values to the callbacks of ``RayExecutor.run``; returns when they cannot be lost.
 
     Args:
@@ -54,7 +57,7 @@ def queue_here() -> Any:
 
 
 @contextmanager
-def hearing(callbacks: Sequence[Callable[[dict[str, Any]], object]]) -> Iterator[Any]:
+def hearing(callbacks: Sequence[Callback]) -> Iterator[Any]:
     """A queue of which each item is given to callbacks, on a thread and in the order of arrival.
 
     Yields:

@@ -81,7 +81,7 @@ class Run:
     checkpoint: Checkpoint | None
     tables: Mapping[str, Table]
 
-    def train(self, function: Callable[[], Any]) -> Any:
+    def train(self, function: Callable[[], object]) -> Any:
         """Calls the training function in the process of a worker."""
         if inherited_environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0":
             folder = self.storage.local_working_directory
@@ -264,7 +264,7 @@ class ElasticTrainFunctions(TrainFnUtils):  # type: ignore[misc]
         """Returns when all ranks have called it."""
         objects.allgather_object(context.global_group(), None, "ray.train.barrier")
 
-    def broadcast_from_rank_zero(self, data: Any) -> Any:
+    def broadcast_from_rank_zero(self, data: object) -> Any:
         """Returns what rank 0 gave, on all ranks."""
         return objects.broadcast_object(context.global_group(), data, 0, "ray.train.broadcast")
 

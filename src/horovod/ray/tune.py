@@ -75,7 +75,7 @@ class _Workers:
 
 
 def DistributedTrainableCreator(
-    func: Callable[[dict[str, Any]], Any],
+    func: Callable[[dict[str, Any]], object],
     use_gpu: bool = False,
     num_hosts: int | None = None,
     num_workers: int = 1,
@@ -124,7 +124,7 @@ def DistributedTrainableCreator(
     return trainable
 
 
-def report(metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+def report(metrics: Mapping[str, object], checkpoint: object = None) -> None:
     """Gives metrics of this trial to Tune; returns when it has them.
 
     All ranks call it; those of rank 0 count.

@@ -79,15 +79,15 @@ class BaseHorovodWorker:
     def start_executable(
         self,
         executable_cls: type | None = None,
-        executable_args: Sequence[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
+        executable_args: Sequence[object] | None = None,
+        executable_kwargs: Mapping[str, object] | None = None,
     ) -> None:
         """Makes the object that lives as long as this worker, if there is to be one."""
         if executable_cls is not None:
             args, kwargs = executable_args or (), executable_kwargs or {}
             self.executable = self._in_job(lambda: executable_cls(*args, **kwargs))
 
-    def execute(self, func: Callable[[Any], Any]) -> Any:
+    def execute(self, func: Callable[[Any], object]) -> Any:
         """Calls a function with the executable.
 
         Raises:
@@ -97,7 +97,7 @@ class BaseHorovodWorker:
         check_result(value, "RayExecutor")
         return value
 
-    def set_queue(self, queue: Any) -> None:
+    def set_queue(self, queue: object) -> None:
         """Where :func:`ray_logger.log` of this process sends to."""
         ray_logger.configure(queue)
 

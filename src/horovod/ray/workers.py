@@ -77,7 +77,7 @@ class Workers:
         self._begin_job(found)
         self._share_gpus(found)
 
-    def call(self, method: str, *args: Any, ranks: Sequence[int] | None = None) -> list[Any]:
+    def call(self, method: str, *args: object, ranks: Sequence[int] | None = None) -> list[Any]:
         """Calls a method on all ranks, or some; returns the results in their order.
 
         Raises:
@@ -103,7 +103,7 @@ class Workers:
                 raise self._named(first, rank) from None
         return [results[rank] for rank in ranks]
 
-    def begin(self, method: str, *args: Any, ranks: Sequence[int] | None = None) -> list[Any]:
+    def begin(self, method: str, *args: object, ranks: Sequence[int] | None = None) -> list[Any]:
         """Begins to call a method; returns references to the results.
 
         Raises:

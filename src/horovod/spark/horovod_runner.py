@@ -45,7 +45,7 @@ class HorovodRunner:
         self.num_processor = np
         self._shows_output = driver_log_verbosity == "all"
 
-    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+    def run(self, main: Callable[..., object], **kwargs: object) -> Any:
         """Calls ``main(**kwargs)`` on all ranks; returns what rank 0 returns.
 
         Raises:

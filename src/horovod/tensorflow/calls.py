@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from horovod._train.process_set import ProcessSet
     from horovod._train.structure import Structure
+    from horovod.tensorflow.interface_types import TensorLike
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """What every collective needs.
 
     Attributes:
@@ -52,7 +53,7 @@ class Call:
     waits_briefly: bool = False
     structure: Structure | None = None
 
-    def attributes(self, op_type: str, tensors: Sequence[Any] = ()) -> dict[str, Any]:
+    def attributes(self, op_type: str, tensors: Sequence[TensorLike] = ()) -> dict[str, Any]:
         """The common attributes of the operation, with the name of its node in a graph."""
         common = {
             "job": self.job,
@@ -86,7 +87,9 @@ class Reduction:
         }
 
 
-def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool = False) -> Call:
+def call_of(
+    process_set: ProcessSet, name: str | None, ignore_name_scope: bool = False
+) -> CollectiveCall:
     """The call of a public function, whose caller is recorded.
 
     Raises:
@@ -95,7 +98,7 @@ def call_of(process_set: ProcessSet, name: str | None, ignore_name_scope: bool =
     if name is not None:
         _native.check_name(name)
     number = number_of(process_set)
-    return Call(number, name, ignore_name_scope, call_site(), context.current().number)
+    return CollectiveCall(number, name, ignore_name_scope, call_site(), context.current().number)
 
 
 def _interruptible(function: Function) -> Function:
@@ -113,10 +116,10 @@ def _interruptible(function: Function) -> Function:
     return cast("Function", call_it)
 
 
-def gradient_call(op: Any) -> Call:
+def gradient_call(op: tf.Operation) -> CollectiveCall:
     """The call of the gradient of an operation, which may be in flight again meanwhile."""
     name = op.get_attr("tensor_name").decode()
-    return Call(
+    return CollectiveCall(
         op.get_attr("process_set_id"),
         f"{name}.gradient" if name and tf.executing_eagerly() else None,
         op.get_attr("ignore_name_scope"),
@@ -125,12 +128,12 @@ def gradient_call(op: Any) -> Call:
     )
 
 
-def renamed(call: Call, suffix: str) -> Call:
+def renamed(call: CollectiveCall, suffix: str) -> CollectiveCall:
     """The same call under another name; one without a name stays without."""
     return call if call.name is None else replace(call, name=f"{call.name}{suffix}")
 
 
-def reduction_of(op: Any) -> Reduction:
+def reduction_of(op: tf.Operation) -> Reduction:
     """The reduction of an operation, from its attributes."""
     return Reduction(
         ReduceOp(op.get_attr("reduce_op")),
@@ -140,14 +143,16 @@ def reduction_of(op: Any) -> Reduction:
 
 
 @_interruptible
-def allreduce(call: Call, tensor: Any, reduction: Reduction) -> Any:
+def allreduce(call: CollectiveCall, tensor: TensorLike, reduction: Reduction) -> Any:
     """Reduces a tensor; any shape, the same on all ranks."""
     attributes = call.attributes("HorovodAllreduce", (tensor,))
     return ops.horovod_allreduce(tensor=tensor, **reduction.attributes(), **attributes)
 
 
 @_interruptible
-def grouped_allreduce(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
+def grouped_allreduce(
+    call: CollectiveCall, tensors: Sequence[TensorLike], reduction: Reduction
+) -> list[Any]:
     """Reduces several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllreduce", tensors)
     given = list(tensors)
@@ -158,14 +163,16 @@ def grouped_allreduce(call: Call, tensors: Sequence[Any], reduction: Reduction) 
 
 
 @_interruptible
-def reducescatter(call: Call, tensor: Any, reduction: Reduction) -> Any:
+def reducescatter(call: CollectiveCall, tensor: TensorLike, reduction: Reduction) -> Any:
     """Reduces a tensor and keeps this rank's rows of it."""
     attributes = call.attributes("HorovodReducescatter", (tensor,))
     return ops.horovod_reducescatter(tensor=tensor, **reduction.attributes(), **attributes)
 
 
 @_interruptible
-def grouped_reducescatter(call: Call, tensors: Sequence[Any], reduction: Reduction) -> list[Any]:
+def grouped_reducescatter(
+    call: CollectiveCall, tensors: Sequence[TensorLike], reduction: Reduction
+) -> list[Any]:
     """Reduces several tensors as one operation and keeps this rank's rows of them."""
     attributes = call.attributes("HorovodGroupedReducescatter", tensors)
     return list(
@@ -176,27 +183,29 @@ def grouped_reducescatter(call: Call, tensors: Sequence[Any], reduction: Reducti
 
 
 @_interruptible
-def allgather(call: Call, tensor: Any) -> Any:
+def allgather(call: CollectiveCall, tensor: TensorLike) -> Any:
     """Joins the tensors of all ranks along dimension 0."""
     return ops.horovod_allgather(tensor=tensor, **call.attributes("HorovodAllgather", (tensor,)))
 
 
 @_interruptible
-def grouped_allgather(call: Call, tensors: Sequence[Any]) -> list[Any]:
+def grouped_allgather(call: CollectiveCall, tensors: Sequence[TensorLike]) -> list[Any]:
     """Joins several tensors as one operation."""
     attributes = call.attributes("HorovodGroupedAllgather", tensors)
     return list(ops.horovod_grouped_allgather(tensors=list(tensors), **attributes))
 
 
 @_interruptible
-def broadcast(call: Call, tensor: Any, root_rank: int) -> Any:
+def broadcast(call: CollectiveCall, tensor: TensorLike, root_rank: int) -> Any:
     """Copies the root's tensor to all ranks."""
     attributes = call.attributes("HorovodBroadcast", (tensor,))
     return ops.horovod_broadcast(tensor=tensor, root_rank=root_rank, **attributes)
 
 
 @_interruptible
-def grouped_broadcast(call: Call, tensors: Sequence[Any], root_rank: int) -> list[Any]:
+def grouped_broadcast(
+    call: CollectiveCall, tensors: Sequence[TensorLike], root_rank: int
+) -> list[Any]:
     """Copies several tensors of the root as one operation."""
     attributes = call.attributes("HorovodGroupedBroadcast", tensors)
     return list(
@@ -205,7 +214,9 @@ def grouped_broadcast(call: Call, tensors: Sequence[Any], root_rank: int) -> lis
 
 
 @_interruptible
-def alltoall(call: Call, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
+def alltoall(
+    call: CollectiveCall, tensor: TensorLike, splits: TensorLike | None
+) -> tuple[Any, Any]:
     """Sends rows to each rank; returns the rows received, and how many came from each rank."""
     attributes = call.attributes("HorovodAlltoall", (tensor,))
     output, received = ops.horovod_alltoall(
@@ -218,13 +229,13 @@ def alltoall(call: Call, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
 
 
 @_interruptible
-def barrier(call: Call) -> Any:
+def barrier(call: CollectiveCall) -> Any:
     """Ends when all ranks of the set have reached it."""
     return ops.horovod_barrier(**call.attributes("HorovodBarrier"))
 
 
 @_interruptible
-def join(call: Call) -> Any:
+def join(call: CollectiveCall) -> Any:
     """Ends when all ranks of the set have joined; the global rank that came last."""
     return ops.horovod_join(**call.attributes("HorovodJoin"))
 

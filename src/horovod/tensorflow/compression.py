@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
-from horovod._train.compression import Compressor, NoneCompressor
+from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, Any]:
-    if not tensor.dtype.is_floating:
-        return tensor, None
-    return tf.cast(tensor, dtype), tensor.dtype
+class _Cast(CastCompressor):
+    @staticmethod
+    def is_float(tensor: tf.Tensor) -> bool:
+        return bool(tensor.dtype.is_floating)
+
+    @staticmethod
+    def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        return tf.cast(tensor, dtype)
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(_Cast):
     """Sends floating-point tensors as float16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns the tensor in float16 and its dtype."""
-        return _cast(tensor, tf.float16)
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Returns the tensor in the dtype ``ctx``."""
-        return tensor if ctx is None else tf.cast(tensor, ctx)
+    sent_dtype = tf.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_Cast):
     """Sends floating-point tensors as bfloat16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns the tensor in bfloat16 and its dtype."""
-        return _cast(tensor, tf.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Returns the tensor in the dtype ``ctx``."""
-        return tensor if ctx is None else tf.cast(tensor, ctx)
+    sent_dtype = tf.bfloat16
 
 
 class Compression:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -11,6 +11,12 @@ from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Adasum
 from horovod.errors import UsageError
 from horovod.tensorflow.reductions import allreduce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horovod._train.compression import CompressorLike
+    from horovod.tensorflow.interface_types import Pair, V1Optimizer, Variable
 
 _START = "delta_start"
 
@@ -37,12 +43,12 @@ class DistributedDeltaOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[m
 
     def __init__(
         self,
-        optimizer: Any,
+        optimizer: V1Optimizer,
         name: str | None = None,
         use_locking: bool = False,
         device_dense: str = "",
         device_sparse: str = "",
-        compression: Any = None,
+        compression: CompressorLike | None = None,
         backward_passes_per_step: int = 1,
         process_set: ProcessSet = global_process_set,
     ) -> None:
@@ -60,13 +66,16 @@ class DistributedDeltaOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[m
             self._options["compression"] = compression
         self._step_count: Any = None
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(self, *args: object, **kwargs: object) -> list[tuple[Any, Any]]:
         """This rank's gradients, as of the wrapped optimizer."""
         pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
         return pairs
 
     def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+        self,
+        grads_and_vars: Iterable[Pair],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
     ) -> Any:
         """Takes the wrapped optimizer's step; combines all ranks' steps when it is time.
 
@@ -143,7 +152,7 @@ class DistributedDeltaOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[m
                 )
         return self._step_count
 
-    def get_slot(self, var: Any, name: str) -> Any:
+    def get_slot(self, var: Variable, name: str) -> Any:
         """A slot of the wrapped optimizer, or ``delta_start``."""
         return (
             super().get_slot(var, name) if name == _START else self._optimizer.get_slot(var, name)

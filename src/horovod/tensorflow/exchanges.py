@@ -16,11 +16,13 @@ from horovod.tensorflow.calls import call_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod.tensorflow.interface_types import TensorLike, Variable
+
 assert gradients  # registers them
 
 
 def allgather(
-    tensor: Any,
+    tensor: TensorLike,
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
@@ -43,7 +45,7 @@ def allgather(
 
 
 def grouped_allgather(
-    tensors: Sequence[Any],
+    tensors: Sequence[TensorLike],
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
@@ -60,7 +62,7 @@ def grouped_allgather(
 
 
 def broadcast(
-    tensor: Any,
+    tensor: TensorLike,
     root_rank: int,
     name: str | None = None,
     ignore_name_scope: bool = False,
@@ -83,7 +85,7 @@ def broadcast(
 
 
 def broadcast_(
-    variables: Sequence[Any],
+    variables: Sequence[Variable],
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -126,8 +128,8 @@ def _assigned(variable: Any, value: Any) -> Any:
 
 
 def alltoall(
-    tensor: Any,
-    splits: Any | None = None,
+    tensor: TensorLike,
+    splits: TensorLike | None = None,
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,

@@ -16,6 +16,8 @@ from horovod.tensorflow.rank_ops import num_members_op
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horovod.tensorflow.interface_types import Gradient, V1Optimizer, Variable
+
     Reduction = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 __all__ = ["LocalGradientAggregationHelper"]
@@ -71,11 +73,11 @@ class LocalGradientAggregationHelper:
         self._optimizer_type = optimizer_type
         self._local_vars: set[Any] = set()
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var: Variable) -> None:
         """Keeps the gradient of a variable on this rank."""
         self._local_vars.add(variable_key(var))
 
-    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+    def compute_gradients(self, grads: Sequence[Gradient], vars: Sequence[Variable]) -> list[Any]:
         """Adds one pass to the sums.
 
         Args:
@@ -107,7 +109,11 @@ class LocalGradientAggregationHelper:
         return results
 
     def apply_gradients(
-        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+        self,
+        apply_grads_closure: Callable[[], tf.Operation],
+        optimizer: V1Optimizer,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         """Takes the optimizer's step if the last pass of a step has been counted.
 

@@ -16,6 +16,8 @@ from horovod.tensorflow.gradient_reducer import as_dense
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from horovod.tensorflow.interface_types import Gradient, Optimizer, Variable
+
 __all__ = ["LocalGradientAggregationHelperEager"]
 
 
@@ -40,7 +42,7 @@ class LocalGradientAggregationHelperEager:
     def __init__(
         self,
         backward_passes_per_step: int,
-        allreduce_func: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+        allreduce_func: Callable[[Sequence[Gradient], Sequence[Variable]], Sequence[tf.Tensor]],
         sparse_as_dense: bool = False,
         average_aggregated_gradients: bool = False,
         process_set: ProcessSet = global_process_set,
@@ -56,7 +58,7 @@ class LocalGradientAggregationHelperEager:
         with tf.init_scope():
             self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="passes")
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Variable]) -> None:
         """Makes the sums of the gradients of some variables, which are zero."""
         # Outside of the graph that is being traced: it may be traced again.
         with tf.init_scope():
@@ -67,7 +69,7 @@ class LocalGradientAggregationHelperEager:
                     self._sums[key] = tf.Variable(zeros, trainable=False, name="sum")
 
     @as_written
-    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+    def compute_gradients(self, grads: Sequence[Gradient], vars: Sequence[Variable]) -> list[Any]:
         """Adds gradients to the sums, and counts the pass.
 
         Args:
@@ -99,7 +101,11 @@ class LocalGradientAggregationHelperEager:
 
     @as_written
     def apply_gradients(
-        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+        self,
+        apply_grads_closure: Callable[[], tf.Operation],
+        optimizer: Optimizer,
+        *args: tf.Variable | None,
+        **kwargs: tf.Variable | None,
     ) -> Any:
         """Takes the step if this pass was the n-th, otherwise only counts the iteration.
 

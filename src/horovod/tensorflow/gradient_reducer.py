@@ -6,24 +6,19 @@ import contextlib
 import functools
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from horovod._train.numbering import JobNumber, NameNumbers
-from horovod._train.optimizer_options import checked_reduction, groups_asked_for
-from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.process_set import global_process_set, group_of
 from horovod._train.reduce_op import Adasum, Average, Sum
 from horovod._train.structure import Structure, without_numbers
 from horovod.errors import UsageError
 from horovod.tensorflow import calls, reductions
 from horovod.tensorflow.autograph import as_written
-from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_groups import (
-    CheckedGroups,
-    Groups,
-    checked_groups,
     members_of,
     variable_key,
 )
@@ -33,73 +28,13 @@ from horovod.tensorflow.xla import refuse_xla
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from horovod._rank.group import ReduceOp
+    from horovod.tensorflow.reduction_settings import ReductionSettings
 
 _LINEAR = (Average, Sum, Adasum)
 _PLACE_AND_NAME = re.compile(r"(?:^|\.)(\d+\..+)$")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.]")
 
 _numbers = NameNumbers()
-
-
-@dataclass(frozen=True)
-class ReductionSettings:
-    """How gradients are reduced.
-
-    Attributes:
-        name: what the operations are called after.
-        op: Average, or another reduction.
-        predivide_factor: divide by this before the sum, and by the rest after it; dense ones only.
-        compression: how gradients travel.
-        sparse_as_dense: whether ``tf.IndexedSlices`` become dense before.
-        groups: how many groups, or the keys of the variables that go together; None puts small
-            gradients together.
-        process_set: the ranks that take part; gradients of the others stay as they are.
-        device_dense, device_sparse: where the operations are placed; anywhere if empty.
-        scale_local_gradients: whether gradients of local variables are divided by the set's size.
-    """
-
-    name: str
-    op: ReduceOp = Average
-    predivide_factor: float = 1.0
-    compression: Any = Compression.none
-    sparse_as_dense: bool = False
-    groups: CheckedGroups = None
-    process_set: ProcessSet = global_process_set
-    device_dense: str = ""
-    device_sparse: str = ""
-    scale_local_gradients: bool = True
-
-
-def make_settings(
-    name: str,
-    *,
-    op: int = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Groups = None,
-    stacklevel: int = 3,
-    **others: Any,
-) -> ReductionSettings:
-    """Checks the arguments that tapes and optimizers share.
-
-    Args:
-        name: what the operations are called after.
-        op: the reduction.
-        gradient_predivide_factor: see :class:`ReductionSettings`.
-        num_groups: deprecated name of ``groups``.
-        groups: how many groups, or lists of variables.
-        stacklevel: frames from here to the line that a warning points at.
-        **others: further fields of :class:`ReductionSettings`.
-
-    Raises:
-        UsageError: the arguments are wrong.
-    """
-    reduce_op = checked_reduction(op, gradient_predivide_factor)
-    groups = groups_asked_for(num_groups, groups, stacklevel + 1)
-    return ReductionSettings(
-        name, reduce_op, gradient_predivide_factor, groups=checked_groups(groups), **others
-    )
 
 
 class GradientReducer:
@@ -313,7 +248,7 @@ def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) 
 
 
 def _reduce_together(
-    settings: ReductionSettings, call: calls.Call, gradients: list[Any]
+    settings: ReductionSettings, call: calls.CollectiveCall, gradients: list[Any]
 ) -> list[Any]:
     factor = settings.predivide_factor
     reduction = calls.Reduction(settings.op)

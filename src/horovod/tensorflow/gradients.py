@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from horovod._rank.group import ReduceOp
 from horovod.tensorflow import calls, rank_ops
-from horovod.tensorflow.calls import Call, Reduction
+from horovod.tensorflow.calls import CollectiveCall, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +78,7 @@ def _grouped_reducescatter(op: Any, *gradients: Any) -> Gradients:
     return _of_floats(op, gradients, compute)
 
 
-def _own_rows(call: Call, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+def _own_rows(call: CollectiveCall, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
     """This rank's rows of each gradient: those behind the rows of the ranks before it."""
     counts = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in inputs])
     every = tf.reshape(calls.allgather(calls.renamed(call, ".rows"), counts), (-1, len(inputs)))

@@ -5,7 +5,7 @@ They travel by the engine alone, so eager mode, graphs and sessions make no diff
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from horovod._train import objects
 from horovod._train.call_site import call_site
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def broadcast_object(
     obj: T,
     root_rank: int = 0,
-    session: Any = None,
+    session: object = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> T:
@@ -44,7 +44,7 @@ def broadcast_object(
 
 def broadcast_object_fn(
     root_rank: int = 0,
-    session: Any = None,
+    session: object = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[T], T]:
@@ -70,7 +70,7 @@ def broadcast_object_fn(
 
 def allgather_object(
     obj: T,
-    session: Any = None,
+    session: object = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[T]:

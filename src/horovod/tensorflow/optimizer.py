@@ -13,16 +13,18 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras_generation import keras_of, kind_of
 
 if TYPE_CHECKING:
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.interface_types import Optimizer, V1Optimizer
 
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: Optimizer | V1Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     op: int = Average,
@@ -60,24 +62,12 @@ def DistributedOptimizer(
     Example:
         >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
     """
-    options: dict[str, Any] = {
-        "backward_passes_per_step": backward_passes_per_step,
-        "average_aggregated_gradients": average_aggregated_gradients,
-        "op": op,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "num_groups": num_groups,
-        "groups": groups,
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "process_set": process_set,
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-        "scale_local_gradients": scale_local_gradients,
-    }
+    options = dict(locals())  # all arguments, by the names that they keep
+    use_locking = options.pop("use_locking")
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from horovod.tensorflow.optimizer_v1 import wrap_v1_optimizer
 
-        return wrap_v1_optimizer(optimizer, name, use_locking, **options)
+        return wrap_v1_optimizer(use_locking=use_locking, **options)
     # Keras is loaded for those who use it.
     from horovod.tensorflow.keras.distributing import distribute
 
@@ -85,4 +75,4 @@ def DistributedOptimizer(
         raise UsageError(
             f"{kind_of(optimizer)} is an optimizer neither of Keras nor of tf.compat.v1.train"
         )
-    return distribute(optimizer, name, **options)
+    return distribute(**options)

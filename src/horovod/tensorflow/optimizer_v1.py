@@ -12,19 +12,25 @@ from horovod._train.reduce_op import Adasum
 from horovod.errors import UsageError
 from horovod.tensorflow.delta_optimizer import DistributedDeltaOptimizer
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
-    from horovod.tensorflow.gradient_reducer import ReductionSettings
+    from collections.abc import Iterable
+
+    from typing_extensions import Unpack
+
+    from horovod.tensorflow.interface_types import Pair, V1Optimizer, Variable
+    from horovod.tensorflow.reduction_settings import ReductionOptions, ReductionSettings
 
 
 def wrap_v1_optimizer(
-    optimizer: Any,
+    optimizer: V1Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    **reduction: Any,
+    **options: Unpack[ReductionOptions],
 ) -> DistributedV1Optimizer | DistributedDeltaOptimizer:
     """Wraps an optimizer of tf.compat.v1.
 
@@ -35,14 +41,13 @@ def wrap_v1_optimizer(
         backward_passes_per_step: over how many passes gradients are added up before they are
             reduced; with Adasum, how many steps are taken before they are combined.
         average_aggregated_gradients: divide these sums by the number of passes.
-        **reduction: ``op`` and all else that
-            :func:`horovod.tensorflow.gradient_reducer.make_settings` takes.
+        **options: see :class:`horovod.tensorflow.reduction_settings.ReductionOptions`.
 
     Raises:
         UsageError: the arguments are wrong.
     """
     check_passes(backward_passes_per_step)
-    settings = make_settings(name or f"Distributed{type(optimizer).__name__}", **reduction)
+    settings = make_settings(name or f"Distributed{type(optimizer).__name__}", **options)
     if settings.op is not Adasum:
         return DistributedV1Optimizer(
             optimizer, settings, use_locking, backward_passes_per_step, average_aggregated_gradients
@@ -79,7 +84,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
 
     def __init__(
         self,
-        optimizer: Any,
+        optimizer: V1Optimizer,
         settings: ReductionSettings,
         use_locking: bool = False,
         passes: int = 1,
@@ -107,14 +112,14 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
             name=settings.name,
         )
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var: Variable) -> None:
         """Keeps the gradient of a variable on this rank; call it before ``compute_gradients``.
 
         It is divided by the number of ranks, unless ``scale_local_gradients=False`` was given.
         """
         self._reducer.register_local(var)
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(self, *args: object, **kwargs: object) -> list[tuple[Any, Any]]:
         """Pairs of gradient and variable; the gradients are those of all ranks.
 
         Args:
@@ -133,7 +138,10 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         return list(zip(reduction(grads, vars), vars, strict=True))
 
     def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+        self,
+        grads_and_vars: Iterable[Pair],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
     ) -> Any:
         """Takes the wrapped optimizer's step; with several passes, in the last of them only.
 
@@ -156,7 +164,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
             step, self._optimizer, pairs, global_step=global_step, name=name
         )
 
-    def get_slot(self, var: Any, name: str) -> Any:
+    def get_slot(self, var: Variable, name: str) -> Any:
         """A slot of the wrapped optimizer."""
         return self._optimizer.get_slot(var, name)
 

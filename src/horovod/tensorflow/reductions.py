@@ -31,18 +31,20 @@ from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average, Sum, resolve_reduce_op
 from horovod.tensorflow import calls, gradients, sparse
 from horovod.tensorflow.calls import Reduction, call_of
-from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.placement import placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CompressorLike = type[Compressor] | Compressor
+    from horovod._train.compression import CompressorLike
+    from horovod.tensorflow.interface_types import TensorLike
+
 assert gradients  # registers them
 
 
 def allreduce(
-    tensor: Any,
+    tensor: TensorLike,
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -86,7 +88,7 @@ def allreduce(
 
 
 def allreduce_dense(
-    tensor: Any,
+    tensor: TensorLike,
     name: str | None = None,
     op: int = Sum,
     prescale_factor: float = 1.0,
@@ -107,7 +109,7 @@ def allreduce_dense(
 
 
 def grouped_allreduce(
-    tensors: Sequence[Any],
+    tensors: Sequence[TensorLike],
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -135,8 +137,8 @@ def grouped_allreduce(
 
 
 def reduce_tensor(
-    call: calls.Call,
-    tensor: Any,
+    call: calls.CollectiveCall,
+    tensor: TensorLike,
     reduction: Reduction,
     compression: CompressorLike,
     device_dense: str,
@@ -152,8 +154,8 @@ def reduce_tensor(
 
 
 def reduce_tensors(
-    call: calls.Call,
-    tensors: Sequence[Any],
+    call: calls.CollectiveCall,
+    tensors: Sequence[TensorLike],
     reduction: Reduction,
     compression: CompressorLike,
     device_dense: str,
@@ -176,7 +178,10 @@ def reduce_tensors(
 
 
 def _grouped_dense(
-    call: calls.Call, tensors: Sequence[Any], compression: CompressorLike, reduction: Reduction
+    call: calls.CollectiveCall,
+    tensors: Sequence[Any],
+    compression: CompressorLike,
+    reduction: Reduction,
 ) -> list[Any]:
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     reduced = calls.grouped_allreduce(call, [tensor for tensor, _ in pairs], reduction)
@@ -187,7 +192,7 @@ def _grouped_dense(
 
 
 def reducescatter(
-    tensor: Any,
+    tensor: TensorLike,
     device_dense: str = "",
     compression: CompressorLike = Compression.none,
     op: int = Average,
@@ -221,7 +226,7 @@ def reducescatter(
 
 
 def grouped_reducescatter(
-    tensors: Sequence[Any],
+    tensors: Sequence[TensorLike],
     device_dense: str = "",
     compression: CompressorLike = Compression.none,
     op: int = Average,

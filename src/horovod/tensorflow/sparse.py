@@ -12,7 +12,7 @@ from horovod.tensorflow import calls, rank_ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod.tensorflow.calls import Call, Reduction
+    from horovod.tensorflow.calls import CollectiveCall, Reduction
 
 
 def check_reduction(reduction: Reduction) -> None:
@@ -38,14 +38,16 @@ def check_reduction(reduction: Reduction) -> None:
         )
 
 
-def allreduce(call: Call, slices: tf.IndexedSlices, reduction: Reduction) -> tf.IndexedSlices:
+def allreduce(
+    call: CollectiveCall, slices: tf.IndexedSlices, reduction: Reduction
+) -> tf.IndexedSlices:
     """Gathers values and indices of all ranks; duplicate indices stay, which means their sum."""
     (reduced,) = grouped_allreduce(call, [slices], reduction)
     return reduced
 
 
 def grouped_allreduce(
-    call: Call, slices: Sequence[tf.IndexedSlices], reduction: Reduction
+    call: CollectiveCall, slices: Sequence[tf.IndexedSlices], reduction: Reduction
 ) -> list[tf.IndexedSlices]:
     """Gathers several at once; values may be of different dtypes."""
     check_reduction(reduction)
@@ -63,5 +65,5 @@ def grouped_allreduce(
     ]
 
 
-def _size(call: Call, dtype: tf.DType) -> Any:
+def _size(call: CollectiveCall, dtype: tf.DType) -> Any:
     return tf.cast(rank_ops.size_op(call.process_set_id, job=call.job), dtype)

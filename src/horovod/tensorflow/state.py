@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod._rank.group import Group
+    from horovod.tensorflow.interface_types import Session, Variable
 
 
 def broadcast_variables(
-    variables: Iterable[Any],
+    variables: Iterable[Variable],
     root_rank: int,
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
@@ -116,7 +117,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
             with placed(self._device):
                 self._broadcast = broadcast_global_variables(self._root_rank)
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: tf.train.Coordinator) -> None:
         """Runs the broadcasts, after initialization or restoring of a checkpoint."""
         session.run(self._broadcast)
 
@@ -147,7 +148,7 @@ def _own_name(variable: Any) -> str:
     return without_numbers(last).rpartition("_")[2]
 
 
-def tensorflow_variable(variable: Any) -> Any:
+def tensorflow_variable(variable: Variable) -> Any:
     """The variable of TensorFlow behind what Keras or TensorFlow call a variable.
 
     Raises:

@@ -120,7 +120,7 @@ class SyncBatchNormalization(_MomentsOfKeras, tf.keras.layers.BatchNormalization
         fused: bool = False,
         *,
         process_set: ProcessSet = global_process_set,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if fused or fused is None:
             raise UsageError(

@@ -20,9 +20,11 @@ from horovod.tensorflow.state import tensorflow_variable
 if TYPE_CHECKING:
     from typing_extensions import Buffer as BytesLike
 
+    from horovod.tensorflow.interface_types import Session
+
 
 def check_in_sync(
-    values: Any, process_set: ProcessSet = global_process_set, *, session: Any = None
+    values: object, process_set: ProcessSet = global_process_set, *, session: Session | None = None
 ) -> None:
     """Checks that variables have the same bits on all ranks, and says which do not, and where.
 

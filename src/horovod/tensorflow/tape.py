@@ -11,13 +11,19 @@ from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer
 from horovod.tensorflow.keras_generation import checked_layers
+from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Unpack
+
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.interface_types import Layers, Nested, Variable
+    from horovod.tensorflow.reduction_settings import ReductionOptions
 
 
 class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types
@@ -28,12 +34,12 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
     @as_written
     def gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
+        target: Nested,
+        sources: Nested,
+        output_gradients: Nested | None = None,
         use_generic_names: bool = False,
         *,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
         """Computes the gradients of this rank, and reduces them over all.
 
@@ -57,7 +63,7 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
         reduced = self._reducer.reduce(flat, tf.nest.flatten(sources), use_generic_names)
         return tf.nest.pack_sequence_as(sources, reduced)
 
-    def register_local_source(self, source: Any) -> None:
+    def register_local_source(self, source: Variable) -> None:
         """Leaves the gradient of a source out of the reduction.
 
         Args:
@@ -67,9 +73,9 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
 
     def get_local_and_global_gradients(
         self,
-        target: Any,
-        sources: Sequence[Any],
-        output_gradients: Any = None,
+        target: Nested,
+        sources: Sequence[Nested],
+        output_gradients: Nested | None = None,
         use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
         """Like :meth:`gradient`, in two lists of pairs (source, gradient).
@@ -89,7 +95,7 @@ def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -124,80 +130,50 @@ def DistributedGradientTape(
         >>> gradients = tape.gradient(loss, model.trainable_variables)
         >>> optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     """
-    return _wrap(
-        gradtape,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return _wrap(**locals())
 
 
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
+    local_layers: Layers = None,
     scale_local_gradients: bool = True,
 ) -> ReducingTape:
     """Like :func:`DistributedGradientTape`, except for some layers of which each rank has its own.
 
+    All other arguments mean what they mean there.
+
     Args:
-        gradtape: see :func:`DistributedGradientTape`, as for all but the following.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        op: see there.
-        gradient_predivide_factor: see there.
-        num_groups: see there.
-        groups: see there.
-        process_set: see there.
         local_layers: a Keras layer or a list of them. Their gradients stay on this rank.
         scale_local_gradients: divide these by the number of ranks, as the average of the others is.
 
     Raises:
         UsageError: the arguments are wrong.
     """
-    tape = _wrap(
-        gradtape,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
-    )
+    options = dict(locals())
+    del options["local_layers"]
+    tape = _wrap(**options)
     tape._reducer.register_local_layers(checked_layers(local_layers))
     return tape
 
 
-def _wrap(tape: tf.GradientTape, **options: Any) -> ReducingTape:
-    if isinstance(tape, ReducingTape):
+def _wrap(gradtape: tf.GradientTape, **options: Unpack[ReductionOptions]) -> ReducingTape:
+    if isinstance(gradtape, ReducingTape):
         raise UsageError("the tape is a DistributedGradientTape already")
     settings = make_settings("DistributedGradientTape", stacklevel=4, **options)
-    plain = type(tape)
+    plain = type(gradtape)
     wrapped_class = type(plain.__name__, (ReducingTape, plain), {"__doc__": plain.__doc__})
     wrapped: ReducingTape = object.__new__(wrapped_class)
     # What has been recorded, and how to go on, stays with the tape.
-    wrapped.__dict__.update(vars(tape))
+    wrapped.__dict__.update(vars(gradtape))
     wrapped._reducer = GradientReducer(settings)
     return wrapped
 

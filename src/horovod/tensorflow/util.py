@@ -10,12 +10,14 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horovod.tensorflow.interface_types import Variable
+
     F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = ["_cache", "_executing_eagerly", "_make_subgraph", "refs_to_vars", "vars_to_refs"]
 
 
-def vars_to_refs(vars: Any) -> Any:
+def vars_to_refs(vars: Variable) -> Any:
     """Hashable references of variables; a list or a tuple of variables gives a tuple of them."""
     if isinstance(vars, list | tuple):
         return tuple(vars_to_refs(variable) for variable in vars)

@@ -17,7 +17,7 @@ from horovod.torch.calls import (
     AllreduceCall,
     AlltoallCall,
     BroadcastCall,
-    Call,
+    CollectiveCall,
     ReducescatterCall,
 )
 from horovod.torch.compiling import outside_of_graphs
@@ -37,7 +37,9 @@ def tracks(tensors: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def _apply(function: type[torch.autograd.Function], call: Call, *tensors: torch.Tensor) -> Any:
+def _apply(
+    function: type[torch.autograd.Function], call: CollectiveCall, *tensors: torch.Tensor
+) -> Any:
     return function.apply(call, *tensors)  # type: ignore[no-untyped-call]
 
 
@@ -89,7 +91,7 @@ def alltoall(call: AlltoallCall, tensor: torch.Tensor) -> tuple[torch.Tensor, to
     return pair
 
 
-def _average(call: Call, gradients: Sequence[torch.Tensor]) -> Tensors:
+def _average(call: CollectiveCall, gradients: Sequence[torch.Tensor]) -> Tensors:
     prefix = "grouped_allreduce" if call.prefix.startswith("grouped_") else "allreduce"
     return allreduce(
         AllreduceCall(call.group, call.gradient_name(), prefix, call.call_site), gradients

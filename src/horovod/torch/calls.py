@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from horovod._native import Handle
 
 Tensors = Sequence[torch.Tensor]
-C = TypeVar("C", bound="Call")
+C = TypeVar("C", bound="CollectiveCall")
 
 _MOST_INT32 = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Call:
+class CollectiveCall:
     """What every collective needs.
 
     Attributes:
@@ -61,7 +61,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class ReducingCall(Call, ABC):
+class ReducingCall(CollectiveCall, ABC):
     """What both reductions need.
 
     Attributes:
@@ -154,7 +154,7 @@ class ReducescatterCall(ReducingCall):
 
 
 @dataclass(slots=True)
-class AllgatherCall(Call):
+class AllgatherCall(CollectiveCall):
     """Joins the tensors of all ranks along dimension 0.
 
     Attributes:
@@ -189,7 +189,7 @@ class AllgatherCall(Call):
 
 
 @dataclass(slots=True)
-class BroadcastCall(Call):
+class BroadcastCall(CollectiveCall):
     """Copies the root's tensor to all ranks."""
 
     root: int = 0
@@ -225,7 +225,7 @@ class BroadcastCall(Call):
 
 
 @dataclass(slots=True)
-class AlltoallCall(Call):
+class AlltoallCall(CollectiveCall):
     """Sends consecutive rows to each rank.
 
     Attributes:

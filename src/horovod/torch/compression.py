@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from horovod._train.compression import Compressor, NoneCompressor
+from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
-    if not tensor.is_floating_point():
-        return tensor, None
-    return tensor.to(dtype), tensor.dtype
+class _Cast(CastCompressor):
+    @staticmethod
+    def is_float(tensor: torch.Tensor) -> bool:
+        return tensor.is_floating_point()
+
+    @staticmethod
+    def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return tensor.to(dtype)
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(_Cast):
     """Sends floating-point tensors as float16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Returns the tensor in float16 and its dtype."""
-        return _cast(tensor, torch.float16)
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the tensor in the dtype ``ctx``."""
-        return tensor if ctx is None else tensor.to(ctx)
+    sent_dtype = torch.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_Cast):
     """Sends floating-point tensors as bfloat16; others stay as they are."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Returns the tensor in bfloat16 and its dtype."""
-        return _cast(tensor, torch.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the tensor in the dtype ``ctx``."""
-        return tensor if ctx is None else tensor.to(ctx)
+    sent_dtype = torch.bfloat16
 
 
 class Compression:

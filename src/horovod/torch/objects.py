@@ -1,53 +1,7 @@
-"""Python objects between ranks."""
+"""Python objects between ranks, which the compiler leaves out of its graphs."""
 
-from __future__ import annotations
-
-from typing import TypeVar
-
-from horovod._train import objects
-from horovod._train.call_site import call_site
-from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train import object_functions
 from horovod.torch.compiling import outside_of_graphs
 
-T = TypeVar("T")
-
-
-@outside_of_graphs
-def broadcast_object(
-    obj: T,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> T:
-    """Returns the root's object on every rank.
-
-    Args:
-        obj: anything that cloudpickle can write; read on the root only.
-        root_rank: the global rank whose object counts.
-        name: what the ranks agree on; must not be in flight twice.
-        process_set: the ranks that take part.
-
-    Returns:
-        On the root the very same object, elsewhere a copy.
-
-    Raises:
-        HorovodInternalError: the root could not pickle the object, or the job failed.
-    """
-    return objects.broadcast_object(group_of(process_set), obj, root_rank, name, call_site())
-
-
-@outside_of_graphs
-def allgather_object(
-    obj: T, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[T]:
-    """Returns the objects of all ranks in rank order.
-
-    Args:
-        obj: anything that cloudpickle can write; may differ in type and size between ranks.
-        name: what the ranks agree on; must not be in flight twice.
-        process_set: the ranks that take part.
-
-    Raises:
-        HorovodInternalError: a rank could not pickle its object, or the job failed.
-    """
-    return objects.allgather_object(group_of(process_set), obj, name, call_site())
+allgather_object = outside_of_graphs(object_functions.allgather_object)
+broadcast_object = outside_of_graphs(object_functions.broadcast_object)

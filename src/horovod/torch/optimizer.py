@@ -25,7 +25,7 @@ from horovod._train.reduce_op import Adasum, Average
 from horovod._train.weights import check_weighting
 from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch.compression import Compression
 from horovod.torch.delta_reducer import DeltaReducer
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.sync_check import SampledSyncCheck
@@ -34,6 +34,7 @@ from horovod.torch.tensors import check_sums
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from horovod._train.compression import CompressorLike
     from horovod._train.weights import WeightSource
 
 __all__ = ["DistributedOptimizer"]
@@ -285,7 +286,7 @@ class DeltaOptimizer(ReducingOptimizer):
 def DistributedOptimizer(
     optimizer: OptimizerT,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] | Compressor = Compression.none,
+    compression: CompressorLike = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,

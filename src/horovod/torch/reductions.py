@@ -35,14 +35,15 @@ from horovod._train.weights import check_weight
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch.compression import Compression
 from horovod.torch.devices import follow, wait
 from horovod.torch.tensors import check_sums, memory_of, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-CompressorLike = type[Compressor] | Compressor
+    from horovod._train.compression import CompressorLike
+
 C = TypeVar("C", bound=ReducingCall)
 
 

@@ -15,11 +15,12 @@ from horovod._train.reduce_op import resolve_reduce_op
 from horovod.errors import HorovodInternalError, MismatchError, UsageError
 from horovod.torch.calls import AllgatherCall
 from horovod.torch.compiling import outside_of_graphs
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch.compression import Compression
 from horovod.torch.devices import beside
 
 if TYPE_CHECKING:
     from horovod._native import Handle
+    from horovod._train.compression import CompressorLike
 
 _HALF = (torch.float16, torch.bfloat16)
 _INDEX_BYTES = 8
@@ -81,7 +82,7 @@ class SparseExchange:
     op: ReduceOp
     call_site: str
     weight: float | None = None
-    compression: type[Compressor] | Compressor = Compression.none
+    compression: CompressorLike = Compression.none
 
     def __post_init__(self) -> None:
         if self.op not in SPARSE_OPS:

@@ -152,7 +152,7 @@ def lives(steps: Steps) -> list[Membership]:
     return made
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(changes)
 def test_every_generation_is_in_order(steps: Steps) -> None:
     for (taken, _), membership in zip(steps, lives(steps), strict=True):
@@ -172,7 +172,7 @@ def test_every_generation_is_in_order(steps: Steps) -> None:
         assert all(m.reason for m in membership.members)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(changes)
 def test_rank_0_has_been_there_for_longest(steps: Steps) -> None:
     made = lives(steps)
@@ -186,7 +186,7 @@ def test_rank_0_has_been_there_for_longest(steps: Steps) -> None:
         assert set(now.gone) == set(last.places) - set(now.places)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(changes)
 def test_survivors_keep_their_order(steps: Steps) -> None:
     made = lives(steps)
@@ -201,7 +201,7 @@ def test_survivors_keep_their_order(steps: Steps) -> None:
             assert mine == sorted(mine)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(changes)
 def test_nobody_moves_without_a_cause(steps: Steps) -> None:
     last = lives(steps)[-1]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_kinds import KINDS, NEWEST, Kind, output
 
 import horovod.keras as hvd
 import horovod.tensorflow.keras
@@ -33,91 +34,77 @@ def initialized() -> Any:
 X = np.ones((8, 1), np.float32)
 
 
-def output(_: Any, y: Any) -> Any:
-    """A loss whose gradient by the weight is 1."""
-    return y
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
-def linear(optimizer: Any, **options: Any) -> keras.Model:
-    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-    model = keras.Sequential([keras.Input((1,)), layer])
-    model.compile(optimizer, output, **options)
-    return model
-
-
-def fit(model: keras.Model, *callbacks: Any, **options: Any) -> dict[str, list[float]]:
+def fit(model: Any, *callbacks: Any, **options: Any) -> dict[str, list[float]]:
     history = model.fit(X, X, batch_size=2, verbose=0, callbacks=list(callbacks), **options)
     logs: dict[str, list[float]] = history.history
     return logs
 
 
-class Rates(keras.callbacks.Callback):
-    """Notes the rate and the gathered momentum with which each batch is trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rates: list[float] = []
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.rates.append(float(self.model.optimizer.learning_rate))
+def rates_of(kind: Kind, *callbacks: Any, epochs: int) -> tuple[list[float], list[float]]:
+    """The rates of all batches, and those that the history has of the epochs."""
+    model = kind.linear(hvd.DistributedOptimizer(kind.optimizers.SGD(0.8)))
+    rates: list[float] = []
+    watch = kind.of.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
+    )
+    logs = fit(model, *callbacks, watch, epochs=epochs)
+    return rates, logs["lr"]
 
 
 def test_warmup_reaches_the_rate_in_its_last_batch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: Kind, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context, "size", lambda: 4)
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)
-    seen = Rates()
-    logs = fit(linear(keras.optimizers.SGD(0.8)), warmup, seen, epochs=3)
+    metrics = hvd.callbacks.MetricAverageCallback()
+    rates, of_epochs = rates_of(kind, warmup, metrics, epochs=3)
     steps = [(batch + 1) / 4 for batch in range(8)]
     expected = [0.8 / 4 * (step * 3 / 2 + 1) for step in steps] + [0.8] * 4
-    assert seen.rates == pytest.approx(expected)
-    assert logs["lr"] == pytest.approx([expected[3], 0.8, 0.8])
+    assert rates == pytest.approx(expected)
+    assert of_epochs == pytest.approx([expected[3], 0.8, 0.8])
     assert "Epoch 2: finished gradual learning rate warmup to 0.8." in capsys.readouterr().out
 
 
-def test_schedules_one_after_the_other() -> None:
+def test_schedules_one_after_the_other(kind: Kind) -> None:
     make = hvd.callbacks.LearningRateScheduleCallback
     first = make(1.0, lambda epoch: 2.0 + epoch, end_epoch=2)
     second = make(1.0, 0.5, start_epoch=2, end_epoch=4)
-    logs = fit(linear(keras.optimizers.SGD(1.0)), first, second, epochs=5)
-    assert logs["lr"] == pytest.approx([2.0, 3.0, 1.0, 0.5, 0.5])
+    _, of_epochs = rates_of(kind, first, second, epochs=5)
+    assert of_epochs == pytest.approx([2.0, 3.0, 1.0, 0.5, 0.5])
 
 
-def test_a_schedule_with_fractions() -> None:
+def test_a_schedule_with_fractions(kind: Kind) -> None:
     smooth = tf_hvd.callbacks.LearningRateScheduleCallback(
         1.0, lambda epoch: 1.0 + epoch, staircase=False
     )
-    seen = Rates()
-    fit(linear(keras.optimizers.SGD(1.0)), smooth, seen, epochs=2)
-    assert seen.rates == pytest.approx([1 + i / 4 for i in range(8)])
+    rates, _ = rates_of(kind, smooth, epochs=2)
+    assert rates == pytest.approx([1 + i / 4 for i in range(8)])
 
 
+@pytest.mark.parametrize("scales", [False, True])
 @pytest.mark.parametrize("corrects", [True, False])
-def test_momentum_follows_the_rate(corrects: bool) -> None:
+def test_momentum_follows_the_rate(kind: Kind, corrects: bool, scales: bool) -> None:
     # Batches of gradient 1 with rates 1 and 10: v = 1, then v = 0.5 * v * 10 + 10.
-    model = linear(keras.optimizers.SGD(1.0, momentum=0.5))
+    optimizer = kind.optimizers.SGD(1.0, momentum=0.5)
+    optimizer = hvd.DistributedOptimizer(kind.scaling(optimizer) if scales else optimizer)
+    model = kind.linear(optimizer)
     change = learning_rate.LearningRateScheduleCallback(
         1.0, lambda epoch: 10.0**epoch, momentum_correction=corrects
     )
     model.fit(X[:2], X[:2], batch_size=2, epochs=2, verbose=0, callbacks=[change])
     by_hand = -1 - (0.5 * (10.0 if corrects else 1.0) + 10.0)
     assert float(model.weights[0][0, 0]) == pytest.approx(by_hand)
-    assert model.optimizer.momentum == 0.5
+    assert float(getattr(optimizer, "inner_optimizer", optimizer).momentum) == 0.5
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-def test_rates_of_optimizers_that_scale_the_loss(wraps: bool) -> None:
-    optimizer: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
-    if wraps:
-        optimizer = hvd.DistributedOptimizer(optimizer)
-    change = hvd.callbacks.LearningRateScheduleCallback(1.0, 3.0)
-    assert fit(linear(optimizer), change, epochs=2)["lr"] == [1.0, 3.0]
-
-
-def test_a_rate_that_follows_a_schedule_is_refused() -> None:
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    model = linear(hvd.DistributedOptimizer(keras.optimizers.SGD(schedule)))
+def test_a_rate_that_follows_a_schedule_is_refused(kind: Kind) -> None:
+    schedule = kind.of.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    model = kind.linear(hvd.DistributedOptimizer(kind.optimizers.SGD(schedule)))
     for callback in (
         hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5),
         hvd.callbacks.LearningRateWarmupCallback(0.1),
@@ -131,7 +118,7 @@ def test_other_wrong_schedules() -> None:
         hvd.callbacks.LearningRateScheduleCallback(None, 0.5)
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.1)
     warmup.set_params({"steps": None})
-    warmup.set_model(linear(keras.optimizers.SGD(1.0)))
+    warmup.set_model(NEWEST.linear(keras.optimizers.SGD(1.0)))
     with pytest.raises(UsageError, match="give it steps_per_epoch"):
         warmup.on_train_begin()
 
@@ -192,14 +179,15 @@ def test_local_variables_are_variables() -> None:
             hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=wrong)
 
 
-def test_the_best_model_is_kept(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_the_best_model_is_kept(kind: Kind, tmp_path: Path) -> None:
     best = hvd.callbacks.BestModelCheckpoint("loss", 0, "max")
-    model = linear(keras.optimizers.SGD(1.0))
+    model = kind.linear(hvd.DistributedOptimizer(kind.optimizers.SGD(1.0)))
     with pytest.raises(UsageError, match="set its filepath"):
         fit(model, best)
-    best.filepath = str(tmp_path / "best.keras")
+    best.filepath = str(tmp_path / ("best.keras" if kind.of is keras else "best.h5"))
     fit(model, best, epochs=2)
-    kept = keras.models.load_model(best.filepath, compile=False)
+    kept = kind.of.models.load_model(best.filepath, compile=False)
     assert float(kept.weights[0][0, 0]) == -4.0, "losses fall, so the first epoch is the best"
     weights = tf_hvd.callbacks.BestModelCheckpoint("loss", 0, True, "max")
     weights.filepath = str(tmp_path / "best.weights.h5")

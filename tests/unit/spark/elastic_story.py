@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod._rank import context
+from horovod.spark.common import epoch_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,26 +29,27 @@ def begin(
     folder: Path, train: Callable[[Any], bytes | None], task: Any, commit_every: int
 ) -> bytes | None:
     """What each rank runs; one that comes after the death waits until it may."""
-    sys.modules[train.__module__].COMMIT_EVERY = commit_every  # type: ignore[attr-defined]
+    epoch_loop.COMMIT_EVERY = commit_every
     if (folder / "died").exists():
         wait_until((folder / "may come").exists)
     return train(task)
 
 
-def on_two_ranks(
+def on_ranks(
     folder: Path,
     train: Callable[[Any], bytes | None],
     task: Any,
     commit_every: int,
+    num_proc: int = 2,
     **options: Any,
 ) -> list[Any]:
-    """Trains on two ranks, of which one may die; further options are those of ``horovod.run``."""
+    """Trains on ranks of which one may die; further options are those of ``horovod.run``."""
     return horovod.run(
         begin,
         (folder, train, task, commit_every),
-        num_proc=2,
+        num_proc=num_proc,
         min_num_proc=1,
-        hosts="localhost:2",
+        hosts=f"localhost:{num_proc}",
         **options,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from horovod.spark.common.training import Part, TrainingData
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from horovod.spark.data.division import Stretches
 
 NUM_ROWS = 64
 BATCH = 8
@@ -79,26 +82,32 @@ def steps_of_all_ranks(
     size: int,
     epochs: int | range,
     whole_batches: bool,
-    steps_done: int = 0,
+    stretches: Stretches = (),
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The rows of each step, those of rank 0 first: what one process trains with instead."""
+    """The rows that count in each step, those of rank 0 first: what one process trains with."""
     epochs = range(epochs) if isinstance(epochs, int) else epochs
-    modules = [
-        data.module_for(
-            rank,
-            size,
-            epochs,
-            whole_batches,
-            steps_done=steps_done,
-            make_dataset=lambda batches: batches(),
-        )
-        for rank in range(size)
-    ]
-    for module in modules:
-        module.__enter__()
-    try:
-        for parts in zip(*(module.train_data() for module in modules), strict=True):
-            yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    finally:
-        for module in modules:
-            module.__exit__(None, None, None)
+    rest = data.rest_of_epoch(size, stretches, whole_batches)
+    parts = [epochs] if not stretches else [epochs[:1], epochs[1:]]
+    for part in filter(None, parts):
+        with ExitStack() as opened:
+            modules = [
+                opened.enter_context(data.module_for(rank, size, part, rest, _Plain()))
+                for rank in range(size)
+            ]
+            steps = zip(*(module.train_data() for module in modules), strict=True)
+            for step, batches in enumerate(steps):
+                counted = [rest.division.counted(rank, step % rest.steps) for rank in range(size)]
+                yield {
+                    name: np.concatenate(
+                        [batch[name][:rows] for batch, rows in zip(batches, counted, strict=True)]
+                    )
+                    for name in batches[0]
+                }
+        rest = data.rest_of_epoch(size, (), whole_batches)
+
+
+class _Plain:
+    """A framework that takes batches as they are read."""
+
+    def make_dataset(self, batches: Any) -> Any:
+        return batches()

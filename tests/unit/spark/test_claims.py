@@ -184,7 +184,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(acts=ACTS, frames=st.lists(st.integers(0, 2), min_size=30, max_size=30), local=st.booleans())
 def test_no_driver_ever_reads_the_data_of_another_one(
     tmp_path: Path, acts: list[tuple[int, str]], frames: list[int], local: bool

@@ -62,15 +62,6 @@ def test_there_is_at_least_one_rank(name: str) -> None:
         SparkBackend(1, **{name: 0})
 
 
-def test_lightning_refuses_an_elastic_training(tmp_path: Any) -> None:
-    pytest.importorskip("lightning")
-    from horovod.spark import lightning
-
-    for params in ({"num_proc": 2, "min_num_proc": 1}, {"backend": SparkBackend(2, None, 1)}):
-        with pytest.raises(UsageError, match="or use the TorchEstimator"):
-            fit(lightning.TorchEstimator, tmp_path, **params)
-
-
 @pytest.mark.parametrize(
     ("numbers", "limits"),
     [({"min_num_proc": 1}, (1, 2)), ({"max_num_proc": 4}, (2, 4)), ({}, None)],

@@ -6,6 +6,7 @@ Lightning takes seconds to load, so the same two processes do all trainings.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
+import elastic_story  # noqa: E402
 from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
 from horovod.errors import UsageError  # noqa: E402
@@ -138,13 +140,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Lightni
     }
 
 
-def one_process(task: LightningTask, size: int) -> Any:
+def one_process(task: LightningTask, size: int, whole_batches: bool = True) -> Any:
     """The same training on one process, whose batches are those of all ranks together."""
     model = make_layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE * size, momentum=0.9)
-    for index, rows in enumerate(
-        steps_of_all_ranks(task.data, size, task.epochs, whole_batches=True)
-    ):
+    for index, rows in enumerate(steps_of_all_ranks(task.data, size, task.epochs, whole_batches)):
         loss = (model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)) ** 2
         (loss.mean() / task.passes).backward()
         if (index + 1) % task.passes == 0:
@@ -179,6 +179,70 @@ def test_a_checkpoint_runs_no_code_and_is_that_of_its_training(trained: Any) -> 
 def test_a_plain_model_is_trained_too(trained: Any) -> None:
     task, state = trained["plain"]
     assert_same(state, one_process(task, 2))
+
+
+def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str, Any]:
+    """Train 4 epochs on two ranks, of which one dies in the second epoch."""
+    awaits = "cooldown_range" in options
+    module = make_module()
+    plain_step = type(module).training_step
+
+    def training_step(self: Any, batch: Any, index: int) -> Any:
+        elastic_story.step(folder, awaits=awaits)
+        return plain_step(self, batch, index)
+
+    type(module).training_step = training_step
+    task = task_in(folder, module, epochs=4)
+    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
+    saved = loaded((folder / "runs/r/checkpoint").read_bytes(), "test")
+    assert saved["epoch"] == 3
+    assert saved["optimizer_states"][0]["param_groups"][0]["lr"] == RATE
+    state: dict[str, Any] = torch.load(io.BytesIO(results[0]))
+    assert set(state["metrics"]) == {"loss"}
+    return state
+
+
+def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
+    """A model that one process has trained with the rate of two ranks.
+
+    Args:
+        folder: that of the training that is compared with it.
+        parts: of the training: size, epochs, stretches that came before, how many steps.
+    """
+    task = task_in(folder / "again", make_layers())
+    model = make_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE * 2, momentum=0.9)
+    for size, epochs, stretches, count in parts:
+        steps = steps_of_all_ranks(task.data, size, epochs, False, stretches)
+        for rows in itertools.islice(steps, count):
+            optimizer.zero_grad()
+            error = model(torch.tensor(rows["x"])) - torch.tensor(rows["y"]).reshape(-1, 1)
+            (error**2).mean().backward()
+            optimizer.step()
+    return model
+
+
+def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
+    state = elastic_on_two(tmp_path, commit_every=1)
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
+    parts = (2, range(2), (), 6), (1, range(1, 4), [(2, 2)], 20)
+    assert_same(state, after_steps(tmp_path, *parts), "layers.")
+
+
+def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
+    state = elastic_on_two(tmp_path, commit_every=100, cooldown_range=(1, 1))
+    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
+    parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
+    assert_same(state, after_steps(tmp_path, *parts), "layers.")
+
+
+def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
+    """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
+    task = task_in(tmp_path, make_module())
+    task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
+    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    state = torch.load(io.BytesIO(results[0]))
+    assert_same(state, one_process(task, 3, whole_batches=False), "layers.")
 
 
 def test_a_module_has_its_own_optimizer_and_loss() -> None:

@@ -1,7 +1,8 @@
-"""Where an elastic training goes on when an epoch has another number of steps."""
+"""How far a training is, and what its data module reads of an epoch after changes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,41 +18,39 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
-    ("step", "steps", "now", "multiple", "left_out"),
-    [
-        (0, 0, 8, 1, 0),  # the training begins
-        (0, 4, 8, 1, 0),
-        (2, 4, 8, 1, 4),
-        (3, 8, 4, 1, 1),
-        (3, 8, 4, 2, 0),
-        (6, 8, 16, 4, 12),
-        (4, 4, 8, 1, 7),  # a step is left in any case
-        (1, 1, 1, 1, 0),
-    ],
-)
-def test_as_much_of_the_epoch_is_done(
-    step: int, steps: int, now: int, multiple: int, left_out: int
-) -> None:
-    progress = Progress(2, history=[], step=step, steps=steps)
-    progress.divide(now, multiple)
-    assert (progress.step, progress.steps) == (left_out, now)
-
-
 def test_what_is_sent_is_all_there_is() -> None:
-    progress = Progress(2, history=[1], step=3, steps=4, measured=[0.5])
-    other = Progress(0, history=[])
+    progress = Progress(2, 1, [1], [(2, 3), (1, 4)], measured=[0.5], samples_done=8)
+    other = Progress()
     other.load_state_dict(progress.state_dict())
     assert other == progress
+    assert other.steps_done == 7
     other.end_epoch()
-    assert (other.step, other.measured) == (0, None)
+    assert (other.epoch, other.stretches, other.measured) == (2, [], None)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_each_row_of_an_epoch_with_changes_is_read_once(
+    tmp_path: Path, shuffle: bool, in_memory: bool
+) -> None:
+    data = data_in(tmp_path, ParquetDataModule, shuffle=shuffle, in_memory=in_memory)
+    every = steps_of_all_ranks(data, 1, range(3, 4), False)
+    wanted = Counter(float(row) for rows in every for row in rows["y"])
+    found: Counter[float] = Counter()
+    stretches: list[tuple[int, int]] = []
+    for size, steps in ((2, 1), (3, 1), (2, 1), (1, 1)):
+        epoch = steps_of_all_ranks(data, size, range(3, 4), False, list(stretches))
+        found.update(float(row) for _ in range(steps) for row in next(epoch)["y"])
+        stretches.append((size, steps))
+    assert found == wanted
+    assert set(found.values()) == {1}
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_only_the_first_epoch_leaves_steps_out(tmp_path: Path, shuffle: bool) -> None:
+def test_only_the_first_epoch_has_a_rest(tmp_path: Path, shuffle: bool) -> None:
     data = data_in(tmp_path, ParquetDataModule, shuffle=shuffle)
-    whole = list(steps_of_all_ranks(data, 2, 3, whole_batches=True))
-    rest = list(steps_of_all_ranks(data, 2, range(1, 3), whole_batches=True, steps_done=3))
+    whole = list(steps_of_all_ranks(data, 2, 3, whole_batches=False))
+    rest = list(steps_of_all_ranks(data, 2, range(1, 3), False, [(2, 3)]))
     assert len(rest) == len(whole) - 7
-    for rows, wanted in zip(rest, whole[7:], strict=True):
-        np.testing.assert_array_equal(rows["x"], wanted["x"])
+    for rows, others in zip(rest[1:], whole[8:], strict=True):
+        np.testing.assert_array_equal(rows["x"], others["x"])

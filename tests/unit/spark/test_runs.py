@@ -216,7 +216,7 @@ def train_one(run: RunFolder, epoch: int) -> list[str]:
 _loaded: dict[str, list[str]] = {}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(fits=FITS, order=st.lists(st.integers(0, 4), max_size=40), local=st.booleans())
 def test_no_fit_ever_gets_the_model_of_another_one(
     tmp_path: Path, fits: list[Any], order: list[int], local: bool
@@ -274,6 +274,7 @@ class Options:
         ({1, 2}, {1, 3}),
         (b"a", b"b"),
         (len, print),
+        (json, enum),
         (int, float),
         (add(1), add(2)),
         (lambda x: x + 1, lambda x: x + 2),

@@ -72,11 +72,13 @@ def train_on(size: int, task: TorchTask) -> dict[str, Any]:
     return checkpoint_of(results[0])
 
 
-def one_process(task: TorchTask, size: int, by_row: bool = False) -> Any:
+def one_process(
+    task: TorchTask, size: int, by_row: bool = False, whole_batches: bool = True
+) -> Any:
     """The same training on one process, whose batches are those of all ranks together."""
     model = make_model()
     optimizer = make_optimizer(model, RATE * size)
-    steps = steps_of_all_ranks(task.data, size, task.epochs, whole_batches=True)
+    steps = steps_of_all_ranks(task.data, size, task.epochs, whole_batches)
     return trained_with(steps, task, optimizer, model, by_row)
 
 
@@ -334,7 +336,7 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
         return _step(*args)
 
     task = task_in(folder, epochs=4, minibatch=step)
-    results = elastic_story.on_two_ranks(folder, train, task, commit_every, **options)
+    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
     state = checkpoint_of(results[0])
     assert [each["epoch"] for each in state["history"]] == [0, 1, 2, 3]
     assert state["optimizer"]["param_groups"][0]["lr"] == RATE
@@ -342,17 +344,17 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
     return state
 
 
-def after_steps(folder: Path, *parts: tuple[int, range, int, int]) -> Any:
+def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
     """A model that one process has trained with the rate of two ranks.
 
     Args:
         folder: that of the training that is compared with it.
-        parts: of the training: size, epochs, steps left out at the beginning, how many steps.
+        parts: of the training: size, epochs, stretches that came before, how many steps.
     """
     task = task_in(folder / "again")
     steps = itertools.chain.from_iterable(
-        itertools.islice(steps_of_all_ranks(task.data, size, epochs, True, done), count)
-        for size, epochs, done, count in parts
+        itertools.islice(steps_of_all_ranks(task.data, size, epochs, False, stretches), count)
+        for size, epochs, stretches, count in parts
     )
     model = make_model()
     return trained_with(steps, task, make_optimizer(model, RATE * 2), model, by_row=False)
@@ -361,18 +363,26 @@ def after_steps(folder: Path, *parts: tuple[int, range, int, int]) -> Any:
 def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100)
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
-    assert_same(state, after_steps(tmp_path, (2, range(1), 0, 4), (1, range(1, 4), 0, 24)))
+    assert_same(state, after_steps(tmp_path, (2, range(1), (), 4), (1, range(1, 4), (), 24)))
 
 
 def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=1)
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
-    parts = (2, range(2), 0, 6), (1, range(1, 4), 4, 20)
+    parts = (2, range(2), (), 6), (1, range(1, 4), [(2, 2)], 20)
     assert_same(state, after_steps(tmp_path, *parts))
 
 
 def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100, cooldown_range=(1, 1))
     assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
-    parts = (2, range(1), 0, 4), (1, range(1, 3), 0, 16), (2, range(3, 4), 0, 4)
+    parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
     assert_same(state, after_steps(tmp_path, *parts))
+
+
+def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
+    """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
+    task = task_in(tmp_path)
+    task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
+    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    assert_same(checkpoint_of(results[0]), one_process(task, 3, whole_batches=False))

@@ -49,8 +49,26 @@ def test_a_transformation_never_sees_packed_rows(tmp_path: Path) -> None:
     data = replace(data_in(tmp_path, ParquetDataModule), metadata=PACKED)
     assert data.dense({"x": ROWS}, "x").tolist() == DENSE
     data = replace(data, transform=lambda row: {"x": 2 * row["x"]})
-    with data.module_for(0, 1, range(1), whole_batches=True) as module:
+    with data.module_for(0, 1, range(1), data.rest_of_epoch(1, (), True)) as module:
         found = module.transform_fn({"x": ROWS[0], "y": 1.0})
     assert found["x"].tolist() == [0, 0, 0, 5]
     # What it returns is not expanded a second time.
     assert data.dense({"x": found["x"].reshape(1, 4)}, "x").tolist() == [[0, 0, 0, 5]]
+
+
+def test_what_is_left_of_an_epoch_is_the_same_in_all_counts(tmp_path: Path) -> None:
+    data = data_in(tmp_path, ParquetDataModule)  # 64 rows in batches of 8
+    rest = data.rest_of_epoch(3, [(2, 2)], whole_batches=False)
+    assert (rest.division.rows, rest.steps, rest.steps_before) == (32, 2, 1)
+    with data.module_for(0, 3, range(4, 5), rest) as module:
+        assert (module.first_epoch, module.steps_per_epoch_train) == (4, 2)
+        assert (module.stretches, module.steps_done) == ([(2, 2)], 1)
+        assert [len(batch["x"]) for batch in module.train_data()] == [8, 2]
+
+
+def test_steps_that_are_given_are_whole_batches_until_they_are_done(tmp_path: Path) -> None:
+    data = data_in(tmp_path, ParquetDataModule)
+    data = replace(data, train=replace(data.train, steps=10))
+    assert data.rest_of_epoch(2, (), whole_batches=False).division.drop_last
+    assert data.rest_of_epoch(2, [(4, 7)], whole_batches=False).steps == 3
+    assert data.rest_of_epoch(2, [(4, 7), (3, 4)], whole_batches=False).steps == 0

@@ -12,7 +12,8 @@ from recording_ops import REDUCED, RecordingOps, pretend_two_ranks
 from horovod._train.reduce_op import Average, Max, Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reducer import GradientReducer, make_settings
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.tensorflow.reduction_settings import make_settings
 
 
 @pytest.fixture

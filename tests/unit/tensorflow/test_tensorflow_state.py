@@ -74,13 +74,6 @@ def test_the_hook_adds_its_operation_once_to_each_graph() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_objects_of_one_rank() -> None:
-    assert hvd.broadcast_object({"a": 1}, session=None) == {"a": 1}
-    assert hvd.broadcast_object_fn(0, None, "name")([2]) == [2]
-    with tf.Graph().as_default(), v1.Session() as session:
-        assert hvd.allgather_object("x", session) == ["x"]
-
-
 def test_names_of_what_is_compared() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="one")], name="net")
     names = [name for name, _ in _named_variables(model)]

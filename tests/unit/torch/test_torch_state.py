@@ -260,18 +260,6 @@ def test_different_groups_are_an_error_on_all_ranks() -> None:
     run_ranks(2, body)
 
 
-def test_objects_travel() -> None:
-    def body(rank: int) -> None:
-        mine = {"lr": 0.5, "nested": (1, [2.0, None]), "tensor": torch.full((2,), rank)}
-        got = hvd.broadcast_object(mine, root_rank=1, name="settings")
-        assert got["tensor"].tolist() == [1, 1]
-        assert (got is mine) == (rank == 1)
-        gathered = hvd.allgather_object("x" * rank)
-        assert gathered == ["", "x", "xx"]
-
-    run_ranks(3, body)
-
-
 def test_no_warning_is_given() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from thread_ranks import run_ranks
 from torch_training import F64, assert_close, backward, gradients, local_gradients, make_model, wrap
 
 import horovod.torch as hvd
-from horovod._train.weights import GradientWeight
 from horovod.errors import UsageError
 
 SAMPLES = (1.0, 3.0)
-
-
-def test_a_weight_is_asked_for_once_in_a_step() -> None:
-    asked = []
-
-    def source() -> int:
-        asked.append(1)
-        return len(asked)
-
-    weight = GradientWeight(source)
-    assert [weight.of_step(), weight.of_step()] == [1.0, 1.0]
-    weight.begin_step()
-    assert weight.of_step() == 2.0
-    weight.change(None)
-    assert weight.of_step() is None
-    weight.change(5)
-    assert weight.of_step() == 5.0
-
-
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), "many"])
-def test_a_weight_is_a_finite_number_of_at_least_0(wrong: Any) -> None:
-    with pytest.raises(UsageError, match="weight="):
-        GradientWeight(wrong)
-    returns_it = GradientWeight(lambda: wrong)
-    with pytest.raises(UsageError, match="weight="):
-        returns_it.of_step()
-
-    def body(_: int) -> None:
-        with pytest.raises(UsageError, match="weight="):
-            hvd.allreduce(torch.ones(1), weight=wrong)
-
-    run_ranks(1, body)
 
 
 def test_other_reductions_have_no_weight() -> None:
@@ -86,16 +51,6 @@ def test_the_gradient_is_averaged_by_the_same_weights() -> None:
         x = torch.ones(2, dtype=F64, requires_grad=True)
         (hvd.allreduce(x, weight=SAMPLES[rank]) * (rank + 1)).sum().backward()
         assert_close([x.grad], [torch.full((2,), 1.75, dtype=F64)])
-
-    run_ranks(2, body)
-
-
-def test_disagreement_about_weights_is_an_error_on_all_ranks() -> None:
-    def body(rank: int) -> None:
-        with pytest.raises(hvd.HorovodInternalError, match="weight"):
-            hvd.allreduce(torch.ones(2), name="a", weight=1.0 if rank else None)
-        with pytest.raises(hvd.HorovodInternalError, match="weights of all ranks"):
-            hvd.allreduce(torch.ones(2), name="b", weight=0.0)
 
     run_ranks(2, body)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,32 @@ def test_equal_weights_give_the_sum_and_others_count_as_often_as_they_say(
         total += weight
     expected = len(weights) * np.average(gradients, weights=weights) if total else 0.0
     assert value == pytest.approx(expected)
+
+
+def test_a_weight_is_asked_for_once_in_a_step() -> None:
+    asked = []
+
+    def source() -> int:
+        asked.append(1)
+        return len(asked)
+
+    weight = GradientWeight(source)
+    assert [weight.of_step(), weight.of_step()] == [1.0, 1.0]
+    weight.begin_step()
+    assert weight.of_step() == 2.0
+    weight.change(None)
+    assert weight.of_step() is None
+    weight.change(5)
+    assert weight.of_step() == 5.0
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), "many"])
+def test_a_weight_is_a_finite_number_of_at_least_0(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="weight="):
+        GradientWeight(wrong)
+    returns_it = GradientWeight(lambda: wrong)
+    with pytest.raises(UsageError, match="weight="):
+        returns_it.of_step()
 
 
 def test_a_parameter_that_arrives_again_begins_a_pass() -> None:

@@ -15,6 +15,7 @@ from horovod.jax.state import is_key
 
 if TYPE_CHECKING:
     from horovod._train.elastic.checkpoint.commits import Snapshot
+    from horovod.jax.interface_types import PyTree
 
 __all__ = ["JaxState"]
 
@@ -32,7 +33,7 @@ class JaxState(ObjectState):
         UsageError: an attribute would hide one of the state itself.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: PyTree) -> None:
         super().__init__(broadcast_object, context.rank, **kwargs)
         self.save()
 

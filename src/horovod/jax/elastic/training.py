@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop, check_batch_size, check_iterable
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.jax.elastic.run import rejoin
 from horovod.jax.elastic.state import JaxState
@@ -16,12 +15,16 @@ from horovod.jax.errors import in_our_words
 from horovod.jax.state import is_array
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.loop import Stream
+    from horovod.jax.interface_types import PyTree
 
 __all__ = ["Training"]
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training loop elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -63,7 +66,7 @@ class Training(training.Training):
         ...             )
     """
 
-    def __init__(self, *, commit_every_s: float = 10.0, **kwargs: Any) -> None:
+    def __init__(self, *, commit_every_s: float = 10.0, **kwargs: PyTree) -> None:
         self.state = JaxState(**kwargs)
         self._names = list(kwargs)
         super().__init__(self.state, commit_every_s, in_our_words, rejoin)
@@ -83,29 +86,18 @@ class Training(training.Training):
         return len(dataset) if columns is None else len(columns[0])
 
     def _batch_size_of(self, dataset: Any, batch_size: int | None) -> int:
-        if batch_size is None or batch_size < 1:
-            raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
-        return batch_size
+        return check_batch_size(batch_size)
 
-    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
+    def _stream_of(self, dataset: Any, epoch: int) -> Stream | None:
         if _columns_of(dataset) is not None or hasattr(dataset, "__getitem__"):
             return None
-        name = type(dataset).__name__
         if any(kind.__name__ == "DataLoader" for kind in type(dataset).__mro__):
             raise UsageError(
-                f"batches() of a {name}: it makes batches of its own, in an order that each rank "
-                "draws for itself; give its data set and batch_size"
+                f"batches() of a {type(dataset).__name__}: it makes batches of its own, in an "
+                "order that each rank draws for itself; give its data set and batch_size"
             )
-        if not isinstance(dataset, Iterable):
-            raise UsageError(
-                f"batches() of {name}: give a tree of arrays, an object with a length and an "
-                "index, or one with __iter__"
-            )
-        if isinstance(dataset, Iterator):
-            raise UsageError(
-                f"batches() of {name}: an iterator can be read once only, but after a change "
-                "ranks read from the beginning; give an object with __iter__"
-            )
+        kinds = "give a tree of arrays, an object with a length and an index, or one with __iter__"
+        check_iterable(dataset, kinds)
         return dataset, _stacked
 
     def _read(

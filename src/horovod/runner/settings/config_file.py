@@ -1,54 +1,54 @@
 """The config file of ``horovodrun``: YAML whose keys stand for flags.
 
-The schema follows from the table of flags (:mod:`horovod.runner.settings.flags`): what stands
-before the dot of a key is its section. What is unknown or wrong is refused, with its line.
+What stands before the dot of a key (:mod:`horovod.runner.settings.flags`) is its section. What is
+unknown or wrong is refused, with its line.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from horovod.errors import UsageError
-from horovod.runner.settings.flags import FLAGS, Flag, bounds_of
+from horovod.runner.settings.flags import FLAGS, bounds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from horovod._settings.setting import Setting
 
 CONTROLLERS = ("gloo", "mpi")
 
-Lines = dict[tuple[str, ...], int]
+Key = tuple[str, ...]
+Lines = dict[Key, int]
+
+_BY_KEY = {flag.key: flag for flag in FLAGS}
+_BY_OLD_KEY = {flag.hidden_key: flag for flag in FLAGS if flag.hidden_key}
+_SECTIONS = {key.partition(".")[0] for key in _BY_KEY}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ConfigFile:
     """What a config file says.
 
     Attributes:
-        values: by :attr:`Flag.attribute`, only what the file sets.
+        values: by :attr:`Setting.attribute`, only what the file sets.
         controller: gloo or mpi; empty if the file does not say.
         advice: one line for each key that should be written otherwise.
     """
 
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     controller: str = ""
-    advice: tuple[str, ...] = ()
-
-
-class _Strict(BaseModel):
-    """What all sections have in common: nothing is guessed, nothing is ignored."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    advice: list[str] = field(default_factory=list)
 
 
 def read_config_file(path: str) -> ConfigFile:
-    """Reads a config file.
+    """Read a config file.
 
     Args:
         path: of the file.
@@ -65,157 +65,111 @@ def read_config_file(path: str) -> ConfigFile:
 
 
 def parse_config(document: object, lines: Lines, path: str) -> ConfigFile:
-    """Checks the contents of a config file.
+    """Check the contents of a config file.
 
     Args:
         document: what the file holds; None for an empty file.
-        lines: where each key stands, for messages; may be empty.
+        lines: the line of each key, for messages; may be empty.
         path: the name of the file, for messages.
 
     Raises:
         UsageError: as :func:`read_config_file`.
     """
+    config = ConfigFile()
     if document is None:
-        return ConfigFile()
+        return config
     if not isinstance(document, dict):
         raise UsageError(f"{path}: expected sections such as 'params:', got {document!r:.60}")
-    lowered = dict(document)
-    if isinstance(lowered.get("controller"), str):
-        lowered["controller"] = lowered["controller"].lower()
-    _raise_level(lowered)
-    try:
-        model = _model().model_validate(lowered)
-    except ValidationError as error:
-        raise UsageError("\n".join(_complaints(error, lines, path))) from None
-    found = model.model_dump(exclude_none=True)
-    values, advice = _values_of(found, lines, path)
-    return ConfigFile(values, found.get("controller", ""), tuple(advice))
+    complaints = []
+    for key, value in _entries(document):
+        place = f"{path}:{lines[key]}" if key in lines else path
+        if complaint := _take(key, value, config, place):
+            complaints.append(f"{place}: {complaint}")
+    if complaints:
+        raise UsageError("\n".join(complaints))
+    return config
 
 
-def _values_of(
-    found: Mapping[str, Any], lines: Lines, path: str
-) -> tuple[dict[str, Any], list[str]]:
-    values: dict[str, Any] = {}
-    advice = []
-    for flag in FLAGS:
-        section, _, name = flag.key.partition(".")
-        _, _, old = flag.hidden_key.partition(".")
-        entries = found.get(section, {})
-        if old and old in entries:
-            values[flag.attribute] = not entries[old]
-            place = _place((section, old), lines, path)
-            advice.append(f"{place}: {flag.hidden_key} is deprecated; use {flag.key}")
-        if name in entries:
-            value = entries[name]
-            values[flag.attribute] = str(value) if flag.kind is str else value
-    return values, advice
-
-
-def _raise_level(document: dict[str, Any]) -> None:
-    """Levels of the log may be written in small letters, as their variable may."""
-    logging = document.get("logging")
-    if isinstance(logging, dict) and isinstance(logging.get("level"), str):
-        document["logging"] = {**logging, "level": logging["level"].upper()}
-
-
-# -- the schema
-
-
-@cache
-def _model() -> type[BaseModel]:
-    sections: dict[str, dict[str, Any]] = {}
-    for flag in FLAGS:
-        section, _, name = flag.key.partition(".")
-        sections.setdefault(section, {})[name] = (
-            _type_of(flag) | None,
-            Field(None, **_limits(flag)),
-        )
-        if flag.hidden_key:
-            sections[section][flag.hidden_key.partition(".")[2]] = (bool | None, None)
-    models: dict[str, Any] = {
-        section: (create_model(section, __base__=_Strict, **fields) | None, None)
-        for section, fields in sections.items()
-    }
-    controller: Any = Literal[CONTROLLERS]
-    return create_model("config", __base__=_Strict, controller=(controller | None, None), **models)
-
-
-_BARE_OFF = BeforeValidator(lambda word: "off" if word is False else word)
-"""YAML 1.1 reads a bare ``off`` as false."""
-
-
-def _type_of(flag: Flag) -> Any:
-    if flag.choices:
-        return Annotated[Literal[flag.choices], _BARE_OFF]
-    return int | str if flag.integers else flag.kind
-
-
-def _limits(flag: Flag) -> dict[str, Any]:
-    if flag.kind not in (int, float):
-        return {}
-    return {"ge": flag.minimum, **({"le": flag.maximum} if flag.maximum != float("inf") else {})}
-
-
-# -- complaints
-
-
-def _complaints(error: ValidationError, lines: Lines, path: str) -> list[str]:
-    """One line per fault, each with its place."""
-    found: dict[tuple[str, ...], str] = {}
-    for fault in error.errors():
-        key = tuple(str(part) for part in fault["loc"][:2])
-        place = _place(key, lines, path)
-        if fault["type"] in ("extra_forbidden", "invalid_key"):
-            found[key] = f"{place}: unknown key {'.'.join(key)}{_suggestion(key)}"
+def _entries(document: Mapping[Any, Any]) -> Iterator[tuple[Key, Any]]:
+    """Yield each key of a known section, and each other key of the document, with its value."""
+    for section, content in document.items():
+        if isinstance(content, dict) and section in _SECTIONS:
+            for name, value in content.items():
+                yield (section, str(name)), value
         else:
-            value = fault["input"]
-            found[key] = f"{place}: {'.'.join(key)} is {value!r:.60}, but must be {_expected(key)}"
-    return list(found.values())
+            yield (str(section),), content
 
 
-def _expected(key: tuple[str, ...]) -> str:
-    if key == ("controller",):
-        return f"one of {', '.join(CONTROLLERS)}"
+def _take(key: Key, value: Any, config: ConfigFile, place: str) -> str:
+    """Put a value into the config; return a complaint if it is wrong, else an empty text."""
     name = ".".join(key)
-    for flag in FLAGS:
-        if name == flag.hidden_key:
-            return "true or false"
-        if name == flag.key:
-            return _expected_of(flag)
-    return "a section with keys of its own"
+    flag = _BY_KEY.get(name) or _BY_OLD_KEY.get(name)
+    if not (flag or name == "controller" or name in _SECTIONS):
+        return f"unknown key {name}{_suggestion(key)}"
+    if value is None:
+        return ""
+    if flag is None:
+        controller = value.lower() if isinstance(value, str) else value
+        if name != "controller":
+            return f"{name} is {value!r:.60}, but must be a section with keys of its own"
+        if controller not in CONTROLLERS:
+            return f"{name} is {value!r:.60}, but must be one of {', '.join(CONTROLLERS)}"
+        config.controller = controller
+        return ""
+    checked = _checked(flag, value)
+    if checked is None:
+        return f"{name} is {value!r:.60}, but must be {_expected(flag)}"
+    if name == flag.key:
+        config.values[flag.attribute] = checked
+    else:
+        config.values.setdefault(flag.attribute, not checked)
+        config.advice.append(f"{place}: {name} is deprecated; use {flag.key}")
+    return ""
 
 
-def _expected_of(flag: Flag) -> str:
-    if flag.choices:
+def _checked(flag: Setting, value: Any) -> Any:
+    """Return a value as the flag has it; None if it is of another kind or out of bounds."""
+    kind = flag.flag_kind
+    if flag.words:
+        word = "off" if value is False else value  # YAML 1.1 reads a bare ``off`` as false
+        word = word.upper() if flag.capitals and isinstance(word, str) else word
+        return word if word in flag.choices else None
+    if kind is bool or isinstance(value, bool):
+        return value if kind is bool and isinstance(value, bool) else None
+    if kind is str:
+        return str(value) if isinstance(value, (str, int) if flag.kind is tuple else str) else None
+    if not isinstance(value, int if kind is int else (int, float)):
+        return None
+    minimum, maximum = flag.limits
+    return kind(value) if math.isfinite(value) and minimum <= value <= maximum else None
+
+
+def _expected(flag: Setting) -> str:
+    if flag.words:
         return f"one of {', '.join(flag.choices)}"
-    if flag.kind is bool:
+    if flag.flag_kind is bool:
         return "true or false"
-    if flag.kind is str:
+    if flag.flag_kind is str:
         return "text"
-    noun = "an integer" if flag.kind is int else "a number (with a dot, such as 0.5)"
+    noun = "an integer" if flag.flag_kind is int else "a number (with a dot, such as 0.5)"
     return f"{noun}, {bounds_of(flag)}"
 
 
-def _suggestion(key: tuple[str, ...]) -> str:
-    """The key of the same section that looks most like it, or a section that has such a key."""
-    known = ["controller", *(flag.key for flag in FLAGS)]
-    sections = {name.partition(".")[0] for name in known}
+def _suggestion(key: Key) -> str:
+    """Name the key of the same section that looks most like it, or a section with such a key."""
+    known = ["controller", *_BY_KEY]
+    elsewhere = [name for name in known if name.partition(".")[2] == key[-1]]
     if len(key) == 1:
-        similar = difflib.get_close_matches(key[0], sections, n=1)
-        owner = next((name for name in known if name.partition(".")[2] == key[0]), "")
-        return f"; did you mean {owner or similar[0]}?" if owner or similar else _known(sections)
+        tops = _SECTIONS | {"controller"}
+        similar = elsewhere or difflib.get_close_matches(key[0], tops, n=1)
+        return f"; did you mean {similar[0]}?" if similar else _known(tops)
     inside = [name for name in known if name.startswith(f"{key[0]}.")]
-    elsewhere = [name for name in known if name.partition(".")[2] == key[1]]
     similar = difflib.get_close_matches(".".join(key), inside, n=1, cutoff=0.75) or elsewhere
     return f"; did you mean {similar[0]}?" if similar else _known(inside)
 
 
 def _known(names: set[str] | list[str]) -> str:
     return f"; there are {', '.join(sorted(names))}"
-
-
-def _place(key: tuple[str, ...], lines: Lines, path: str) -> str:
-    return f"{path}:{lines[key]}" if key in lines else path
 
 
 # -- YAML

@@ -1,66 +1,20 @@
-"""The tuning flags of ``horovodrun``, as the table of settings spells them.
+"""The tuning flags of ``horovodrun``: the settings that have a key in the config file.
 
-Each becomes one variable of the ranks. A flag that was not given has the value None and leaves an
-inherited variable as it is.
+Each flag becomes one variable of the ranks. A flag that was not given has the value None and leaves
+an inherited variable as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from horovod._settings import TABLE
-from horovod._settings.setting import Kind, Setting, Spelling, Status
+from horovod._settings.setting import Setting, Status
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One tuning flag.
-
-    Attributes:
-        name: without dashes in front; the words of a switch that turns it on.
-        variable: the environment variable that carries the value to the ranks.
-        section: the heading under which ``--help`` lists it.
-        help: one line.
-        kind: int, float, str, or bool for a switch.
-        off: the words that turn a switch off.
-        aliases: older (on, off) spellings of a switch.
-        minimum, maximum: bounds of a number, both included.
-        scale: what one unit of the flag is in units of the variable.
-        negated: a switch whose variable means the opposite of the flag.
-        needs: the attribute of another flag without which this one is not passed on.
-        choices: the only texts allowed.
-        integers: a text of integers with commas between.
-        key: of the config file, as ``section.key``.
-        hidden_key: an older key of the config file; of a switch, it means the opposite.
-    """
-
-    name: str
-    variable: str
-    section: str
-    help: str
-    kind: type[int] | type[float] | type[str] | type[bool]
-    off: str = ""
-    aliases: tuple[tuple[str, str], ...] = ()
-    minimum: float = 0
-    maximum: float = float("inf")
-    scale: int = 1
-    negated: bool = False
-    needs: str = ""
-    choices: tuple[str, ...] = ()
-    integers: bool = False
-    key: str = ""
-    hidden_key: str = ""
-
-    @property
-    def attribute(self) -> str:
-        """The key under which the parsed value is found."""
-        return self.name.replace("-", "_")
-
 
 _HEADINGS = {
     "params": "tuning",
@@ -73,54 +27,30 @@ _HEADINGS = {
 }
 """By section of the config file, in the order of ``--help``."""
 
-_KINDS: dict[Kind, type[Any]] = {Kind.FLAG: bool, Kind.INTEGER: int, Kind.NUMBER: float}
 
-_WITHOUT_EFFECT = "no effect; accepted for old scripts"
-
-
-def _flag_of(setting: Setting, spelling: Spelling) -> Flag:
-    is_switch = setting.kind is Kind.FLAG
-    has_effect = setting.status is not Status.WITHOUT_EFFECT
-    return Flag(
-        name=spelling.name,
-        variable=setting.name,
-        section=_HEADINGS[spelling.key.partition(".")[0]],
-        help=spelling.help or (setting.meaning if has_effect else _WITHOUT_EFFECT),
-        kind=int if spelling.whole else _KINDS.get(setting.kind, str),
-        off=spelling.off or (f"no-{spelling.name}" if is_switch else ""),
-        aliases=spelling.aliases,
-        minimum=(setting.minimum or 0) / spelling.scale,
-        maximum=float("inf") if setting.maximum is None else setting.maximum / spelling.scale,
-        scale=spelling.scale,
-        negated=spelling.negated,
-        needs=spelling.needs.replace("-", "_"),
-        choices=tuple(word.upper() if spelling.capitals else word for word in setting.words),
-        integers=setting.kind is Kind.INTEGERS,
-        key=spelling.key,
-        hidden_key=spelling.hidden_key,
-    )
+def heading_of(flag: Setting) -> str:
+    """Return the heading under which ``--help`` lists a flag."""
+    return _HEADINGS[flag.key.partition(".")[0]]
 
 
-def _flags() -> tuple[Flag, ...]:
-    """A flag for each setting that the command line spells, by heading."""
-    flags = [
-        _flag_of(setting, setting.flag)
-        for setting in TABLE.values()
-        if isinstance(setting.flag, Spelling)
-    ]
-    order = list(_HEADINGS.values())
-    return tuple(sorted(flags, key=lambda flag: order.index(flag.section)))
+FLAGS = sorted(
+    (setting for setting in TABLE.values() if setting.key),
+    key=lambda flag: list(_HEADINGS.values()).index(heading_of(flag)),
+)
 
 
-FLAGS = _flags()
+def help_of(flag: Setting) -> str:
+    """Return one line about a flag, with the variable that it sets."""
+    has_effect = flag.status is not Status.WITHOUT_EFFECT
+    meaning = flag.meaning if has_effect else "no effect; accepted for old scripts"
+    return f"{flag.help or meaning} ({flag.name})"
 
 
-def variables_of(values: Mapping[str, Any], flags: tuple[Flag, ...] = FLAGS) -> dict[str, str]:
-    """Turns the values of tuning flags into environment variables.
+def variables_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """Turn the values of tuning flags into environment variables.
 
     Args:
-        values: by :attr:`Flag.attribute`; a missing key or None means that the flag was not given.
-        flags: the table to use.
+        values: by :attr:`Setting.attribute`; None, or no value, for a flag that was not given.
 
     Returns:
         Only the variables of flags that were given.
@@ -130,32 +60,34 @@ def variables_of(values: Mapping[str, Any], flags: tuple[Flag, ...] = FLAGS) -> 
             not exceed its warning time.
     """
     variables = {}
-    for flag in flags:
+    for flag in FLAGS:
         value = values.get(flag.attribute)
         if value is None:
             continue
         _check_bounds(flag, value)
-        if not flag.needs or values.get(flag.needs):
-            variables[flag.variable] = _text(flag, value)
+        if not flag.needs or values.get(flag.needs.replace("-", "_")):
+            variables[flag.name] = _text(flag, value)
     _check_stall_times(values)
     return variables
 
 
-def bounds_of(flag: Flag) -> str:
-    """The bounds of a number in words.
+def bounds_of(flag: Setting) -> str:
+    """Return the bounds of a number in words.
 
     Example:
         >>> bounds_of(FLAGS[0])
         'at least 0'
     """
-    if flag.maximum == float("inf"):
-        return f"at least {flag.minimum:g}"
-    return f"between {flag.minimum:g} and {flag.maximum:g}"
+    minimum, maximum = flag.limits
+    if maximum == inf:
+        return f"at least {minimum:g}"
+    return f"between {minimum:g} and {maximum:g}"
 
 
-def _check_bounds(flag: Flag, value: Any) -> None:
-    if flag.kind in (int, float) and not flag.minimum <= value <= flag.maximum:
-        raise UsageError(f"--{flag.name} is {value}, but must be {bounds_of(flag)}")
+def _check_bounds(flag: Setting, value: Any) -> None:
+    minimum, maximum = flag.limits
+    if flag.flag_kind in (int, float) and not minimum <= value <= maximum:
+        raise UsageError(f"--{flag.flag} is {value}, but must be {bounds_of(flag)}")
 
 
 def _check_stall_times(values: Mapping[str, Any]) -> None:
@@ -168,7 +100,7 @@ def _check_stall_times(values: Mapping[str, Any]) -> None:
         )
 
 
-def _text(flag: Flag, value: Any) -> str:
+def _text(flag: Setting, value: Any) -> str:
     if flag.kind is bool:
         return "1" if bool(value) != flag.negated else "0"
-    return str(value * flag.scale if flag.kind is int else value)
+    return str(value * flag.scale if flag.flag_kind is int else value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from horovod._settings import TABLE
+from horovod._settings import FIELDS
 from horovod._settings.reader import SettingsReader
 from horovod.errors import UsageError
 
@@ -30,9 +30,9 @@ def check_settings(settings: JobSettings, *, is_elastic: bool = False) -> None:
         UsageError: one is for elastic jobs only.
     """
     reader = SettingsReader(_variables(settings))
-    for setting in TABLE.values():
-        if setting.field or setting.words:
-            reader.value(setting.name)
+    reader.check_words()
+    for setting in FIELDS.values():
+        reader.value(setting.name)
     mode = reader.value(SLOW_WORKER)
     if mode in ("replace", "remove") and not is_elastic:
         raise UsageError(

@@ -27,9 +27,9 @@ class Backend(ABC):
     @abstractmethod
     def run(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        fn: Callable[..., object],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> list[Any]:
         """Calls ``fn(*args, **kwargs)`` on all ranks.
@@ -79,9 +79,9 @@ class SparkBackend(Backend):
 
     def run(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        fn: Callable[..., object],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> list[Any]:
         """Calls ``fn(*args, **kwargs)`` on all ranks.

@@ -50,7 +50,7 @@ class DataCache:
     @contextmanager
     def using(
         self,
-        frame: Any,
+        frame: object,
         key: Hashable,
         prepare: Callable[[int], Prepared],
         is_there: Callable[[int, str], bool],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
 from horovod.spark.common import metadata as known
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from horovod.spark.common.column_types import Given, Use
+    from horovod.spark.common.estimator import HorovodEstimator
+    from horovod.spark.common.metadata import Column
 
 
-def check_frame(estimator: Any, frame: DataFrame) -> None:
+def check_frame(estimator: HorovodEstimator, frame: DataFrame) -> None:
     """Refuse a DataFrame of which the model cannot use a column, from its schema alone.
 
     Args:
@@ -39,7 +41,7 @@ def check_frame(estimator: Any, frame: DataFrame) -> None:
     )
 
 
-def check_data(estimator: Any, columns: Mapping[str, Mapping[str, Any]]) -> None:
+def check_data(estimator: HorovodEstimator, columns: Mapping[str, Column]) -> None:
     """Refuse written data of which the model cannot use a column.
 
     Args:
@@ -60,7 +62,7 @@ def check_data(estimator: Any, columns: Mapping[str, Mapping[str, Any]]) -> None
     )
 
 
-def check_lengths(estimator: Any, lengths: Mapping[str, Sequence[int]]) -> None:
+def check_lengths(estimator: HorovodEstimator, lengths: Mapping[str, Sequence[int]]) -> None:
     """Refuse arrays and vectors of several lengths, unless the training is given rows or files.
 
     Args:
@@ -82,7 +84,7 @@ def check_lengths(estimator: Any, lengths: Mapping[str, Sequence[int]]) -> None:
             )
 
 
-def uses_of(estimator: Any) -> list[tuple[Use, str]]:
+def uses_of(estimator: HorovodEstimator) -> list[tuple[Use, str]]:
     """Return what the columns of an estimator are for, with their names."""
     weights = estimator.value("sample_weight_col")
     uses: list[tuple[Use, str]] = [("feature", name) for name in estimator.value("feature_cols")]
@@ -90,7 +92,7 @@ def uses_of(estimator: Any) -> list[tuple[Use, str]]:
     return [*uses, ("sample weight", weights)] if weights else uses
 
 
-def given_of(estimator: Any) -> Given:
+def given_of(estimator: HorovodEstimator) -> Given:
     """Return what the training of an estimator is given."""
     if estimator.value("data_module") is not estimator.param_rows["data_module"].default:
         return "files"

@@ -22,6 +22,8 @@ from fsspec.implementations.local import LocalFileSystem
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fsspec import AbstractFileSystem
+
 
 class Hold(Protocol):
     """A folder that nobody else has."""
@@ -41,7 +43,7 @@ class Claims:
         self._held: dict[str, tuple[int, Hold]] = {}
 
     def take(
-        self, paths: Sequence[str], number: int, storage_options: Mapping[str, Any] | None
+        self, paths: Sequence[str], number: int, storage_options: Mapping[str, object] | None
     ) -> bool:
         """Take all of some folders, or none.
 
@@ -90,7 +92,7 @@ class Claims:
         self._held.clear()
 
 
-def held(url: str, storage_options: Mapping[str, Any] | None) -> Hold | None:
+def held(url: str, storage_options: Mapping[str, object] | None) -> Hold | None:
     """Take a folder, which need not exist.
 
     Args:
@@ -175,7 +177,7 @@ class Announcement:
         """Leave the file to the parent of this process."""
 
 
-def announced(fs: Any, folder: str) -> Hold | None:
+def announced(fs: AbstractFileSystem, folder: str) -> Hold | None:
     """Take a folder by such a file; return None if others want it, too."""
     mine = Announcement(fs, folder)
     try:

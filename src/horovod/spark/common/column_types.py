@@ -63,12 +63,12 @@ _IMAGE = (
 _IMAGE_FIELDS = {"height", "width", "nChannels", "mode", "data"}
 
 
-def is_vector(kind: Any) -> bool:
+def is_vector(kind: types.DataType) -> bool:
     """Return whether a type of Spark is that of vectors."""
     return type(kind).__name__ == "VectorUDT"
 
 
-def element_of(kind: Any) -> tuple[Any, int]:
+def element_of(kind: types.DataType) -> tuple[Any, int]:
     """Return the type of the values in arrays, and how deep these are nested: 0 for no array."""
     depth = 0
     while isinstance(kind, types.ArrayType):
@@ -76,12 +76,12 @@ def element_of(kind: Any) -> tuple[Any, int]:
     return kind, depth
 
 
-def is_number(kind: Any) -> bool:
+def is_number(kind: types.DataType) -> bool:
     """Return whether single values of a type are numbers or booleans."""
     return isinstance(kind, types.NumericType | types.BooleanType)
 
 
-def refusal(kind: Any, use: Use, given: Given = "numbers") -> str | None:
+def refusal(kind: types.DataType, use: Use, given: Given = "numbers") -> str | None:
     """Return why a model cannot use columns of a type, and what to do; None if it can.
 
     Args:
@@ -103,7 +103,7 @@ def refusal(kind: Any, use: Use, given: Given = "numbers") -> str | None:
 
 
 def check_types(
-    owner: str, columns: Iterable[tuple[Use, str, Any]], given: Given = "numbers"
+    owner: str, columns: Iterable[tuple[Use, str, object]], given: Given = "numbers"
 ) -> None:
     """Refuse a schema of which a model cannot use a column.
 
@@ -121,7 +121,7 @@ def check_types(
             raise UsageError(f"{owner}: {use} column {name!r} is of type {short_name(kind)}, {why}")
 
 
-def rank_dtype(kind: Any, use: Use) -> str:
+def rank_dtype(kind: types.DataType, use: Use) -> str:
     """Return the NumPy type in which a rank has the values of a column.
 
     Integers and booleans are int64 as labels, whatever else is in the frame. PyTorch and Keras then
@@ -137,7 +137,7 @@ def rank_dtype(kind: Any, use: Use) -> str:
     return "int64" if use == "label" and is_whole else stored
 
 
-def prediction_type(kind: Any, shape: Sequence[int]) -> Any:
+def prediction_type(kind: types.DataType, shape: Sequence[int]) -> Any:
     """Return the type of the predictions for a label.
 
     It is that of the label, except that several numbers for a label of one number are a vector, as
@@ -156,7 +156,7 @@ def prediction_type(kind: Any, shape: Sequence[int]) -> Any:
     return VectorUDT() if depth > 1 and depth != len(shape) else kind
 
 
-def prediction_sql(value: str, raw: str, kind: Any) -> str:
+def prediction_sql(value: str, raw: str, kind: types.DataType) -> str:
     """Return the SQL expression of a prediction in its type.
 
     Integers and booleans are rounded. What a type cannot hold, such as NaN among integers, is null.
@@ -172,12 +172,12 @@ def prediction_sql(value: str, raw: str, kind: Any) -> str:
     return _nested_sql(value, raw, kind, 0)
 
 
-def null_sql(value: str, kind: Any) -> str:
+def null_sql(value: str, kind: types.DataType) -> str:
     """Return the SQL condition that a value, or anything in its arrays, is null."""
     return _null_sql(value, kind, 0)
 
 
-def short_name(kind: Any) -> str:
+def short_name(kind: types.DataType) -> str:
     """Return a type as messages name it."""
     if _is_image(kind):
         return "image, a struct"

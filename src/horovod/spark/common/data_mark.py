@@ -19,13 +19,15 @@ from horovod.spark.data.files import data_files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fsspec import AbstractFileSystem
+
 METADATA_FILE = "_horovod_metadata.json"
 """Describes the data of a folder. Spark and readers of Parquet skip names with an underscore."""
 VERSION = 2
 """Of that file."""
 
 
-def said_of(fs: Any, inside: str) -> Any:
+def said_of(fs: AbstractFileSystem, inside: str) -> Any:
     """Return what a preparation left in a folder; None if it left nothing, or the files changed.
 
     Args:
@@ -42,7 +44,7 @@ def said_of(fs: Any, inside: str) -> Any:
     return said if said["files"] == files_in(fs, inside) else None
 
 
-def files_in(fs: Any, inside: str) -> dict[str, int]:
+def files_in(fs: AbstractFileSystem, inside: str) -> dict[str, int]:
     """Return the sizes of all files, by their names in the folder."""
     inside = inside.rstrip("/")
     found = data_files(fs, inside)
@@ -58,7 +60,9 @@ def mark_of(files: Mapping[str, int]) -> str:
     return "files " + hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()[:16]
 
 
-def check_mark(url: str, storage_options: Mapping[str, Any] | None, mark: str, rank: int) -> None:
+def check_mark(
+    url: str, storage_options: Mapping[str, object] | None, mark: str, rank: int
+) -> None:
     """Make sure that a folder holds the data that its mark is of.
 
     Args:

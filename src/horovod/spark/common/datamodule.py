@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import numpy as np
+
+    from horovod.spark.data.division import Stretches
 
 __all__ = ["DataModule"]
 
@@ -33,10 +34,13 @@ class DataModule(ABC):
         cur_shard, shard_count: which share of how many, so rank and size.
         schema_fields: columns to read.
         storage_options: of the file system.
-        steps_per_epoch_train, steps_per_epoch_val: batches of an epoch.
+        steps_per_epoch_train, steps_per_epoch_val: batches of an epoch; the rest of one that ranks
+            train after a change is an epoch of its own here.
         whole_batches: whether an epoch of training has only batches of ``train_batch_size`` rows.
         steps_done: how many batches of the first epoch to leave out, as they were trained before
             ranks came or went.
+        stretches: the same exactly: for each number of ranks that trained a part of the first
+            epoch, that number and the steps they took.
         verbose: whether to tell what is done.
         kwargs: further Params of the estimator, such as ``label_cols`` and ``random_seed``.
     """
@@ -64,6 +68,7 @@ class DataModule(ABC):
         first_epoch: int = 0,
         whole_batches: bool = False,
         steps_done: int = 0,
+        stretches: Stretches = (),
         **kwargs: Any,
     ) -> None:
         self.train_dir = train_dir
@@ -84,6 +89,7 @@ class DataModule(ABC):
         self.steps_per_epoch_val = steps_per_epoch_val
         self.whole_batches = whole_batches
         self.steps_done = steps_done
+        self.stretches = stretches
         self.verbose = verbose
         self.options = kwargs
 
@@ -129,9 +135,8 @@ class ParquetDataModule(DataModule):
     def train_data(self) -> Iterator[dict[str, np.ndarray]]:
         """By column an array, for each batch of the training."""
         for epoch in range(self.first_epoch, self.first_epoch + self.num_train_epochs):
-            batches = self._train.batches(epoch, self.steps_per_epoch_train)
-            first = self.steps_done if epoch == self.first_epoch else 0
-            yield from itertools.islice(batches, first, None)
+            stretches = self.stretches if epoch == self.first_epoch else ()
+            yield from self._train.batches(epoch, self.steps_per_epoch_train, stretches)
 
     def val_data(self) -> Iterator[dict[str, np.ndarray]]:
         """By column an array, for each batch of the validations, one after each epoch."""

@@ -17,6 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from types import CodeType, FunctionType
 
+    import torch
+
 # Beyond it, an object is described by its class alone.
 _DEEPEST = 3
 _MOST_CHARACTERS = 80
@@ -26,7 +28,7 @@ _SCALARS = (bool, int, float, str)
 _STDLIB = sysconfig.get_path("stdlib")
 
 
-def flat(name: str, value: Any) -> dict[str, str]:
+def flat(name: str, value: object) -> dict[str, str]:
     """Return the description of a value, one text for each entry of nested mappings.
 
     Args:
@@ -52,7 +54,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return "; ".join(found)
 
 
-def described(value: Any, depth: int = 0) -> Any:
+def described(value: object, depth: int = 0) -> Any:
     """Return what JSON can hold of a value, without anything that differs between processes."""
     if isinstance(value, enum.Enum):
         return f"{_name(type(value))}.{value.name}"
@@ -68,12 +70,14 @@ def described(value: Any, depth: int = 0) -> Any:
         return [described(each, depth) for each in value]
     if isinstance(value, Set):
         return sorted(json.dumps(described(each, depth)) for each in value)
+    if inspect.ismodule(value):  # in the closure of a function
+        return value.__name__
     if inspect.isroutine(value) or isinstance(value, type | functools.partial):
         return _callable(value, depth)
     return _object(value, depth)
 
 
-def described_module(module: Any, *, with_values: bool) -> dict[str, Any]:
+def described_module(module: torch.nn.Module, *, with_values: bool) -> dict[str, Any]:
     """Return what a module of PyTorch consists of: classes, options, shapes.
 
     Args:

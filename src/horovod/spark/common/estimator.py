@@ -20,6 +20,7 @@ from horovod.spark.common.runs import DATA, begin_run, check_run, reserved
 from horovod.spark.common.serialization import Saved
 from horovod.spark.common.training import TrainingData
 from horovod.spark.common.util import (
+    check_shape_compatibility,
     check_validation,
     get_dataset_properties,
     get_simple_meta_from_parquet,
@@ -67,7 +68,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
     _run_prefix = "horovod"
 
     def fit_on_parquet(
-        self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
+        self, params: Mapping[object, object] | None = None, dataset_idx: int | None = None
     ) -> Any:
         """Trains on the files in the store's folders for training and validation data.
 
@@ -176,7 +177,29 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
-        """Raises UsageError if the shapes that are known do not fit the model."""
+        # Not the outputs: a number can be the label of many, and losses check what they take.
+        check_shape_compatibility(
+            metadata,
+            self.value("feature_cols"),
+            self.value("label_cols"),
+            input_shapes=self._input_shapes(),
+            label_shapes=self.value("label_shapes"),
+        )
+
+    def _input_shapes(self) -> Sequence[Sequence[int]] | None:
+        """Return the shapes of the features, with -1 for the batch; None if they are not known."""
+        shapes: Sequence[Sequence[int]] | None = self.value("input_shapes")
+        return shapes
+
+    def _params_of_model(self, data: TrainingData, run: RunFolder) -> dict[str, Any]:
+        """Return the Params of the trained model that all frameworks have."""
+        return {
+            "feature_columns": self.value("feature_cols"),
+            "label_columns": self.value("label_cols"),
+            "run_id": run.run_id,
+            "_metadata": dict(data.metadata),
+            "transformation_fn": self.value("transformation_fn"),
+        }
 
     def _data_paths(self, dataset_idx: int | None) -> list[str]:
         store = self.value("store")
@@ -227,7 +250,7 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
 
     _is_announced = False
 
-    def transform(self, dataset: DataFrame, params: Any = None) -> DataFrame:
+    def transform(self, dataset: DataFrame, params: object = None) -> DataFrame:
         """Adds a column of predictions for each label; all rows and columns stay.
 
         It is computed on CPUs, in batches, one copy of the model for each task. A prediction has

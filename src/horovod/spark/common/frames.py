@@ -22,6 +22,7 @@ from horovod.spark.common.metadata import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 _SPLIT_SEED = 0
@@ -41,7 +42,7 @@ class Split(NamedTuple):
     share: float
 
 
-def check_validation(validation: Any, df: DataFrame | None = None) -> None:
+def check_validation(validation: object, df: DataFrame | None = None) -> None:
     """Checks what decides which rows are for validation.
 
     Args:
@@ -251,7 +252,7 @@ def _written(field: types.StructField, columns: dict[str, Column]) -> Any:
     return array_of_vector(column).alias(field.name)
 
 
-def array_of_vector(column: Any) -> Any:
+def array_of_vector(column: SparkColumn) -> Any:
     """Return a column of vectors as arrays; null stays null, which Spark's function refuses."""
     return F.when(column.isNotNull(), vector_to_array(column))
 

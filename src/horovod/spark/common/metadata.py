@@ -46,7 +46,7 @@ _OF_ARROW = {
 }
 
 
-def column_of_file(kind: Any) -> Column:
+def column_of_file(kind: types.DataType) -> Column:
     """Return what is known of a column that is written as it is, from its type of Spark."""
     is_list = isinstance(kind, types.ArrayType) or is_vector(kind)
     return _column(
@@ -64,12 +64,12 @@ def columns_of_frame(schema: types.StructType) -> dict[str, Column]:
     return {field.name: column_of_file(field.dataType) for field in schema.fields}
 
 
-def scalar_column(kind: Any) -> Column:
+def scalar_column(kind: types.DataType) -> Column:
     """Return what is known of a column of single values, from its type of Spark."""
     return _column(type(kind), 1, 1, NOCHANGE, _whole_type(kind))
 
 
-def array_column(kind: Any, length: int) -> Column:
+def array_column(kind: types.DataType, length: int) -> Column:
     """Return what is known of a column of arrays that all have the same length."""
     return _column(linalg.DenseVector, length, length, ARRAY, _whole_type(kind))
 
@@ -85,7 +85,7 @@ def sparse_column(length: int, most: int) -> Column:
     return {**column, "is_sparse_vector_only": True}
 
 
-def type_of(column: Mapping[str, Any]) -> Any:
+def type_of(column: Column) -> Any:
     """Return the type of Spark that a column had; None if nobody knows."""
     if "type" in column:
         field = {"name": "", "type": json.loads(column["type"]), "nullable": True, "metadata": {}}

@@ -71,7 +71,7 @@ class TableParams(Params):  # type: ignore[misc]
             self._setDefault(**{row.name: copy.copy(row.default)})
         self.setParams(**params)
 
-    def setParams(self, **params: Any) -> Any:
+    def setParams(self, **params: object) -> Any:
         """Sets several Params.
 
         Args:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from horovod.errors import UsageError
 from horovod.spark.data.columns import objects, stack
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Predict: TypeAlias = Callable[[list[np.ndarray]], list[np.ndarray]]
 """From the features of some rows, each (rows,) or (rows, n), to the outputs, each (rows, …)."""
@@ -88,7 +91,7 @@ class Predicting:
     predictor: Predictor
     outputs: Sequence[Output]
 
-    def batches(self, parts: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    def batches(self, parts: Iterable[Sequence[pd.Series]]) -> Iterator[dict[str, Any]]:
         """Predict one batch of Spark after the other.
 
         Args:
@@ -114,7 +117,7 @@ class Predicting:
                 for number, output in enumerate(self.outputs)
             }
 
-    def features(self, part: Sequence[Any]) -> list[np.ndarray]:
+    def features(self, part: Sequence[pd.Series]) -> list[np.ndarray]:
         """Return the features of some rows as the model takes them, (rows, …) each."""
         missing, *values = part
         if (missing >= 0).any():
@@ -168,7 +171,7 @@ class Predicting:
         return found
 
 
-def array_of(values: Any, column: Input) -> np.ndarray:
+def array_of(values: pd.Series, column: Input) -> np.ndarray:
     """Return a column as the training had it: (rows, …), or objects that are rows.
 
     Args:

@@ -24,6 +24,8 @@ from horovod.spark.common.description import differences
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from horovod.spark.common.store import Store
+
 RECORD_FILE = "run.json"
 """What the folder of a run says of the fit that has it."""
 DATA = "data."
@@ -119,7 +121,7 @@ class RunFolder:
 
 
 @contextmanager
-def reserved(store: Any, run_id: str | None) -> Iterator[None]:
+def reserved(store: Store, run_id: str | None) -> Iterator[None]:
     """Keep other fits of this process away from a run inside the block.
 
     Args:
@@ -147,7 +149,7 @@ def reserved(store: Any, run_id: str | None) -> Iterator[None]:
             _busy.remove(path)
 
 
-def check_run(store: Any, run_id: str | None, description: Mapping[str, str]) -> None:
+def check_run(store: Store, run_id: str | None, description: Mapping[str, str]) -> None:
     """Refuse a run that trains something else, before there are data.
 
     Args:
@@ -169,7 +171,7 @@ def check_run(store: Any, run_id: str | None, description: Mapping[str, str]) ->
 
 
 def begin_run(
-    store: Any, run_id: str | None, prefix: str, description: Mapping[str, str]
+    store: Store, run_id: str | None, prefix: str, description: Mapping[str, str]
 ) -> RunFolder:
     """Begin a run, or go on with one.
 

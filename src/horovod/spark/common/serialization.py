@@ -20,7 +20,7 @@ from horovod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.ml.param import Param
+    from pyspark.ml.param import Param, Params
 
     from horovod.spark.common.param_table import TableParams
 
@@ -67,7 +67,7 @@ class Saved(MLWritable):  # type: ignore[misc]
         return cloudpickle.loads(data)
 
 
-def document_of(stage: Any) -> str:
+def document_of(stage: Params) -> str:
     """The text that describes a stage."""
     kind = type(stage)
     return json.dumps(

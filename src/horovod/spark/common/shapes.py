@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_shape_compatibility(
-    metadata: Mapping[str, Mapping[str, Any]],
+    metadata: Mapping[str, Mapping[str, object]],
     feature_columns: Sequence[str],
     label_columns: Sequence[str],
     input_shapes: Sequence[Sequence[int]] | None = None,
@@ -39,7 +39,7 @@ def check_shape_compatibility(
         _check("label", metadata, label_columns, "the model's outputs", output_shapes)
 
 
-def to_list(var: Any, length: int) -> list[Any] | None:
+def to_list(var: object, length: int) -> list[Any] | None:
     """A list of some length: a value, or a list of one, as often as needed.
 
     Args:

@@ -306,7 +306,10 @@ class AbstractFilesystemStore(Store):
         return Upload(url, self.get_localized_path(url), self.storage_options)
 
     def read_serialized_keras_model(
-        self, ckpt_path: str, model: Any = None, custom_objects: Mapping[str, Any] | None = None
+        self,
+        ckpt_path: str,
+        model: object = None,
+        custom_objects: Mapping[str, object] | None = None,
     ) -> str:
         """The file of a saved model, in base64.
 

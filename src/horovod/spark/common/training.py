@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,14 @@ from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.spark.common.constants import CUSTOM_SPARSE
 from horovod.spark.common.data_mark import check_mark
+from horovod.spark.data.division import Division, Stretches, division_after
 from horovod.spark.task import get_available_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from horovod.spark.common.datamodule import DataModule
+    from horovod.spark.common.estimator import HorovodEstimator
 
 _BY_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
@@ -41,15 +44,26 @@ class Part:
     num_threads: int
     mark: str = ""
 
-    def steps_of(self, size: int, whole_batches: bool) -> int:
-        """Steps of an epoch, the same on all ranks.
+    def steps_of(self, size: int) -> int:
+        """Return the steps in which that many ranks go through all rows."""
+        return self.steps or Division(self.rows, size, self.batch_size, drop_last=False).steps
 
-        Args:
-            size: number of ranks.
-            whole_batches: leave out the rows that do not fill a batch on all ranks.
-        """
-        exact = self.rows / self.batch_size / size
-        return self.steps or max(1, math.floor(exact) if whole_batches else math.ceil(exact))
+
+@dataclass(frozen=True)
+class EpochRest:
+    """What is left of an epoch for the ranks that there are.
+
+    Attributes:
+        division: of the rows that are left.
+        steps: that are left.
+        stretches: of the epoch that have ended.
+        steps_before: how many of an epoch's steps on these ranks are as many rows as are done.
+    """
+
+    division: Division
+    steps: int
+    stretches: Stretches
+    steps_before: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class TrainingData:
         verbose: as of the estimator.
     """
 
-    module: Any
+    module: type[DataModule]
     train: Part
     val: Part | None
     features: list[str]
@@ -91,10 +105,10 @@ class TrainingData:
     @classmethod
     def of(
         cls,
-        estimator: Any,
+        estimator: HorovodEstimator,
         train_rows: int,
         val_rows: int,
-        metadata: Mapping[str, Any],
+        metadata: Mapping[str, object],
         dataset_idx: int | None,
         marks: Sequence[str],
     ) -> TrainingData:
@@ -161,18 +175,39 @@ class TrainingData:
         found = [*self.features, *self.labels, *([self.weights] if self.weights else [])]
         return list(dict.fromkeys(found))
 
+    def rest_of_epoch(self, size: int, stretches: Stretches, whole_batches: bool) -> EpochRest:
+        """Return what is left of an epoch of training.
+
+        Args:
+            size: number of ranks.
+            stretches: of the epoch that have ended.
+            whole_batches: leave out the rows that do not fill a batch on all ranks. They are left
+                out in any case if the number of steps is given.
+        """
+        part = self.train
+        drop_last = whole_batches or part.steps is not None
+        division, whole = (
+            division_after(done, part.rows, size, part.batch_size, drop_last)
+            for done in (stretches, ())
+        )
+        if part.steps is None:
+            return EpochRest(division, division.steps, stretches, whole.steps - division.steps)
+        done = sum(steps for _, steps in stretches)
+        return EpochRest(division, max(0, part.steps - done), stretches, done)
+
     def module_for(
-        self, rank: int, size: int, epochs: range, whole_batches: bool, **more: Any
-    ) -> Any:
-        """The data module of a rank, a context.
+        self, rank: int, size: int, epochs: range, rest: EpochRest, framework: object = None
+    ) -> DataModule:
+        """Return the data module of a rank, a context.
 
         Args:
             rank, size: whose share.
             epochs: that are trained.
-            whole_batches: whether an epoch of training has only whole batches.
-            more: further keywords of the module.
+            rest: what is left of the first of them, and all of the others.
+            framework: its ``make_dataset``, if it has one, is given to the module.
         """
         val = self.val or self.train
+        more = {"make_dataset": each} if (each := getattr(framework, "make_dataset", None)) else {}
         return self.module(
             train_dir=self.train.path,
             val_dir=val.path,
@@ -188,9 +223,11 @@ class TrainingData:
             shard_count=size,
             schema_fields=self.columns(),
             storage_options=self.storage_options,
-            steps_per_epoch_train=self.train.steps_of(size, whole_batches),
-            steps_per_epoch_val=val.steps_of(size, whole_batches=False),
-            whole_batches=whole_batches,
+            steps_per_epoch_train=rest.steps,
+            steps_per_epoch_val=val.steps_of(size),
+            whole_batches=rest.division.drop_last,
+            stretches=rest.stretches,
+            steps_done=rest.steps_before,
             verbose=self.verbose,
             label_cols=self.labels,
             continuous_cols=self.numbers,
@@ -224,7 +261,7 @@ class TrainingData:
             if part is not None and part.mark:
                 check_mark(part.path, self.storage_options, part.mark, rank)
 
-    def dense(self, batch: Mapping[str, Any], column: str) -> Any:
+    def dense(self, batch: Mapping[str, object], column: str) -> Any:
         """A column of a batch as numbers: (rows,) or (rows, n).
 
         Raises:
@@ -243,7 +280,7 @@ class TrainingData:
             return expanded(np.asarray(values), self._packed()[column])
         return values
 
-    def label(self, batch: Mapping[str, Any], column: str) -> Any:
+    def label(self, batch: Mapping[str, object], column: str) -> Any:
         """A column of labels as numbers: integers and booleans are int64, whatever was written.
 
         Raises:

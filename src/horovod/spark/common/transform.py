@@ -28,7 +28,7 @@ from horovod.spark.common.column_types import (
     refusal,
 )
 from horovod.spark.common.frames import array_of_vector, check_names
-from horovod.spark.common.metadata import type_of
+from horovod.spark.common.metadata import Column, type_of
 from horovod.spark.common.prediction import Input, Output, Predicting
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Plan:
     features: Sequence[str]
     labels: Sequence[str]
     outputs: Sequence[str]
-    metadata: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, Column]
     transformation: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 

@@ -16,13 +16,15 @@ from horovod._base import files
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fsspec import AbstractFileSystem
+
 # Here a file appears when all of it is there.
 _OBJECT_STORES = frozenset(
     ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory", "hf")
 )
 
 
-def write_atomically(fs: Any, path: str, data: bytes) -> None:
+def write_atomically(fs: AbstractFileSystem, path: str, data: bytes) -> None:
     """Replaces a file, and makes its folder if there is none.
 
     Args:
@@ -34,7 +36,7 @@ def write_atomically(fs: Any, path: str, data: bytes) -> None:
         fs.pipe_file(part, data)
 
 
-def write_new(fs: Any, path: str, data: bytes) -> bool:
+def write_new(fs: AbstractFileSystem, path: str, data: bytes) -> bool:
     """Write a file that does not exist, and make its folder if there is none.
 
     On a local disk, only one of several writers succeeds. Elsewhere all of those may that look in
@@ -76,7 +78,7 @@ def _create_by_open(path: str, data: bytes) -> bool:
     return True
 
 
-def upload_atomically(fs: Any, source: str, path: str) -> None:
+def upload_atomically(fs: AbstractFileSystem, source: str, path: str) -> None:
     """Replaces a file by a local one, and makes its folder if there is none."""
     with _replacing(fs, path) as part:
         if isinstance(fs, LocalFileSystem):

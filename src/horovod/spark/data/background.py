@@ -41,7 +41,7 @@ class Background:
         """Whether :meth:`close` was called; a long function asks for it."""
         return self._closed
 
-    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+    def submit(self, function: Callable[[], object]) -> Future[Any]:
         """Lets a thread run a function.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ def join(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return objects([row for array in arrays for row in array])
 
 
-def objects(rows: Sequence[Any]) -> np.ndarray:
+def objects(rows: Sequence[object]) -> np.ndarray:
     """A one-dimensional array of objects, also where these could make up a larger array."""
     array = np.empty(len(rows), dtype=object)
     for index, row in enumerate(rows):
@@ -47,7 +47,7 @@ def objects(rows: Sequence[Any]) -> np.ndarray:
     return array
 
 
-def stack(rows: Sequence[Any]) -> np.ndarray:
+def stack(rows: Sequence[object]) -> np.ndarray:
     """An array of one value for each row; of objects if their shapes differ."""
     arrays = [np.asarray(row) for row in rows]
     if len({array.shape for array in arrays}) == 1:

@@ -18,6 +18,8 @@ from horovod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from fsspec import AbstractFileSystem
+
 # How many footers are read at a time: a file of a remote store takes a round trip or more.
 _FOOTERS_AT_A_TIME = 16
 # What Python and NumPy keep for a string.
@@ -158,7 +160,7 @@ class ParquetFiles:
             raise UsageError(f"{self.path}: there are no rows in {len(self.paths)} files")
 
 
-def data_files(fs: Any, path: str) -> dict[str, int]:
+def data_files(fs: AbstractFileSystem, path: str) -> dict[str, int]:
     """The sizes of the files in a folder and the folders in it, without those that Spark hides.
 
     Args:
@@ -200,7 +202,7 @@ def missing_columns(
     return f"{path} has no columns {list(missing)}: it has {list(names)}"
 
 
-def arrow_file_system(fs: Any) -> pa.fs.FileSystem:
+def arrow_file_system(fs: AbstractFileSystem) -> pa.fs.FileSystem:
     """The file system of Arrow for one of fsspec; its own where it has one, which needs no GIL."""
     if isinstance(fs, LocalFileSystem):
         return pa.fs.LocalFileSystem()

@@ -14,14 +14,16 @@ import numpy as np
 from horovod.errors import UsageError
 from horovod.spark.data.background import Background
 from horovod.spark.data.columns import join, stack
+from horovod.spark.data.division import Division, division_after
 from horovod.spark.data.files import ParquetFiles
-from horovod.spark.data.shards import passes, shard
+from horovod.spark.data.shards import Order, Window, count, cut, grouped, left_after, whole
 from horovod.spark.data.window_reading import WINDOW_BYTES, Block, WindowReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
-    from horovod.spark.data.shards import Window
+    from horovod.spark.data.division import Stretches
+    from horovod.spark.data.shards import Piece
 
 __all__ = ["ParquetReader"]
 
@@ -94,15 +96,17 @@ class ParquetReader:
         self.batch_size = batch_size
         self.shuffle = shuffle
         self._size = size
-        self._seed = (seed, rank) if shuffle else None
+        self._seed = seed
         self._transform = transform
         self._num_threads = num_threads
         self._in_memory = in_memory
         self._drop_last = drop_last
         self._who = f"rank {rank}"
-        self._pieces = shard(self._files.rows, rank, size)
-        self._share_rows = sum(piece.num_rows for piece in self._pieces)
+        self._rank = rank
+        self._pieces = whole(self._files.rows)
         self._most_rows = max(1, WINDOW_BYTES // self._files.row_bytes())
+        # The share that is kept, and of which epoch and stretch it is.
+        self._kept_share: object = None
         self._kept: Block | None = None
         self._background = Background(num_threads, f"{self._who} reads {path}")
         # Also if nobody closes it.
@@ -120,18 +124,19 @@ class ParquetReader:
         Rows divided by batch size and ranks: the next larger number, or with ``drop_last`` the next
         smaller one, at least 1.
         """
-        rows_of_step = self.batch_size * self._size
-        if self._drop_last:
-            return max(1, self.num_rows // rows_of_step)
-        return math.ceil(self.num_rows / rows_of_step)
+        return self._division(()).steps
 
-    def batches(self, epoch: int, steps: int | None = None) -> Iterator[Block]:
-        """The batches of an epoch.
+    def batches(
+        self, epoch: int, steps: int | None = None, stretches: Stretches = ()
+    ) -> Iterator[Block]:
+        """Return the batches of an epoch, or of what is left of it.
 
         Args:
             epoch: at least 0; decides the order if rows are shuffled.
-            steps: how many batches; None for :meth:`steps`. When the share is exhausted, it begins
-                anew, in another order if rows are shuffled.
+            steps: how many batches; None for as many as all rows need. When the share is exhausted,
+                it begins again, in another order if rows are shuffled.
+            stretches: of this epoch that have ended, each as its number of ranks and the steps that
+                they took. The ranks divide what is left, and each row comes once.
 
         Yields:
             By column an array whose first dimension is the batch: numbers keep their type, strings
@@ -143,12 +148,23 @@ class ParquetReader:
                 the file.
             UsageError: a column has nulls where only floating-point numbers may, or no usable type.
         """
-        wanted = self.steps() if steps is None else steps
-        seed = None if self._seed is None else (*self._seed, epoch)
-        source = self._kept_blocks if self._in_memory else self._read_blocks
-        with closing(source(seed, self._passes_for(wanted))) as blocks:
-            batches = rebatch(blocks, self.batch_size, keep_short=not self._drop_last)
-            for batch in itertools.islice(batches, wanted):
+        division = self._division(stretches)
+        wanted = division.steps if steps is None else steps
+        if not wanted:
+            return
+        order = Order(
+            (self._seed, epoch) if self.shuffle else None,
+            None if self._in_memory else self._most_rows,
+        )
+        left = left_after(stretches, self._pieces, self.batch_size, self._drop_last, order)
+        share = cut(left, division.share(self._rank))
+        number = self._passes_for(wanted, count(share))
+        windows = order.passes(share, self._rank, number, len(stretches))
+        source = self._read_blocks(windows)
+        if self._in_memory:
+            source = self._kept_blocks(windows, share, (epoch, *stretches) if stretches else ())
+        with closing(source) as blocks:
+            for batch in rebatch(blocks, self._sizes(count(share), wanted)):
                 yield self._transformed(batch)
 
     def keep_in_memory(self) -> None:
@@ -160,17 +176,27 @@ class ParquetReader:
         self._kept = None
         self._background.close()
 
-    def _passes_for(self, steps: int) -> int:
+    def _division(self, stretches: Stretches) -> Division:
+        return division_after(
+            stretches, self.num_rows, self._size, self.batch_size, self._drop_last
+        )
+
+    def _passes_for(self, steps: int, rows: int) -> int:
         """How often this rank goes through its share to get some batches."""
         if self._drop_last:
-            return math.ceil(steps * self.batch_size / self._share_rows)
-        return math.ceil(steps / math.ceil(self._share_rows / self.batch_size))
+            return math.ceil(steps * self.batch_size / rows)
+        return math.ceil(steps / math.ceil(rows / self.batch_size))
 
-    def _read_blocks(
-        self, seed: Sequence[int] | None, count: int
-    ) -> Generator[tuple[Block, bool], None, None]:
-        """Blocks of rows, read ahead, each with whether the share ends there."""
-        windows = passes(self._pieces, self._most_rows, count, seed)
+    def _sizes(self, rows: int, steps: int) -> Iterator[int]:
+        """The sizes of some batches of a share."""
+        if self._drop_last:
+            return itertools.repeat(self.batch_size, steps)
+        whole_batches, rest = divmod(rows, self.batch_size)
+        of_pass = [self.batch_size] * whole_batches + [rest] * (rest > 0)
+        return itertools.islice(itertools.cycle(of_pass), steps)
+
+    def _read_blocks(self, windows: Iterator[Window]) -> Generator[Block, None, None]:
+        """Blocks of rows, read ahead."""
         current = self._begin(next(windows, None))
         ahead = None
         try:
@@ -181,7 +207,7 @@ class ParquetReader:
                     if ahead is not None:
                         # As fast as this window is freed.
                         ahead.submit(share)
-                    yield block, current.ends_pass and share == 1
+                    yield block
                     del block
                 current, ahead = ahead, None
         except CancelledError:
@@ -197,24 +223,29 @@ class ParquetReader:
         return WindowReading(self._files, window, self._background, self.batch_size, self._who)
 
     def _kept_blocks(
-        self, seed: Sequence[int] | None, count: int
-    ) -> Generator[tuple[Block, bool], None, None]:
-        """The same from memory, as copies."""
-        if self._kept is None:
-            self._kept = self._load()
-        kept = self._kept
-        for number in range(count):
-            order = np.arange(self._share_rows)
-            if seed is not None:
-                order = np.random.default_rng([*seed, number]).permutation(self._share_rows)
-            for start in range(0, self._share_rows, self.batch_size):
-                rows = order[start : start + self.batch_size]
-                block = {name: np.take(column, rows, axis=0) for name, column in kept.items()}
-                yield block, start + len(rows) == self._share_rows
+        self, windows: Iterator[Window], share: list[Piece], name: object
+    ) -> Generator[Block, None, None]:
+        """The same from memory, as copies.
 
-    def _load(self) -> Block:
+        Args:
+            windows: each of them is the whole share.
+            share: is read if that of another name is kept.
+            name: of the share.
+        """
+        if self._kept is None or self._kept_share != name:
+            self._kept = None
+            self._kept, self._kept_share = self._load(share), name
+        kept, rows = self._kept, count(share)
+        for window in windows:
+            order = np.arange(rows) if window.order is None else window.order
+            for start in range(0, rows, self.batch_size):
+                places = order[start : start + self.batch_size]
+                yield {column: np.take(array, places, axis=0) for column, array in kept.items()}
+
+    def _load(self, share: list[Piece]) -> Block:
         parts: dict[str, list[np.ndarray]] = {name: [] for name in self._files.columns}
-        for block, _ in self._read_blocks(None, 1):
+        in_order = (Window(group, None) for group in grouped(share, self._most_rows))
+        for block in self._read_blocks(in_order):
             for name, array in block.items():
                 parts[name].append(array)
         return {name: join(parts.pop(name)) for name in self._files.columns}
@@ -233,33 +264,29 @@ class ParquetReader:
         return {name: stack([row[name] for row in found]) for name in found[0]}
 
 
-def rebatch(
-    blocks: Iterable[tuple[Block, bool]], batch_size: int, keep_short: bool
-) -> Iterator[Block]:
-    """Batches of the same size from blocks of any sizes.
+def rebatch(blocks: Iterable[Block], sizes: Iterator[int]) -> Iterator[Block]:
+    """Return batches of given sizes from blocks of any sizes.
 
     Args:
-        blocks: each with whether a pass ends there.
-        batch_size: rows in a batch.
-        keep_short: let a pass end with a shorter batch; else the next one begins within it.
+        blocks: have at least as many rows as all batches together.
+        sizes: of the batches, at least 1 each.
     """
-    rest: list[Block] = []
-    missing = batch_size
-    for block, ends_pass in blocks:
+    parts: list[Block] = []
+    missing = next(sizes, 0)
+    for block in blocks:
         num_rows = len(next(iter(block.values())))
         start = 0
-        while start < num_rows:
+        while start < num_rows and missing:
             stop = min(start + missing, num_rows)
-            rest.append({name: array[start:stop] for name, array in block.items()})
+            parts.append({name: array[start:stop] for name, array in block.items()})
             missing -= stop - start
             start = stop
             if missing == 0:
-                yield _joined(rest)
-                rest, missing = [], batch_size
+                yield _joined(parts)
+                parts, missing = [], next(sizes, 0)
         del block
-        if ends_pass and keep_short and rest:
-            yield _joined(rest)
-            rest, missing = [], batch_size
+        if not missing:
+            return
 
 
 def _joined(blocks: Sequence[Block]) -> Block:

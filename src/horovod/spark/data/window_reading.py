@@ -54,7 +54,6 @@ class WindowReading:
         batch_size: int,
         who: str,
     ) -> None:
-        self.ends_pass = window.ends_pass
         self._files = files
         self._window = window
         self._background = background
@@ -136,9 +135,10 @@ class WindowReading:
                     piece.row_group, columns=list(columns), use_threads=False
                 )
             for name in columns:
-                column = table.column(name).slice(piece.start, piece.num_rows)
+                column = table.column(name).slice(piece.start, piece.stop - piece.start)
                 table = table.drop_columns([name])
-                yield name, to_array(column, name)
+                array = to_array(column, name)
+                yield name, array if piece.rows is None else array[piece.rows - piece.start]
         except Exception as error:
             kind = UsageError if isinstance(error, UsageError) else RuntimeError
             raise kind(

@@ -12,7 +12,6 @@ import keras
 from horovod.errors import UsageError
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.param_table import ParamRow, whole_number, with_params
-from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.keras.datamodule import ParquetDataModule
 from horovod.spark.keras.model import CUSTOM_OBJECTS, KerasModel, KerasStage
 from horovod.spark.keras.model_bytes import (
@@ -26,8 +25,6 @@ from horovod.spark.keras.model_bytes import (
 from horovod.spark.keras.training import KerasTask, train
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from horovod.spark.common.runs import RunFolder
     from horovod.spark.common.training import TrainingData
 
@@ -89,15 +86,11 @@ class KerasEstimator(KerasStage, HorovodEstimator):
     def _optimizer(self) -> Any:
         return self.value("optimizer") or getattr(self.value("model"), "optimizer", None)
 
-    def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
-        # Not the outputs: a number can be the label of many, and Keras checks what its loss takes.
-        check_shape_compatibility(
-            metadata,
-            self.value("feature_cols"),
-            self.value("label_cols"),
-            input_shapes=_shapes(getattr(self.value("model"), "inputs", None)),
-            label_shapes=self.value("label_shapes"),
-        )
+    def _input_shapes(self) -> list[list[int]] | None:
+        inputs = getattr(self.value("model"), "inputs", None)
+        if inputs is None:
+            return None
+        return [[-1 if size is None else size for size in each.shape] for each in inputs]
 
     def _described_model(self) -> Any:
         return described_model(self.value("model"))
@@ -142,18 +135,7 @@ class KerasEstimator(KerasStage, HorovodEstimator):
         return KerasModel(
             history=state["history"],
             model=model,
-            feature_columns=self.value("feature_cols"),
-            label_columns=self.value("label_cols"),
             custom_objects=self.value("custom_objects"),
-            run_id=task.run.run_id,
-            _metadata=dict(task.data.metadata),
-            transformation_fn=self.value("transformation_fn"),
             _floatx=task.floatx,
+            **self._params_of_model(task.data, task.run),
         )
-
-
-def _shapes(tensors: Any) -> list[list[int]] | None:
-    """Shapes with -1 for what is not known; None if nothing is."""
-    if tensors is None:
-        return None
-    return [[-1 if size is None else size for size in each.shape] for each in tensors]

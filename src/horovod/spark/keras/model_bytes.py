@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STATE = "horovod.json"  # a further file in a .keras archive, a data set of an HDF5 file
 
 
-def model_bytes(model: Any) -> bytes:
+def model_bytes(model: keras.Model) -> bytes:
     """A model in the format ``.keras``; the model stays as it is."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # Of functions in its compile() that cannot be loaded by name: they travel apart from it.
@@ -33,7 +33,7 @@ def model_bytes(model: Any) -> bytes:
         return path.read_bytes()
 
 
-def model_of(data: bytes, custom_objects: Mapping[str, Any] | None, compiled: bool) -> Any:
+def model_of(data: bytes, custom_objects: Mapping[str, object] | None, compiled: bool) -> Any:
     """The model of some bytes.
 
     Args:
@@ -66,7 +66,7 @@ class OptimizerRecord:
     values: Sequence[np.ndarray]
 
     @classmethod
-    def of(cls, optimizer: Any) -> OptimizerRecord:
+    def of(cls, optimizer: keras.optimizers.Optimizer) -> OptimizerRecord:
         """What there is to know of an optimizer, or of its name."""
         optimizer = keras.optimizers.get(optimizer)
         values = [variable.numpy() for variable in optimizer.variables] if optimizer.built else []
@@ -76,11 +76,11 @@ class OptimizerRecord:
         """Return its class and options, see :mod:`horovod.spark.common.description`."""
         return self.config
 
-    def made(self, custom_objects: Mapping[str, Any] | None) -> Any:
+    def made(self, custom_objects: Mapping[str, object] | None) -> Any:
         """A new optimizer like it, not built."""
         return keras.optimizers.deserialize(self.config, custom_objects=dict(custom_objects or {}))
 
-    def restore(self, optimizer: Any, variables: Sequence[Any]) -> None:
+    def restore(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[object]) -> None:
         """Builds an optimizer of :meth:`made` for some variables, and gives it its state.
 
         Raises:
@@ -96,7 +96,7 @@ class OptimizerRecord:
             variable.assign(value)
 
 
-def described_model(model: Any) -> list[Any]:
+def described_model(model: keras.Model) -> list[Any]:
     """Return what a model consists of: classes, options and shapes, but no names.
 
     Keras counts the names of layers in each process.
@@ -128,7 +128,7 @@ def suffix_of(data: bytes) -> str:
     return ".keras" if data.startswith(b"PK") else ".weights.h5"
 
 
-def add_state(path: Path, state: Mapping[str, Any]) -> None:
+def add_state(path: Path, state: Mapping[str, object]) -> None:
     """Adds to a checkpoint what Keras does not save; Keras can still load it.
 
     Args:

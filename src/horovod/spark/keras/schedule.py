@@ -55,7 +55,7 @@ class Rate:
         else:
             self._base = float(optimizer.learning_rate)
 
-    def scale(self, optimizer: Any, size: int) -> None:
+    def scale(self, optimizer: keras.optimizers.Optimizer, size: int) -> None:
         """Says how many ranks there are.
 
         Args:
@@ -67,17 +67,17 @@ class Rate:
         else:
             self.scaled = self._base * size
 
-    def begin(self, optimizer: Any, factor: float) -> None:
+    def begin(self, optimizer: keras.optimizers.Optimizer, factor: float) -> None:
         """Sets the rate for all ranks, times a factor by which it has changed in the training."""
         if self.scaled is not None:
             optimizer.learning_rate = self.scaled * factor
 
-    def resume(self, optimizer: Any, saved: float | None) -> None:
+    def resume(self, optimizer: keras.optimizers.Optimizer, saved: float | None) -> None:
         """Goes on with a rate for one rank that was saved."""
         if self._base and saved is not None:
             self.begin(optimizer, saved / self._base)
 
-    def for_one_rank(self, optimizer: Any) -> float | None:
+    def for_one_rank(self, optimizer: keras.optimizers.Optimizer) -> float | None:
         """What the rate is now, for one rank; None if it follows a schedule."""
         if self._base is None or not self.scaled:
             return self._base

@@ -33,7 +33,7 @@ class Shaping:
     label_shapes: Sequence[Sequence[int]] | None
     prefetch: int
 
-    def batch(self, columns: Mapping[str, Any]) -> tuple[Any, ...]:
+    def batch(self, columns: Mapping[str, object]) -> tuple[Any, ...]:
         """Inputs and labels of a batch, and sample weights if there are any."""
         data = self.data
         features = as_inputs([data.dense(columns, name) for name in data.features], self.inputs)
@@ -54,7 +54,7 @@ class Shaping:
         weights = np.asarray(data.dense(columns, data.weights), dtype=keras.config.floatx())
         return (*found, _single([weights] * len(labels)))
 
-    def dataset(self, batches: Callable[[], Iterator[Mapping[str, Any]]]) -> tf.data.Dataset:
+    def dataset(self, batches: Callable[[], Iterator[Mapping[str, object]]]) -> tf.data.Dataset:
         """A data set of TensorFlow, for the ``make_dataset`` of data modules.
 
         Args:
@@ -71,7 +71,9 @@ class Shaping:
         return whole.prefetch(self.prefetch or tf.data.AUTOTUNE)
 
 
-def as_inputs(features: Sequence[Any], inputs: Sequence[Any] | None) -> list[np.ndarray]:
+def as_inputs(
+    features: Sequence[object], inputs: Sequence[keras.KerasTensor] | None
+) -> list[np.ndarray]:
     """Columns in the shapes and types of the inputs of a model.
 
     Args:

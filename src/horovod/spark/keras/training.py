@@ -13,64 +13,52 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
-from horovod._rank import context
-from horovod.spark.common.progress import COMMIT_EVERY, Progress
+from horovod.spark.common.epoch_loop import EpochLoop, RankTask
+from horovod.spark.common.progress import Progress
 from horovod.spark.common.training import gpu_index
-from horovod.spark.keras.fit_callbacks import Commits, EpochEnd
+from horovod.spark.keras.fit_callbacks import FollowLoop
 from horovod.spark.keras.model_bytes import add_state, model_of, state_in, suffix_of
 from horovod.spark.keras.schedule import Rate
 from horovod.spark.keras.shaping import Shaping
-from horovod.tensorflow.functions import broadcast_object
+from horovod.tensorflow.elastic.run import engine_errors
+from horovod.tensorflow.elastic.training import weigh
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from horovod.spark.common.runs import RunFolder
-    from horovod.spark.common.training import TrainingData
+    from horovod.spark.common.datamodule import DataModule
     from horovod.spark.keras.model_bytes import OptimizerRecord
 
 _SYNCED = "run"  # the folder whose content goes to that of the run after each epoch
 
 
-@dataclass(frozen=True)
-class KerasTask:
-    """What a rank is to do; can be sent to it.
+@dataclass(frozen=True, kw_only=True)
+class KerasTask(RankTask):
+    """What a rank is to do.
 
     Attributes:
-        data: what it reads.
-        run: where checkpoints go, and from where it goes on.
-        model: as :func:`model_bytes` gives it.
         optimizer: with the learning rate for one rank.
         compiling: ``loss``, ``loss_weights`` and ``metrics``, for ``model.compile``.
         callbacks: the user's.
         checkpoint_callback: in place of ``keras.callbacks.ModelCheckpoint``, or None.
         custom_objects: what Keras does not know.
-        compression, passes: of the distributed optimizer.
         label_shapes, prefetch: see :class:`Shaping`.
-        epochs: how many there are, with those of the checkpoint.
         floatx: the floating-point type of Keras.
     """
 
-    data: TrainingData
-    run: RunFolder
-    model: bytes
     optimizer: OptimizerRecord
     compiling: Mapping[str, Any]
     callbacks: Sequence[Any]
     checkpoint_callback: Any
     custom_objects: Mapping[str, Any]
-    compression: Any
-    passes: int
     label_shapes: Sequence[Sequence[int]] | None
     prefetch: int
-    epochs: int
     floatx: str
 
 
 def train(task: KerasTask) -> bytes | None:
-    """Trains on this rank; all ranks of the job call it.
-
-    In an elastic job it goes on when ranks come or go.
+    """Train on this rank; all ranks of the job call it.
 
     Returns:
         The checkpoint that was written last on rank 0, None on the others.
@@ -82,31 +70,14 @@ def train(task: KerasTask) -> bytes | None:
     hvd.init()
     _pin_gpu(task.data.use_gpu)
     with tempfile.TemporaryDirectory(prefix="hvd-keras-") as name:
-        training = _Training(task, Path(name))
-        if context.elastic_worker() is None:
-            training.fit()
-        else:
-            hvd.elastic.run(training.fit)(training.state())
-        return training.result() if hvd.rank() == 0 else None
-
-
-@dataclass
-class _Progress(Progress):
-    """Beside what all frameworks have, the checkpoint.
-
-    Attributes:
-        epoch: the first that has not ended.
-        written: the checkpoint that was written last, or from which the run goes on.
-        best: how good the best checkpoint was, as its callback has it.
-    """
-
-    epoch: int = 0
-    written: bytes | None = None
-    best: Any = None
+        framework = _Training(task, Path(name))
+        return EpochLoop(task, framework).train()
 
 
 class _Training:
-    """The model, the optimizer and the callbacks of a rank."""
+    """The model, the optimizer and the callbacks of a rank; see :class:`Framework`."""
+
+    whole_batches = False
 
     def __init__(self, task: KerasTask, folder: Path) -> None:
         self._task = task
@@ -127,62 +98,63 @@ class _Training:
         self._checkpoint = task.checkpoint_callback or keras.callbacks.ModelCheckpoint("x.keras")
         ending = ".weights.h5" if self._checkpoint.save_weights_only else ".keras"
         self._path = folder / f"checkpoint{ending}"
-        best = getattr(self._checkpoint, "best", None)
-        self._progress = _Progress(0, history={}, best=best)
-        self._has_logs = False
-
-    def state(self) -> hvd.elastic.KerasState:
-        """What goes on when ranks come or go."""
-        return hvd.elastic.KerasState(self._model, progress=self._progress, batch=0)
-
-    def fit(self, state: Any = None) -> None:
-        """Trains the epochs that are left; collective.
-
-        Args:
-            state: of :meth:`state`, which is committed; None if ranks stay.
-        """
-        self._begin()
-        task, progress = self._task, self._progress
-        epochs = range(progress.epoch, max(progress.epoch, task.epochs))
-        if not epochs:
-            return
-        if state is not None:
-            progress.step = state.batch
-        progress.divide(task.data.train.steps_of(hvd.size(), whole_batches=False))
-        if state is not None:
-            state.batch = progress.step
-        shaping = Shaping(
+        self.progress = Progress(history={}, best=getattr(self._checkpoint, "best", None))
+        self._shaping = Shaping(
             task.data,
             getattr(self._model, "inputs", None),
             getattr(self._model, "outputs", None),
             task.label_shapes,
             task.prefetch,
         )
-        data = task.data.module_for(
-            hvd.rank(),
-            hvd.size(),
-            epochs,
-            whole_batches=False,
-            steps_done=progress.step,
-            make_dataset=shaping.dataset,
+        self.make_dataset = self._shaping.dataset
+        self._has_logs = False
+        self._weight: tf.Variable | None = None
+
+    def state(self) -> hvd.elastic.KerasState:
+        if self._task.passes == 1:  # a sum of several passes has one weight
+            self._weight = tf.Variable(1.0, False, dtype=tf.float64, name="weight_of_rank")
+            weigh(self._model.optimizer, self._weight)
+        return hvd.elastic.KerasState(self._model, progress=self.progress)
+
+    def translating(self) -> AbstractContextManager[object]:
+        return engine_errors()
+
+    def begin(self, checkpoint: bytes | None, check_run: Callable[[str | None], None]) -> None:
+        self._rate.scale(self._model.optimizer, self.progress.size)
+        self._rate.begin(self._model.optimizer, 1.0)
+        self._model.train_function = None  # it may have been compiled with another rate
+        if checkpoint is not None:
+            path = self._folder / f"resumed{suffix_of(checkpoint)}"
+            path.write_bytes(checkpoint)
+            state = state_in(path)
+            check_run(state.get("run"))
+            self._model.load_weights(path)
+            self._rate.resume(self._model.optimizer, state["learning_rate"])
+            self.progress.history = state["history"]
+            self.progress.epoch = state["epoch"] + 1
+            self.progress.checkpoint = checkpoint
+
+    def enter(self) -> None:
+        # Of a rank that has come, too.
+        self._rate.scale(self._model.optimizer, self.progress.size)
+
+    def fit(self, loop: EpochLoop, module: DataModule) -> bool:
+        self._model.fit(
+            module.train_data(),
+            steps_per_epoch=module.steps_per_epoch_train,
+            epochs=loop.epochs.stop,
+            initial_epoch=loop.epochs.start,
+            validation_data=module.val_data() if module.has_val else None,
+            validation_steps=module.steps_per_epoch_val if module.has_val else None,
+            callbacks=self._callbacks(loop),
+            shuffle=False,  # the data has its order
+            verbose=2 if self._task.data.verbose and hvd.rank() == 0 else 0,
         )
-        with data as module:
-            task.data.check_marks(hvd.rank())
-            self._model.fit(
-                module.train_data(),
-                steps_per_epoch=module.steps_per_epoch_train,
-                epochs=epochs.stop,
-                initial_epoch=epochs.start,
-                validation_data=module.val_data() if module.has_val else None,
-                validation_steps=module.steps_per_epoch_val if module.has_val else None,
-                callbacks=self._callbacks(state),
-                shuffle=False,  # the data has its order
-                verbose=2 if task.data.verbose and hvd.rank() == 0 else 0,
-            )
+        return bool(self._model.stop_training)
 
     def result(self) -> bytes:
-        """The checkpoint that was written last."""
-        written = self._progress.written
+        """Return the checkpoint that was written last."""
+        written = self.progress.checkpoint
         if written is None:
             # The user's callback found nothing worth saving.
             path = self._folder / "last.keras"
@@ -191,66 +163,43 @@ class _Training:
             written = path.read_bytes()
         return written
 
-    def end_epoch(self, epoch: int, logs: Mapping[str, Any], has_saved: bool) -> None:
-        """Notes what was measured, and stores what was saved.
+    def _weigh_step(self, loop: EpochLoop) -> None:
+        """Let the gradients of the next step weigh as many rows as this rank has in it."""
+        if self._weight is not None:
+            division, size = loop.rest.division, hvd.size()
+            total = division.total(loop.steps_here)
+            self._weight.assign(1.0 if loop.is_full() else loop.counted() * size / total)
+
+    def _end_epoch(self, epoch: int, logs: Mapping[str, Any], has_saved: bool) -> None:
+        """Keep what was measured, and store what was saved.
 
         Args:
             epoch: that has ended.
             logs: averages over all ranks.
             has_saved: whether there is a new checkpoint.
         """
-        progress = self._progress
+        progress = self.progress
         numbers = {name: value for name, value in logs.items() if np.ndim(value) == 0}
         for name, value in numbers.items():
             progress.history.setdefault(name, []).append(float(value))
-        progress.epoch = epoch + 1
-        progress.end_epoch()
         progress.best = getattr(self._checkpoint, "best", None)
         if has_saved:
             self._add_state(self._path, epoch)
-            progress.written = written = self._path.read_bytes()
+            progress.checkpoint = written = self._path.read_bytes()
             if hvd.rank() == 0:
                 self._task.run.save(written)
         if self._has_logs:
             self._task.run.store.sync_fn(self._task.run.run_id)(str(self._folder / _SYNCED))
 
-    def _begin(self) -> None:
-        """Lets all ranks train the same, from a checkpoint if there is one; collective."""
-        progress = self._progress
-        if progress.size:  # others have begun, whose state this rank has
-            self._rate.scale(self._model.optimizer, progress.size)
-            return
-        progress.size = hvd.size()
-        self._rate.scale(self._model.optimizer, progress.size)
-        self._rate.begin(self._model.optimizer, 1.0)
-        self._model.train_function = None  # it may have been compiled with another rate
-        self._resume()
-
-    def _resume(self) -> None:
-        found = self._task.run.load() if hvd.rank() == 0 else None
-        data: bytes | None = broadcast_object(found, root_rank=0, name="checkpoint")
-        if data is not None:
-            path = self._folder / f"resumed{suffix_of(data)}"
-            path.write_bytes(data)
-            state = state_in(path)
-            self._task.run.check(state.get("run"))
-            if state["epoch"] + 1 >= self._task.epochs and hvd.rank() == 0:
-                self._task.run.say_nothing_is_left(self._task.epochs)
-            self._model.load_weights(path)
-            self._rate.resume(self._model.optimizer, state["learning_rate"])
-            self._progress.history = state["history"]
-            self._progress.epoch = state["epoch"] + 1
-            self._progress.written = data
-
     def _add_state(self, path: Path, epoch: int) -> None:
         """Adds to a checkpoint what belongs to it beside model and optimizer."""
         rate = self._rate.for_one_rank(self._model.optimizer)
-        history = self._progress.history
+        history = self.progress.history
         run = self._task.run.described()
         state = {"epoch": epoch, "history": history, "learning_rate": rate, "run": run}
         add_state(path, state)
 
-    def _callbacks(self, state: hvd.elastic.KerasState | None) -> list[Any]:
+    def _callbacks(self, loop: EpochLoop) -> list[keras.callbacks.Callback]:
         found = [
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
@@ -262,19 +211,16 @@ class _Training:
                 continue
             found.append(callback)
         # In an elastic job, every rank may be the only one that is left.
-        if hvd.rank() == 0 or state is not None:
+        if hvd.rank() == 0 or loop.is_elastic:
             self._checkpoint.filepath = str(self._path)
-            self._checkpoint.best = self._progress.best
+            self._checkpoint.best = self.progress.best
             found.append(self._checkpoint)
         if hvd.rank() == 0:
             found += self._boards()
-        found.append(EpochEnd(self.end_epoch, self._path))
-        if state is not None:
-            commits = Commits(state, self._progress, COMMIT_EVERY)
-            found += [hvd.elastic.UpdateBatchStateCallback(state), commits]
-        return found
+        following = FollowLoop(loop, self.progress, self._weigh_step, self._end_epoch, self._path)
+        return [*found, following]
 
-    def _boards(self) -> list[Any]:
+    def _boards(self) -> list[keras.callbacks.Callback]:
         """What writes logs for TensorBoard, if the store keeps them."""
         logs = self._task.run.store.get_logs_path(self._task.run.run_id)
         boards = [

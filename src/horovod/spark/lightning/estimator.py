@@ -11,7 +11,6 @@ from horovod.spark.common.datamodule import ParquetDataModule
 from horovod.spark.common.description import described_module
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.param_table import ParamRow, whole_number, with_params
-from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.lightning.library import is_module
 from horovod.spark.lightning.model import TorchModel
 from horovod.spark.lightning.training import LightningTask, train
@@ -22,8 +21,6 @@ from horovod.spark.torch.plain import loaded
 from horovod.spark.torch.shaping import one_for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from horovod.spark.common.runs import RunFolder
     from horovod.spark.common.training import TrainingData
 
@@ -88,25 +85,6 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             for loss in losses if self.value("sample_weight_col") else ():
                 check_loss_by_row(loss)
 
-    def _backend(self) -> Any:
-        backend = super()._backend()
-        if getattr(backend, "is_elastic", False):
-            raise UsageError(
-                "TorchEstimator of Lightning: a Trainer cannot go on when ranks come or go; leave "
-                "min_num_proc and max_num_proc out, or use the TorchEstimator of "
-                "horovod.spark.torch, or horovod.spark.run_elastic with a loop of your own"
-            )
-        return backend
-
-    def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
-        check_shape_compatibility(
-            metadata,
-            self.value("feature_cols"),
-            self.value("label_cols"),
-            input_shapes=self.value("input_shapes"),
-            label_shapes=self.value("label_shapes"),
-        )
-
     def _described_model(self) -> Any:
         return described_module(self.value("model"), with_values=False)
 
@@ -140,12 +118,8 @@ class TorchEstimator(TorchStage, HorovodEstimator):
         return TorchModel(
             history=state["metrics"],
             model=trained.eval(),
-            feature_columns=self.value("feature_cols"),
             input_shapes=self.value("input_shapes"),
-            label_columns=self.value("label_cols"),
-            run_id=task.run.run_id,
-            _metadata=dict(task.data.metadata),
-            transformation_fn=self.value("transformation_fn"),
+            **self._params_of_model(task.data, task.run),
         )
 
     def _trainer_options(self) -> dict[str, Any]:

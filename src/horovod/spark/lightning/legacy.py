@@ -8,6 +8,7 @@ from horovod.spark.torch.shaping import called
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     import torch
 
@@ -51,7 +52,7 @@ class PlainMethods:
         return loss
 
 
-def as_module(library: Any, model: torch.nn.Module, **attributes: Any) -> Any:
+def as_module(library: ModuleType, model: torch.nn.Module, **attributes: object) -> Any:
     """A LightningModule that trains a plain model.
 
     Args:

@@ -13,7 +13,7 @@ MIN_PL_VERSION = "2.0"
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def library_of(model: Any) -> Any:
+def library_of(model: object) -> Any:
     """The Lightning that a module is one of; for other models, the one that there is.
 
     Both packages have classes of their own.
@@ -34,7 +34,7 @@ def library_of(model: Any) -> Any:
     raise UsageError("horovod.spark.lightning needs Lightning: pip install lightning")
 
 
-def is_module(model: Any) -> bool:
+def is_module(model: object) -> bool:
     """Whether a model is a LightningModule of either package."""
     return any(
         isinstance(model, sys.modules[name].LightningModule)

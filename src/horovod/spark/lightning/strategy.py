@@ -14,6 +14,10 @@ from horovod.spark.torch.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from os import PathLike
+    from types import ModuleType
+
+    from horovod.torch.compression import Compressor
 
 _RATES = ("lr", "initial_lr")
 
@@ -22,16 +26,24 @@ class HorovodMethods:
     """What the strategy is made of, whichever Lightning has its base class.
 
     Learning rates are multiplied by the number of ranks; in checkpoints, they are those for one.
+
+    Attributes:
+        scale: the number of ranks with which the training has begun.
+        saves_on_all_ranks: whether each rank writes checkpoints to its own disk, as it may be the
+            only one that is left.
     """
 
     strategy_name = "horovod"
     compression: Any
     passes: int
+    scale: int
+    saves_on_all_ranks: bool
     parallel_devices: list[torch.device]
     lightning_module: Any
     lr_scheduler_configs: Any
     optimizers: Any
     model: Any
+    checkpoint_io: Any
 
     @property
     def root_device(self) -> torch.device:
@@ -76,30 +88,30 @@ class HorovodMethods:
         """Moves the model to the device of this rank."""
         self.model.to(self.root_device)
 
-    def setup_optimizers(self, trainer: Any) -> None:
+    def setup_optimizers(self, trainer: object) -> None:
         """Makes the optimizers of the module, and lets them use the gradients of all ranks."""
         super().setup_optimizers(trainer)  # type: ignore[misc]
         hvd.broadcast_parameters(self.lightning_module.state_dict(), root_rank=0)
         for config in self.lr_scheduler_configs:
             rates = getattr(config.scheduler, "base_lrs", [])
-            rates[:] = [rate * hvd.size() for rate in rates]
+            rates[:] = [rate * self.scale for rate in rates]
         self.optimizers = [self._distributed(optimizer) for optimizer in self.optimizers]
 
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: object) -> dict[str, Any]:
         """The state of an optimizer, with the learning rates for one rank."""
         state: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
         groups = [dict(group) for group in state["param_groups"]]
-        multiply_rates(groups, 1 / hvd.size())
+        multiply_rates(groups, 1 / self.scale)
         return {**state, "param_groups": groups}
 
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, object]) -> None:
         """Goes on with saved states, with the learning rates for all ranks."""
         super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
         for optimizer in self.optimizers:
-            multiply_rates(optimizer.param_groups, hvd.size())
+            multiply_rates(optimizer.param_groups, self.scale)
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+        self, checkpoint: dict[str, object], filepath: object, storage_options: object = None
     ) -> None:
         """Save a checkpoint of tensors, numbers and texts.
 
@@ -107,23 +119,33 @@ class HorovodMethods:
             UsageError: a part of the training has a state with something else in it.
         """
         found = _without_objects(checkpoint)
-        super().save_checkpoint(found, filepath, storage_options)  # type: ignore[misc]
+        if self.saves_on_all_ranks:
+            self.checkpoint_io.save_checkpoint(found, filepath, storage_options)
+        else:
+            super().save_checkpoint(found, filepath, storage_options)  # type: ignore[misc]
 
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+    def remove_checkpoint(self, filepath: str | PathLike[str]) -> None:
+        """Remove what :meth:`save_checkpoint` has written."""
+        if self.saves_on_all_ranks or self.is_global_zero:
+            self.checkpoint_io.remove_checkpoint(filepath)
+
+    def reduce(self, tensor: object, group: object = None, reduce_op: object = "mean") -> Any:
         """A value over all ranks: their mean, or their sum."""
         name = str(getattr(reduce_op, "name", reduce_op)).lower()
         given = torch.as_tensor(tensor, device=self.root_device)
         return hvd.allreduce(given, op=hvd.Sum if name == "sum" else hvd.Average)
 
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
+    def barrier(self, *args: object, **kwargs: object) -> None:
         """Waits for all ranks."""
         hvd.barrier()
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: object, src: int = 0) -> Any:
         """The object of one rank."""
         return hvd.broadcast_object(obj, root_rank=src)
 
-    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
+    def all_gather(
+        self, tensor: torch.Tensor, group: object = None, sync_grads: bool = False
+    ) -> torch.Tensor:
         """The tensors of all ranks, one after the other in a new first dimension."""
         return hvd.allgather(tensor.unsqueeze(0))
 
@@ -132,7 +154,7 @@ class HorovodMethods:
         self.lightning_module.cpu()
 
     def _distributed(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        multiply_rates(optimizer.param_groups, hvd.size())
+        multiply_rates(optimizer.param_groups, self.scale)
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
         named = self.lightning_module.named_parameters()
         return hvd.DistributedOptimizer(
@@ -143,23 +165,34 @@ class HorovodMethods:
         )
 
 
-def make_strategy(library: Any, device: torch.device, compression: Any, passes: int) -> Any:
-    """The strategy for the Trainer of a Lightning.
+def make_strategy(
+    library: ModuleType,
+    device: torch.device,
+    compression: type[Compressor],
+    passes: int,
+    *,
+    scale: int,
+    saves_on_all_ranks: bool,
+) -> HorovodMethods:
+    """Return the strategy for the Trainer of a Lightning.
 
     Args:
         library: ``lightning.pytorch`` or ``pytorch_lightning``.
         device: of this rank.
         compression: how gradients travel.
         passes: batches whose gradients are one step.
+        scale, saves_on_all_ranks: see :class:`HorovodMethods`.
     """
     base = library.strategies.ParallelStrategy
-    strategy = type("HorovodStrategy", (HorovodMethods, base), {})(
+    strategy: HorovodMethods = type("HorovodStrategy", (HorovodMethods, base), {})(
         parallel_devices=[device],
         # Otherwise Lightning looks for a launcher, and loads an MPI library to ask it.
         cluster_environment=_environments(library).LightningEnvironment(),
     )
     strategy.compression = compression
     strategy.passes = passes
+    strategy.scale = scale
+    strategy.saves_on_all_ranks = saves_on_all_ranks
     return strategy
 
 
@@ -177,7 +210,7 @@ def _without_objects(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _environments(library: Any) -> Any:
+def _environments(library: ModuleType) -> ModuleType:
     root = "lightning.fabric" if library.__name__ == "lightning.pytorch" else "lightning_fabric"
     return importlib.import_module(f"{root}.plugins.environments")
 

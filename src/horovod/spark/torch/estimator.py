@@ -8,7 +8,6 @@ from horovod.errors import UsageError
 from horovod.spark.common.description import described_module
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.param_table import ParamRow, with_params
-from horovod.spark.common.util import check_shape_compatibility
 from horovod.spark.torch.datamodule import ParquetDataModule
 from horovod.spark.torch.losses import check_loss_by_row
 from horovod.spark.torch.model import TorchModel, TorchStage
@@ -17,8 +16,6 @@ from horovod.spark.torch.shaping import one_for_each
 from horovod.spark.torch.training import TorchTask, checkpoint_of, train
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from horovod.spark.common.runs import RunFolder
     from horovod.spark.common.training import TrainingData
 
@@ -78,15 +75,6 @@ class TorchEstimator(TorchStage, HorovodEstimator):
             for loss in losses if self.value("sample_weight_col") else ():
                 check_loss_by_row(loss)
 
-    def _check_shapes(self, metadata: Mapping[str, Any]) -> None:
-        check_shape_compatibility(
-            metadata,
-            self.value("feature_cols"),
-            self.value("label_cols"),
-            input_shapes=self.value("input_shapes"),
-            label_shapes=self.value("label_shapes"),
-        )
-
     def _described_model(self) -> Any:
         return described_module(self.value("model"), with_values=False)
 
@@ -125,13 +113,9 @@ class TorchEstimator(TorchStage, HorovodEstimator):
         return TorchModel(
             history=state["history"],
             model=model.eval(),
-            feature_columns=self.value("feature_cols"),
             input_shapes=self.value("input_shapes"),
-            label_columns=self.value("label_cols"),
             optimizer=optimizer,
-            run_id=task.run.run_id,
-            _metadata=dict(task.data.metadata),
-            transformation_fn=self.value("transformation_fn"),
             loss=self.value("loss"),
             loss_constructors=self.value("loss_constructors"),
+            **self._params_of_model(task.data, task.run),
         )

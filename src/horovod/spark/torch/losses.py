@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from horovod.errors import UsageError
+from horovod.spark.torch.shaping import one_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +61,25 @@ class Loss:
         return by_row.reshape(rows, -1)
 
 
-def check_loss_by_row(function: Any) -> None:
+def loss_of(functions: object, weights: object, labels: Sequence[str]) -> Loss:
+    """Return the loss of some labels.
+
+    Args:
+        functions: one, or one for each label.
+        weights: the same; None for equal ones.
+        labels: their names.
+
+    Raises:
+        UsageError: the numbers do not fit.
+    """
+    count = len(labels)
+    return Loss(
+        one_for_each(functions, count, "loss"),
+        one_for_each(weights or [1.0 / count] * count, count, "loss_weights"),
+    )
+
+
+def check_loss_by_row(function: Callable[..., object]) -> None:
     """Refuse a loss that cannot give a value for each row, which sample weights need.
 
     Raises:

@@ -13,6 +13,9 @@ from horovod.spark.torch.shaping import one_for_each
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Measured = dict[str, Any]
+    """The mean ``loss``, and ``all_metrics``."""
+
 
 class Measuring:
     """Adds up loss and metrics over the batches of an epoch.
@@ -71,7 +74,7 @@ class Measuring:
         self._sums = torch.zeros_like(self._sums)
         return self._before
 
-    def over_all_ranks(self, name: str) -> dict[str, Any]:
+    def over_all_ranks(self, name: str) -> Measured:
         """The means; collective.
 
         Args:
@@ -95,7 +98,7 @@ class Measuring:
         }
 
 
-def in_words(measured: dict[str, Any]) -> str:
+def in_words(measured: Measured) -> str:
     """What was measured in an epoch: ``loss 0.25, group_0_y 0.5``."""
     values = {"loss": measured["loss"]}
     for group in measured["all_metrics"]:

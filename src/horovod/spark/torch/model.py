@@ -101,7 +101,7 @@ class TorchPredictor:
 
 
 def outputs_of(
-    model: Any,
+    model: torch.nn.Module,
     features: Sequence[np.ndarray],
     input_shapes: Sequence[Sequence[int]] | None,
     names: Sequence[str] | None,

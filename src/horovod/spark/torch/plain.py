@@ -16,7 +16,7 @@ from horovod.errors import UsageError
 _AS_THEY_ARE = (str, torch.Size, torch.dtype, torch.device)
 
 
-def plain(value: Any, name: str) -> Any:
+def plain(value: object, name: str) -> Any:
     """Return a value without objects of other classes than those of tensors, numbers and texts.
 
     Args:
@@ -49,7 +49,7 @@ def plain(value: Any, name: str) -> Any:
     )
 
 
-def saved(state: Mapping[str, Any]) -> bytes:
+def saved(state: Mapping[str, object]) -> bytes:
     """Return the file of a checkpoint.
 
     Raises:

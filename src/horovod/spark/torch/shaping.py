@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from horovod.spark.common.training import TrainingData
 
+    Outputs = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
+    """What a model returns."""
+
+    Columns = Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]]
+    """The columns of a batch by name, or a pair of such features and labels."""
+
 
 def dtype_of(model: torch.nn.Module) -> torch.dtype:
     """The floating-point type in which a model computes; float32 if it has no parameters."""
@@ -45,6 +51,14 @@ class Batch:
         """How many there are in it."""
         return len(self.inputs[0])
 
+    def twice(self) -> Batch:
+        """Return each row twice: their means, and so the gradients, are the same."""
+        return Batch(
+            [torch.cat([tensor, tensor]) for tensor in self.inputs],
+            [torch.cat([tensor, tensor]) for tensor in self.labels],
+            None if self.weights is None else torch.cat([self.weights, self.weights]),
+        )
+
 
 @dataclass(frozen=True)
 class Shaping:
@@ -65,7 +79,7 @@ class Shaping:
     input_shapes: Sequence[Sequence[int]] | None = None
     label_shapes: Sequence[Sequence[int]] | None = None
 
-    def batch(self, columns: Any) -> Batch:
+    def batch(self, columns: Columns) -> Batch:
         """The tensors of a batch.
 
         Args:
@@ -81,7 +95,7 @@ class Shaping:
         return Batch(reshaped(inputs, self.input_shapes), labels, weights)
 
     def outputs_and_labels(
-        self, outputs: Any, labels: Sequence[torch.Tensor]
+        self, outputs: Outputs, labels: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Outputs as a list, and the labels in shapes that fit them.
 
@@ -133,7 +147,9 @@ def reshaped(
     return found
 
 
-def called(model: Any, inputs: Sequence[Any], names: Sequence[str] | None = None) -> list[Any]:
+def called(
+    model: torch.nn.Module, inputs: Sequence[object], names: Sequence[str] | None = None
+) -> list[Any]:
     """The outputs of a model as a list.
 
     Args:
@@ -149,7 +165,7 @@ def called(model: Any, inputs: Sequence[Any], names: Sequence[str] | None = None
     return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
 
-def one_for_each(values: Any, count: int, what: str) -> list[Any]:
+def one_for_each(values: object, count: int, what: str) -> list[Any]:
     """A list with a value for each label.
 
     Args:

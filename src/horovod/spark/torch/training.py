@@ -4,52 +4,47 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import horovod.torch as hvd
-from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.spark.common.constants import METRIC_PRINT_FREQUENCY
-from horovod.spark.common.progress import COMMIT_EVERY, Progress
+from horovod.spark.common.epoch_loop import EpochLoop, RankTask
+from horovod.spark.common.progress import Progress
 from horovod.spark.torch.device import check_devices, device_of
-from horovod.spark.torch.losses import Loss
+from horovod.spark.torch.losses import Loss, loss_of
 from horovod.spark.torch.measuring import Measuring, in_words
 from horovod.spark.torch.model_bytes import model_of
 from horovod.spark.torch.plain import loaded, saved
 from horovod.spark.torch.shaping import Shaping, dtype_of, one_for_each
+from horovod.spark.torch.step_weights import StepWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    from horovod.spark.common.runs import RunFolder
-    from horovod.spark.common.training import TrainingData
+    from horovod.spark.common.datamodule import DataModule
     from horovod.spark.torch.model_bytes import OptimizerRecord
+    from horovod.spark.torch.shaping import Columns
 
 
-@dataclass(frozen=True)
-class TorchTask:
-    """What a rank is to do; can be sent to it.
+@dataclass(frozen=True, kw_only=True)
+class TorchTask(RankTask):
+    """What a rank is to do.
 
     Attributes:
-        data: what it reads.
-        run: where checkpoints go, and from where it goes on.
-        model: as :func:`model_bytes` gives it.
         optimizer: with the learning rates for one rank.
         loss, loss_constructors: what makes the loss; one of them is None.
         loss_weights: one for each label, or None.
         metrics: groups of functions.
         input_shapes, label_shapes: see :class:`Shaping`.
-        compression, passes: of the distributed optimizer.
-        epochs: how many there are, with those of the checkpoint.
         minibatch: a step in place of :func:`_step`, or None.
     """
 
-    data: TrainingData
-    run: RunFolder
-    model: bytes
     optimizer: OptimizerRecord
     loss: Any
     loss_constructors: Any
@@ -57,16 +52,11 @@ class TorchTask:
     metrics: Sequence[Sequence[Callable[..., Any]]]
     input_shapes: Sequence[Sequence[int]] | None
     label_shapes: Sequence[Sequence[int]] | None
-    compression: Any
-    passes: int
-    epochs: int
     minibatch: Callable[..., tuple[Any, torch.Tensor]] | None
 
 
 def train(task: TorchTask) -> bytes | None:
-    """Trains on this rank; all ranks of the job call it.
-
-    In an elastic job it goes on when ranks come or go.
+    """Train on this rank; all ranks of the job call it.
 
     Returns:
         The last checkpoint on rank 0, None on the others.
@@ -75,18 +65,16 @@ def train(task: TorchTask) -> bytes | None:
     if task.data.seed is not None:
         torch.manual_seed(task.data.seed)
     hvd.init()
-    training = _Training(task)
-    if context.elastic_worker() is None:
-        training.fit()
-    else:
-        hvd.elastic.run(training.fit)(training.state())
-    return training.checkpoint() if hvd.rank() == 0 else None
+    return EpochLoop(task, _Training(task)).train()
 
 
 class _Training:
-    """The model, the optimizer and the history of a rank."""
+    """The model, the optimizer and the history of a rank; see :class:`Framework`."""
+
+    whole_batches = True
 
     def __init__(self, task: TorchTask) -> None:
+        self.progress = Progress(history=[])
         self._task = task
         self._device = device_of(task.data.use_gpu)
         self._model = model_of(task.model).to(self._device)
@@ -96,103 +84,86 @@ class _Training:
             backward_passes_per_step=task.passes,
             compression=task.compression or hvd.Compression.none,
         )
-        self._progress = Progress(0, history=[])
+        self._weights = StepWeights([self._optimizer])
         self._shaping = Shaping(
             task.data, dtype_of(self._model), self._device, task.input_shapes, task.label_shapes
         )
         self._loss = self._make_loss()
 
     def state(self) -> hvd.elastic.TorchState:
-        """What goes on when ranks come or go."""
-        return hvd.elastic.TorchState(self._model, self._optimizer, progress=self._progress)
+        return hvd.elastic.TorchState(self._model, self._optimizer, progress=self.progress)
 
-    def fit(self, state: Any = None) -> None:
-        """Trains the epochs that are left; collective.
+    def translating(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
-        Args:
-            state: of :meth:`state`, which is committed; None if ranks stay.
-        """
-        self._begin()
-        task, progress = self._task, self._progress
-        epochs = range(len(progress.history), task.epochs)
-        progress.divide(task.data.train.steps_of(hvd.size(), whole_batches=True), task.passes)
-        data = task.data.module_for(
-            hvd.rank(), hvd.size(), epochs, whole_batches=True, steps_done=progress.step
-        )
-        with data as module:
-            task.data.check_marks(hvd.rank())
-            batches = iter(module.train_data())
-            validation = iter(module.val_data()) if module.has_val else None
-            for epoch in epochs:
-                left = itertools.islice(batches, module.steps_per_epoch_train - progress.step)
-                self._train_epoch(epoch, left, state)
-                if validation is not None:
-                    self._validate(itertools.islice(validation, module.steps_per_epoch_val))
-                self._end_epoch(epoch)
-                if state is not None:
-                    state.commit()
+    def begin(self, checkpoint: bytes | None, check_run: Callable[[str | None], None]) -> None:
+        if checkpoint is not None:
+            state = checkpoint_of(checkpoint)
+            check_run(state["run"])
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.progress.history = state["history"]
+            self.progress.epoch = len(state["history"])
+        hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
+        _multiply_rates(self._optimizer.param_groups, self.progress.size)
 
-    def checkpoint(self) -> bytes:
-        """History and state of model and optimizer, with the learning rates for one rank."""
+    def enter(self) -> None:
+        check_devices(self._device)
+
+    def fit(self, loop: EpochLoop, module: DataModule) -> bool:
+        batches = iter(module.train_data())
+        validation = iter(module.val_data()) if module.has_val else None
+        for epoch in loop.epochs:
+            self._train_epoch(loop, epoch, itertools.islice(batches, loop.rest.steps))
+            if validation is not None:
+                self._validate(itertools.islice(validation, module.steps_per_epoch_val))
+            self._end_epoch(epoch)
+            loop.end_epoch()
+        return False
+
+    def result(self) -> bytes:
+        """Return history and state of model and optimizer, with the learning rates for one rank."""
         optimizer = self._optimizer.state_dict()
         optimizer["param_groups"] = [dict(group) for group in optimizer["param_groups"]]
-        _multiply_rates(optimizer["param_groups"], 1 / self._progress.size)
+        _multiply_rates(optimizer["param_groups"], 1 / self.progress.size)
         return saved(
             {
                 "model": self._model.state_dict(),
                 "optimizer": optimizer,
-                "history": json.dumps(self._progress.history),
+                "history": json.dumps(self.progress.history),
                 "run": self._task.run.described(),
             }
         )
 
-    def _begin(self) -> None:
-        """Lets all ranks train the same, from a checkpoint if there is one; collective."""
-        check_devices(self._device)
-        if self._progress.size:
-            return  # others have begun, whose state this rank has
-        self._resume()
-        hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
-        self._progress.size = hvd.size()
-        _multiply_rates(self._optimizer.param_groups, hvd.size())
-
-    def _resume(self) -> None:
-        found = self._task.run.load() if hvd.rank() == 0 else None
-        data = hvd.broadcast_object(found, root_rank=0, name="checkpoint")
-        if data is not None:
-            state = checkpoint_of(data)
-            self._task.run.check(state["run"])
-            if len(state["history"]) >= self._task.epochs and hvd.rank() == 0:
-                self._task.run.say_nothing_is_left(self._task.epochs)
-            self._model.load_state_dict(state["model"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            self._progress.history = state["history"]
-
-    def _train_epoch(
-        self, epoch: int, batches: Iterator[Any], state: hvd.elastic.TorchState | None
-    ) -> None:
-        """Takes the steps of an epoch that are left."""
-        task, progress = self._task, self._progress
+    def _train_epoch(self, loop: EpochLoop, epoch: int, batches: Iterator[Columns]) -> None:
+        """Take the steps of an epoch that are left."""
+        task, progress = self._task, self.progress
         self._model.train()
         self._optimizer.zero_grad()
         measuring = Measuring(task.metrics, task.data.labels, progress.measured)
-        done = progress.step
-        for index, columns in enumerate(batches, start=done):
-            self._take_step(index, columns, measuring)
+        before = progress.steps_done
+        done = before
+        for index, columns in enumerate(batches, start=before):
+            self._take_step(loop, index, columns, measuring)
             self._tell(epoch, index, measuring)
             done = index + 1
-            if state is not None and done < progress.steps and done % self._commit_every() == 0:
-                progress.step, progress.measured = done, measuring.gather("commit")
-                state.commit()
+            if loop.commit_is_due():
+                progress.measured = measuring.gather("commit")
+                loop.commit()
         if task.minibatch is None and done % task.passes:
             self._optimizer.step()
         progress.history.append({"epoch": epoch, "train": measuring.over_all_ranks("train")})
-        progress.end_epoch()
 
-    def _take_step(self, index: int, columns: Any, measuring: Measuring) -> None:
+    def _take_step(
+        self, loop: EpochLoop, index: int, columns: Columns, measuring: Measuring
+    ) -> None:
         task = self._task
         step = task.minibatch or _step
         batch = self._shaping.batch(columns)
+        counts = self._weights.before_step(loop)
+        rows = batch.rows if counts else 0
+        if loop.is_elastic and batch.rows == 1 < task.data.train.batch_size:
+            batch = batch.twice()  # layers that normalize over a batch refuse a single row
         outputs, loss = step(
             self._model,
             self._optimizer,
@@ -205,15 +176,12 @@ class _Training:
             index,
         )
         outputs, labels = self._shaping.outputs_and_labels(outputs, batch.labels)
-        measuring.add(loss, outputs, labels, batch.rows)
-
-    def _commit_every(self) -> int:
-        """How many batches there are between commits: whole steps of the optimizer."""
-        return COMMIT_EVERY * self._task.passes
+        measuring.add(loss, outputs, labels, rows)
+        loop.count_step()
 
     @torch.no_grad()
-    def _validate(self, batches: Iterator[Any]) -> None:
-        """Measures the model, and adds that to the history of the epoch."""
+    def _validate(self, batches: Iterator[Columns]) -> None:
+        """Measure the model, and add that to the history of the epoch."""
         self._model.eval()
         measuring = Measuring(self._task.metrics, self._task.data.labels)
         for columns in batches:
@@ -223,15 +191,15 @@ class _Training:
             )
             loss = self._loss(outputs, labels, batch.weights)
             measuring.add(loss, outputs, labels, batch.rows)
-        self._progress.history[-1]["validation"] = measuring.over_all_ranks("validation")
+        self.progress.history[-1]["validation"] = measuring.over_all_ranks("validation")
 
     def _end_epoch(self, epoch: int) -> None:
-        """Saves a checkpoint, and tells of the epoch."""
+        """Save a checkpoint, and print what was measured in the epoch."""
         if hvd.rank() != 0:
             return
-        self._task.run.save(self.checkpoint())
+        self._task.run.save(self.result())
         if self._task.data.verbose:
-            last = self._progress.history[-1]
+            last = self.progress.history[-1]
             parts = [
                 f"{part} {in_words(last[part])}" for part in ("train", "validation") if part in last
             ]
@@ -239,17 +207,13 @@ class _Training:
 
     def _make_loss(self) -> Loss:
         task = self._task
-        count = len(task.data.labels)
-        weights = task.loss_weights or [1.0 / count] * count
-        if task.loss_constructors is None:
-            functions = one_for_each(task.loss, count, "loss")
-        else:
+        functions = task.loss
+        if task.loss_constructors is not None:
+            labels = len(task.data.labels)
+            makers = one_for_each(task.loss_constructors, labels, "loss_constructors")
             known = {"model": self._model, "optimizer": self._optimizer, "torch": torch, "hvd": hvd}
-            functions = [
-                make(**known)
-                for make in one_for_each(task.loss_constructors, count, "loss_constructors")
-            ]
-        return Loss(functions, one_for_each(weights, count, "loss_weights"))
+            functions = [make(**known) for make in makers]
+        return loss_of(functions, task.loss_weights, task.data.labels)
 
     def _tell(self, epoch: int, index: int, measuring: Measuring) -> None:
         if self._task.data.verbose > 1 and hvd.rank() == 0 and index % METRIC_PRINT_FREQUENCY == 0:

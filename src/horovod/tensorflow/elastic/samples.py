@@ -14,6 +14,8 @@ from horovod.tensorflow.keras_generation import keras_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from horovod.tensorflow.interface_types import Nested
+
     Batches = Iterator[Any]
 
 _logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ class MappedIndices:
     def __init__(
         self,
         length: int,
-        function: Callable[[tf.Tensor], Any],
+        function: Callable[[tf.Tensor], Nested],
         num_parallel_calls: int | None = None,
     ) -> None:
         if length < 0:
@@ -119,7 +121,7 @@ class _ReadyBatches:
             yield tf.nest.map_structure(tf.convert_to_tensor, self._batches[indices[0]])
 
 
-def samples_of(dataset: Any) -> Samples:
+def samples_of(dataset: object) -> Samples:
     """Looks at data as samples that have places.
 
     Raises:
@@ -140,7 +142,7 @@ def samples_of(dataset: Any) -> Samples:
     return _Items(dataset)
 
 
-def makes_batches(dataset: Any) -> bool:
+def makes_batches(dataset: object) -> bool:
     """Whether data of Keras is made of batches already."""
     return any(
         kind.__name__ in ("PyDataset", "Sequence") and keras_of(kind) is not None
@@ -148,7 +150,7 @@ def makes_batches(dataset: Any) -> bool:
     )
 
 
-def report_unused_epoch_end(dataset: Any) -> None:
+def report_unused_epoch_end(dataset: object) -> None:
     """Say that ``on_epoch_end`` of a ``PyDataset`` or ``Sequence`` is not called, if it has one.
 
     What it does to the order, ranks would each do for themselves.

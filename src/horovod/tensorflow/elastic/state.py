@@ -13,11 +13,13 @@ from horovod.errors import UsageError
 from horovod.tensorflow.elastic.variables import VariablesHandler, is_variable
 from horovod.tensorflow.keras_generation import keras_of, kind_of
 from horovod.tensorflow.objects import broadcast_object
+from horovod.tensorflow.optimizer_state import build, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horovod._train.elastic.handlers import StateHandler
+    from horovod.tensorflow.interface_types import Model, Optimizer, Session, Variable
 
 
 class _VariablesState(ObjectState):
@@ -54,9 +56,6 @@ class _VariablesState(ObjectState):
 
     def _variables_of_optimizer(self, optimizer: Any) -> list[Any]:
         """All of them: a newcomer makes those that the others made in their first step."""
-        # Keras is loaded for those who use it.
-        from horovod.tensorflow.keras.optimizer_state import build, variables_of
-
         trained = self._trained_by(optimizer)
         if trained is not None:
             build(optimizer, trained)
@@ -91,7 +90,10 @@ class TensorFlowState(_VariablesState):
     """
 
     def __init__(
-        self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any
+        self,
+        variables: Iterable[Variable] | None = None,
+        session: Session | None = None,
+        **kwargs: object,
     ) -> None:
         self.session = session
         found = list(variables or ())
@@ -146,14 +148,18 @@ class TensorFlowKerasState(_VariablesState):
     optimizer: Any
 
     def __init__(
-        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+        self,
+        model: Model,
+        optimizer: Optimizer | None = None,
+        backend: object = None,
+        **kwargs: object,
     ) -> None:
         if hasattr(model, "build") and not getattr(model, "built", True):
             raise UsageError(
                 f"the model {getattr(model, 'name', kind_of(model))!r} has no weights that a state "
                 "could keep: call model.build(input_shape), or the model on a batch, first"
             )
-        self.backend = backend
+        self.backend: Any = backend
         optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         super().__init__(model=model, optimizer=optimizer, **kwargs)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from horovod._rank import context
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop
 from horovod.errors import UsageError
 from horovod.tensorflow.elastic.run import engine_errors
 from horovod.tensorflow.elastic.samples import makes_batches, report_unused_epoch_end, samples_of
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod.tensorflow.interface_types import Model, Optimizer
 
 __all__ = ["Training"]
 
 TapeT = TypeVar("TapeT", bound=tf.GradientTape)
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training loop elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -67,11 +68,11 @@ class Training(training.Training):
 
     def __init__(
         self,
-        model: Any = None,
-        optimizer: Any = None,
+        model: Model | None = None,
+        optimizer: Optimizer | None = None,
         *,
         commit_every_s: float = 10.0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if not tf.executing_eagerly():
             raise UsageError("Training needs eager execution; with sessions use hvd.elastic.run")
@@ -82,7 +83,7 @@ class Training(training.Training):
         state = _TrainingState(model, optimizer, **kwargs)
         super().__init__(state, commit_every_s, engine_errors)
         for each in (state.optimizer, *kwargs.values()):
-            self._weigh(each)
+            weigh(each, self._weight)
 
     def weigh(self, tape: TapeT) -> TapeT:
         """Lets the average of a tape weigh each rank by its samples; optimizers need no such call.
@@ -96,24 +97,9 @@ class Training(training.Training):
         Raises:
             UsageError: it reduces no gradients.
         """
-        if not self._weigh(tape):
+        if not weigh(tape, self._weight):
             raise UsageError(f"weigh({type(tape).__name__}): give a hvd.DistributedGradientTape")
         return tape
-
-    def _weigh(self, owner: Any) -> bool:
-        """Weighs what an owner reduces; whether it reduces gradients."""
-        if owner is None:
-            return False
-        # Of a LossScaleOptimizer, the inner one does.
-        found = self._weigh(getattr(owner, "inner_optimizer", None))
-        reducer = vars(owner).get("_reducer") if hasattr(owner, "__dict__") else None
-        if not isinstance(reducer, GradientReducer):
-            return found
-        wrapping = getattr(owner, "wrapping", None)
-        if wrapping is not None and wrapping.passes > 1:
-            raise UsageError("backward_passes_per_step: Training takes a step per batch")
-        reducer.weight = self._weight
-        return True
 
     def _length_of(self, dataset: Any) -> int:
         return len(samples_of(dataset))
@@ -143,6 +129,30 @@ class Training(training.Training):
             return
         self._weighs = not share.is_full
         self._weight.assign(share.samples * context.size() / share.total if self._weighs else 1.0)
+
+
+def weigh(owner: Any, weight: tf.Variable) -> bool:
+    """Weigh what an owner reduces; return whether it reduces gradients.
+
+    Args:
+        owner: an optimizer, a tape, or anything else.
+        weight: of this rank's gradients.
+
+    Raises:
+        UsageError: it takes a step of several batches.
+    """
+    if owner is None:
+        return False
+    # Of a LossScaleOptimizer, the inner one does.
+    found = weigh(getattr(owner, "inner_optimizer", None), weight)
+    reducer = vars(owner).get("_reducer") if hasattr(owner, "__dict__") else None
+    if not isinstance(reducer, GradientReducer):
+        return found
+    wrapping = getattr(owner, "wrapping", None)
+    if wrapping is not None and wrapping.passes > 1:
+        raise UsageError("backward_passes_per_step: Training takes a step per batch")
+    reducer.weight = weight
+    return True
 
 
 class _TrainingState(TensorFlowKerasState):

@@ -21,9 +21,8 @@ from horovod._train.interface import *  # noqa: F403
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras import callbacks, elastic, values
-from horovod.tensorflow.keras.distributing import PartialDistributedOptimizer
+from horovod.tensorflow.keras.distributing import DistributedOptimizer, PartialDistributedOptimizer
 from horovod.tensorflow.keras.loading import load_model
-from horovod.tensorflow.keras.optimizer import DistributedOptimizer
 from horovod.tensorflow.keras.values import *  # noqa: F403
 from horovod.tensorflow.keras_generation import refuse_other_backends
 

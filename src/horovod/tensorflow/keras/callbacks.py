@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +19,12 @@ from horovod.tensorflow.keras.learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
-from horovod.tensorflow.keras.optimizer_state import build, variables_of
+from horovod.tensorflow.optimizer_state import build, variables_of
 from horovod.tensorflow.placement import placed
 from horovod.tensorflow.state import broadcast_variables
+
+if TYPE_CHECKING:
+    from horovod.tensorflow.interface_types import Logs, Variable
 
 __all__ = [
     "BestModelCheckpoint",
@@ -47,7 +50,9 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
         UsageError: something in ``local_variables`` is no variable.
     """
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Variable | None = None
+    ) -> None:
         super().__init__()
         self.root_rank = root_rank
         self.device = device
@@ -58,7 +63,7 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
         for variable in listed if local_variables is not None else []:
             self.register_local_var(variable)
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var: Variable) -> None:
         """Lets each rank keep its own value of a variable.
 
         Raises:
@@ -68,14 +73,14 @@ class BroadcastGlobalVariablesCallback(TrainingCallback):
             raise UsageError(f"{var!r} is no variable")
         self._local.add(variable_key(var))
 
-    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Broadcasts before the first batch if all ranks have something to start from."""
         if not self._asked and not self.broadcast_done and training_of(self.model) is None:
             self._asked = True
             if all_ranks(self._can_broadcast(), "BroadcastGlobalVariablesCallback"):
                 self._broadcast()
 
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Broadcasts what the first batch has made."""
         self._broadcast()
 
@@ -111,7 +116,7 @@ class MetricAverageCallback(TrainingCallback):
         super().__init__()
         self.device = device
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Replaces the values in ``logs``.
 
         Raises:
@@ -176,7 +181,7 @@ class BestModelCheckpoint(CallbackOfAnyKeras, tf.keras.callbacks.ModelCheckpoint
         )
         self.filepath: str | None = None
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Looks whether there is a place to save to.
 
         Raises:

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_groups import variable_key
+from horovod.tensorflow.keras.compiling import prepare_compile
+from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
+from horovod.tensorflow.keras.wrapping import wrap
 from horovod.tensorflow.keras_generation import generation_of, keras_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer, Wrapping
+    from horovod.tensorflow.keras.reducing_optimizer import Wrapping
 
 _OWN = ("_reducer", "_agg_helper", "_reduced")
 
@@ -77,9 +80,6 @@ def rewrap(optimizer: Any, wrapped: Wrapped, variables: Sequence[Any]) -> Any:
         wrapped: what :func:`describe` returned.
         variables: which it trains, in the same order.
     """
-    from horovod.tensorflow.keras.compiling import prepare_compile
-    from horovod.tensorflow.keras.reducing_optimizer import wrap
-
     wrapping = wrapped.wrapping
     if wrapped.groups is not None:
         groups = tuple(tuple(variable_key(variables[i]) for i in group) for group in wrapped.groups)
@@ -142,8 +142,6 @@ def prepare_copies(keras: Any) -> None:
 
 
 def _described(model: Any) -> Wrapped | None:
-    from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
-
     optimizer = vars(model).get("optimizer") or vars(model).get("_optimizer")
     return (
         describe(optimizer, _weights_of(model))
@@ -194,8 +192,6 @@ def _keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copied_model(function: Callable[..., Any], given: Any, wrapped: Wrapped) -> Any:
     """What a function makes of a saved model, with the optimizer wrapped, if it has one yet."""
-    from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
-
     plain = wrapped.plain_class
     with keras_of(plain).utils.custom_object_scope({plain.__name__: plain}):
         model = function(*given)

@@ -1,4 +1,4 @@
-"""From the arguments of ``DistributedOptimizer`` to a wrapped optimizer."""
+"""DistributedOptimizer as ``horovod.tensorflow.keras`` has it, and what all of its kind do."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ from typing import TYPE_CHECKING, Any
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reducer import make_settings
 from horovod.tensorflow.keras.compiling import prepare_compile
-from horovod.tensorflow.keras.copying import prepare_copies
-from horovod.tensorflow.keras.reducing_optimizer import Wrapping, wrap
+from horovod.tensorflow.keras.copying import prepare_copies, reduced_optimizer
+from horovod.tensorflow.keras.reducing_optimizer import Wrapping
+from horovod.tensorflow.keras.wrapping import wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
+from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from horovod._train.compression import CompressorLike
     from horovod.tensorflow.gradient_groups import Groups
+    from horovod.tensorflow.interface_types import Layers, Optimizer
+    from horovod.tensorflow.reduction_settings import ReductionOptions
 
 
 def distribute(
-    optimizer: Any,
+    optimizer: Optimizer,
     name: str | None = None,
     *,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    local_layers: Any = None,
+    local_layers: Layers = None,
     stacklevel: int = 4,
-    **options: Any,
+    **options: Unpack[ReductionOptions],
 ) -> Any:
     """Wraps a Keras optimizer.
 
@@ -36,7 +42,7 @@ def distribute(
         average_aggregated_gradients: divide the sum over the passes by their number.
         local_layers: a layer or a list of layers of which each rank has its own.
         stacklevel: frames from the check of the arguments to the user's line.
-        **options: see :func:`horovod.tensorflow.gradient_reducer.make_settings`.
+        **options: see :class:`horovod.tensorflow.reduction_settings.ReductionOptions`.
 
     Returns:
         A :class:`horovod.tensorflow.keras.reducing_optimizer.ReducingOptimizer`, which is also an
@@ -47,7 +53,9 @@ def distribute(
     """
     default_name = f"Distributed{type(optimizer).__name__}"
     settings = make_settings(name or default_name, stacklevel=stacklevel, **options)
-    wrapping = Wrapping(settings, backward_passes_per_step, average_aggregated_gradients)
+    wrapping = Wrapping(
+        settings, reduced_optimizer, backward_passes_per_step, average_aggregated_gradients
+    )
     wrapped = wrap(optimizer, wrapping)
     wrapped.register_local_layers(checked_layers(local_layers))
     prepare_compile(keras_of(type(optimizer)))
@@ -55,12 +63,65 @@ def distribute(
     return wrapped
 
 
-def PartialDistributedOptimizer(
-    optimizer: Any,
+def DistributedOptimizer(
+    optimizer: Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wraps a Keras optimizer so that each step uses the gradients of all ranks.
+
+    They are reduced once: where the optimizer computes them, or else where it applies them, whether
+    by ``model.fit``, ``minimize``, ``apply_gradients`` or ``apply``. The result is an instance of
+    the same class (by name and ``isinstance``) that shares all state with ``optimizer``; use it
+    instead of ``optimizer``. Copies and pickles reduce, too. Saved models load without Horovod,
+    with a plain optimizer; :func:`load_model` wraps it. For mixed precision, give it a
+    LossScaleOptimizer, or let ``model.compile`` make one.
+
+    Args:
+        optimizer: of Keras 3, or of Keras 2 (tf_keras, or TensorFlow's own), also a legacy one.
+        name: what the operations are called after; ``Distributed<class>`` if None.
+        device_dense: where dense gradients are reduced; anywhere if empty.
+        device_sparse: the same for ``tf.IndexedSlices``.
+        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        sparse_as_dense: reduce ``tf.IndexedSlices`` as dense tensors.
+        gradient_predivide_factor: divide by this before the sum, and by the rest after it.
+        op: Average or Sum.
+        backward_passes_per_step: add the gradients of this many calls up before they are reduced
+            and applied; the other calls only count.
+        average_aggregated_gradients: divide that sum by the number of calls.
+        num_groups: deprecated name of ``groups``.
+        groups: reduce gradients in groups, each as one operation: a number of groups of
+            consecutive ones, or a list of lists of variables (the others go one by one).
+        process_set: the ranks that take part; on others gradients stay as they are.
+        scale_local_gradients: divide gradients of local variables by the number of ranks.
+
+    Returns:
+        The optimizer to train with. Its ``register_local_var(variable)`` leaves a gradient out of
+        the reduction.
+
+    Raises:
+        UsageError: the arguments are wrong.
+    """
+    return distribute(**locals())
+
+
+def PartialDistributedOptimizer(
+    optimizer: Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: CompressorLike = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
@@ -68,43 +129,18 @@ def PartialDistributedOptimizer(
     average_aggregated_gradients: bool = False,
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
+    local_layers: Layers = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Like ``DistributedOptimizer``, except for some layers of which each rank has its own.
 
+    All other arguments mean what they mean there.
+
     Args:
-        optimizer: see ``DistributedOptimizer``, as for all but the following.
-        name: see there.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        gradient_predivide_factor: see there.
-        op: see there.
-        backward_passes_per_step: see there.
-        average_aggregated_gradients: see there.
-        groups: see there.
-        process_set: see there.
         local_layers: a Keras layer or a list of them. Their gradients stay on this rank.
         scale_local_gradients: divide these by the number of ranks, as the average of the others is.
 
     Raises:
         UsageError: the arguments are wrong.
     """
-    return distribute(
-        optimizer,
-        name,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        local_layers=local_layers,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=groups,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return distribute(**locals())

@@ -27,6 +27,8 @@ from horovod.tensorflow.keras.epoch_end import ShortEpoch, stops_training
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from horovod.tensorflow.interface_types import Logs, Model, Optimizer
+
 __all__ = [
     "CommitStateCallback",
     "KerasState",
@@ -53,7 +55,10 @@ class KerasState(TensorFlowKerasState):
         UsageError: the model has no weights yet; call its ``build`` first.
     """
 
-    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+    epoch: int
+    batch: int
+
+    def __init__(self, model: Model, optimizer: Optimizer | None = None, **kwargs: object) -> None:
         super().__init__(model, optimizer, kwargs.pop("backend", None), **kwargs)
 
 
@@ -101,7 +106,7 @@ class CommitStateCallback(TrainingCallback):
         batches_per_commit: how many batches may be lost when a rank is.
     """
 
-    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+    def __init__(self, state: KerasState, batches_per_commit: int = 1) -> None:
         super().__init__()
         self.state = state
         self.batches_per_commit = batches_per_commit
@@ -117,12 +122,12 @@ class CommitStateCallback(TrainingCallback):
         """
         self.state.commit()
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Begins to count."""
         self.batches_remaining = self.batches_per_commit
         self._put_off = None
 
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Commits after every few batches."""
         self.batches_remaining -= 1
         if self.batches_remaining > 0:
@@ -137,7 +142,7 @@ class CommitStateCallback(TrainingCallback):
                 raise
             self._put_off = interrupt
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Commits, so that training goes on with the next epoch."""
         for each in _noting(self.state, self.params):
             each.note_epoch(epoch)
@@ -161,25 +166,25 @@ class UpdateBatchStateCallback(_StateCallback):
         state: has an attribute ``batch``.
     """
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: KerasState) -> None:
         super().__init__(state)
         self._done_before = 0
         self._short: ShortEpoch | None = None
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Shortens an epoch of which some batches have ended before."""
         self._done_before = self.state.batch
         steps = (self.params or {}).get("steps")
         if steps and self._done_before:
             self._short = ShortEpoch(self.model, self.params, self._done_before)
 
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Counts, and ends a short epoch."""
         self.note_batch(batch)
         if self._short is not None:
             self._short.batch_ended(batch)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """The next epoch begins with its first batch."""
         self.note_epoch(epoch)
         if self._short is not None:
@@ -200,23 +205,23 @@ class UpdateEpochStateCallback(_StateCallback):
         state: has an attribute ``epoch``.
     """
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: KerasState) -> None:
         super().__init__(state)
         self.initial_epoch = self.state.epoch
         self._first: int | None = None
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Goes on from the epochs that have ended before."""
         super().on_train_begin(logs)
         self.initial_epoch = self.state.epoch
         self._first = None
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Notes where Keras begins to count, which ``initial_epoch`` of ``fit`` says."""
         if self._first is None:
             self._first = epoch
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Counts."""
         self.note_epoch(epoch)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horovod._train.elastic.ledger import Share
+    from horovod.tensorflow.interface_types import Logs, Model, Optimizer
 
 __all__ = ["Training", "training_of"]
 
@@ -71,11 +72,11 @@ class Training(training.Training, TrainingCallback):
 
     def __init__(
         self,
-        model: Any = None,
-        optimizer: Any = None,
+        model: Model | None = None,
+        optimizer: Optimizer | None = None,
         *,
         commit_every_s: float = 10.0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         TrainingCallback.__init__(self)
         training.Training.__init__(self, model, optimizer, commit_every_s=commit_every_s, **kwargs)
@@ -96,7 +97,7 @@ class Training(training.Training, TrainingCallback):
         return self._position.epoch
 
     def dataset(
-        self, dataset: Any, batch_size: int | None = None, *, shuffle: bool = True, seed: int = 0
+        self, dataset: object, batch_size: int | None = None, *, shuffle: bool = True, seed: int = 0
     ) -> tf.data.Dataset:
         """What to fit: this rank's batches, which follow the changes of the job.
 
@@ -120,7 +121,7 @@ class Training(training.Training, TrainingCallback):
         self._data = _Data(dataset, ledger, size)
         return self._data.as_tf_data()
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Joins the job, if it has not yet."""
         if self._data is None:
             raise UsageError(
@@ -138,7 +139,7 @@ class Training(training.Training, TrainingCallback):
         self._end = EpochEnd(self.model)
         self._took_last_step = False
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Takes in the changes that have come while an epoch ended."""
         self._cross_boundary()
         if self._position.epoch != epoch:
@@ -152,14 +153,14 @@ class Training(training.Training, TrainingCallback):
         self._enter(_LOOP, self._data.ledger)
         self._plan()
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Prepares the step."""
         assert self._data is not None
         share = self._data.next_share()
         self.samples = share.samples
         self._before_step(share)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Counts the batch, and takes in changes of the job; collective."""
         data = self._data
         assert data is not None
@@ -178,7 +179,7 @@ class Training(training.Training, TrainingCallback):
         if self._position.epoch != self._epoch or self._position.is_over(_LOOP):
             self._end.end_epoch()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Lets the next epoch follow, unless the training stops on some rank."""
         assert self._end is not None
         stops = stops_training(self.model)
@@ -189,7 +190,7 @@ class Training(training.Training, TrainingCallback):
         if stops:
             self.model.stop_training = True
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: Logs | None = None) -> None:
         """Makes sure that all ranks have ended."""
         self._cross_boundary()
         self._while_fitting.close()
@@ -343,7 +344,7 @@ class _Data:
         return next(iter(samples_of(self.source).read(iter(first), self.batch_size)))
 
 
-def training_of(model: Any) -> Training | None:
+def training_of(model: Model) -> Training | None:
     """The training that follows the job while a model is fitted; None if there is none."""
     step = getattr(model, "train_function", None)
     return step._training if isinstance(step, _Forgiving) else None

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.tensorflow.keras.callback import TrainingCallback
-from horovod.tensorflow.keras.optimizer_state import (
+from horovod.tensorflow.optimizer_state import (
     follows_schedule,
     gathered_momentum,
     innermost,
     multiply,
     number,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horovod.tensorflow.interface_types import Logs
 
 
 class LearningRateScheduleCallback(TrainingCallback):
@@ -37,7 +42,7 @@ class LearningRateScheduleCallback(TrainingCallback):
     def __init__(
         self,
         initial_lr: float,
-        multiplier: Any,
+        multiplier: float | Callable[[float], float],
         start_epoch: int = 0,
         end_epoch: int | None = None,
         staircase: bool = True,
@@ -59,7 +64,7 @@ class LearningRateScheduleCallback(TrainingCallback):
         else:
             self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Looks whether the learning rate can be set, and how many steps an epoch has.
 
         Raises:
@@ -76,11 +81,11 @@ class LearningRateScheduleCallback(TrainingCallback):
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self._detect_steps()
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Notes the epoch."""
         self.current_epoch = epoch
 
-    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Sets the rate of this batch."""
         epoch = self.current_epoch
         if epoch < self.start_epoch or (self.end_epoch is not None and epoch >= self.end_epoch):
@@ -90,7 +95,7 @@ class LearningRateScheduleCallback(TrainingCallback):
         elif batch == 0:
             self._adjust(epoch)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Adds the rate to the logs, as ``lr``."""
         if logs is not None:
             logs["lr"] = number(self._optimizer().learning_rate)
@@ -160,7 +165,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         size = context.size()
         return (epoch * (size - 1) / self.warmup_epochs + 1.0) / size
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Adds the rate to the logs; says that it is reached."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch == self.warmup_epochs - 1 and context.rank() == 0:

@@ -14,14 +14,17 @@ from horovod.tensorflow.keras.reducing_optimizer import ReducingOptimizer
 from horovod.tensorflow.keras_generation import ROOTS, generation_of, keras_of, keras_of_tensorflow
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
+
+    from horovod._train.compression import CompressorLike
 
 
 def load_model(
-    filepath: Any,
+    filepath: str | os.PathLike[str],
     custom_optimizers: Iterable[type] | None = None,
-    custom_objects: dict[str, Any] | None = None,
-    compression: Any = Compression.none,
+    custom_objects: dict[str, object] | None = None,
+    compression: CompressorLike = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
     """Loads a model whose optimizer becomes a ``DistributedOptimizer``, with its saved state.

@@ -14,7 +14,9 @@ from horovod.tensorflow.keras.reducing_optimizer import CallableList, ReducingOp
 from horovod.tensorflow.keras_generation import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from horovod.tensorflow.interface_types import Loss, Optimizer, Pair, Variable, Variables
 
     Pairs = list[tuple[Any, Any]]
 
@@ -31,7 +33,7 @@ class ReducedOnes:
         self._eager: list[set[Hashable]] = []
         self._of_graphs: WeakKeyDictionary[Any, list[set[Hashable]]] = WeakKeyDictionary()
 
-    def add(self, variables: Iterable[Any]) -> None:
+    def add(self, variables: Iterable[Variable]) -> None:
         """Notes the variables whose gradients have just been reduced together."""
         if tf.executing_eagerly():
             noted = self._eager
@@ -39,7 +41,7 @@ class ReducedOnes:
             noted = self._of_graphs.setdefault(tf.compat.v1.get_default_graph(), [])
         noted.append({variable_key(variable) for variable in variables})
 
-    def take(self, variables: Iterable[Any]) -> set[Hashable]:
+    def take(self, variables: Iterable[Variable]) -> set[Hashable]:
         """Returns which of some variables were noted, and forgets them."""
         asked = {variable_key(variable) for variable in variables}
         found: set[Hashable] = set()
@@ -106,7 +108,9 @@ class NewReducingOptimizer2(ReducingOptimizer2):
     """For the optimizers of ``keras.optimizers`` since Keras 2.11."""
 
     @as_written
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+    def compute_gradients(
+        self, loss: Loss, var_list: Variables, tape: tf.GradientTape | None = None
+    ) -> Pairs:
         """Computes the gradients of this rank, and reduces them.
 
         Args:
@@ -128,7 +132,7 @@ class NewReducingOptimizer2(ReducingOptimizer2):
             raise UsageError("grad_loss is for legacy optimizers; multiply the loss by it")
         return self.compute_gradients(loss, var_list, tape)
 
-    def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
+    def aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> Pairs:
         """Reduces what ``compute_gradients`` has not; Keras calls this from ``apply_gradients``.
 
         Args:
@@ -140,10 +144,10 @@ class NewReducingOptimizer2(ReducingOptimizer2):
     @as_written
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: Iterable[Pair],
         name: str | None = None,
         skip_gradients_aggregation: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Reduces gradients unless ``compute_gradients`` has, clips them, and takes the step.
 
@@ -185,7 +189,9 @@ class LegacyReducingOptimizer2(ReducingOptimizer2):
         plain: Any = super()
         return self._reduce_computed(plain._compute_gradients(loss, var_list, grad_loss, tape))
 
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+    def compute_gradients(
+        self, loss: Loss, var_list: Variables, tape: tf.GradientTape | None = None
+    ) -> Pairs:
         """Computes the gradients of this rank, and reduces them.
 
         Args:
@@ -199,7 +205,7 @@ class LegacyReducingOptimizer2(ReducingOptimizer2):
         return self._compute_gradients(loss, var_list, tape=tape)
 
     @as_written
-    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+    def get_gradients(self, loss: Loss, params: Sequence[Variable]) -> list[Any]:
         """The reduced gradients, in a graph of tf.compat.v1.
 
         Args:
@@ -226,7 +232,7 @@ class LegacyReducingOptimizer2(ReducingOptimizer2):
     @as_written
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: Iterable[Pair],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
@@ -251,7 +257,7 @@ class LegacyReducingOptimizer2(ReducingOptimizer2):
         )
 
 
-def reducing_class(optimizer: Any) -> type[ReducingOptimizer]:
+def reducing_class(optimizer: Optimizer) -> type[ReducingOptimizer]:
     """What stands in front of the class of an optimizer.
 
     Raises:
@@ -267,7 +273,7 @@ def reducing_class(optimizer: Any) -> type[ReducingOptimizer]:
     )
 
 
-def refuse_inner(optimizer: Any) -> None:
+def refuse_inner(optimizer: Optimizer) -> None:
     """Raises if an optimizer holds a wrapped one, which does all there is to do.
 
     Raises:

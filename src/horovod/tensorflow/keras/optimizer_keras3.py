@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+    from horovod.tensorflow.interface_types import Gradient, Optimizer, Variable
 
 
 class ReducingOptimizer3(ReducingOptimizer):
@@ -35,7 +36,9 @@ class ReducingOptimizer3(ReducingOptimizer):
         return CallableList(super().variables)  # type: ignore[misc]  # of the plain class
 
     @as_written
-    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
+    def apply(
+        self, grads: Iterable[Gradient], trainable_variables: Iterable[Variable] | None = None
+    ) -> None:
         """Reduces the gradients, then updates the variables.
 
         Args:
@@ -77,7 +80,7 @@ class ReducingOptimizer3(ReducingOptimizer):
         helper.apply_gradients(lambda: plain.apply(reached, variables), self)
 
 
-def reducing_class(optimizer: Any) -> type[ReducingOptimizer]:
+def reducing_class(optimizer: Optimizer) -> type[ReducingOptimizer]:
     """What stands in front of the class of an optimizer.
 
     Raises:
@@ -86,7 +89,7 @@ def reducing_class(optimizer: Any) -> type[ReducingOptimizer]:
     return ReducingOptimizer3
 
 
-def refuse_inner(optimizer: Any) -> None:
+def refuse_inner(optimizer: Optimizer) -> None:
     """Raises if an optimizer holds a wrapped one.
 
     Raises:

@@ -6,16 +6,15 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod._train.gradients import check_passes
-from horovod._train.reduce_op import Average, Sum
 from horovod.errors import UsageError
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reducer import GradientReducer, ReductionSettings
-from horovod.tensorflow.keras.copying import reduced_optimizer
-from horovod.tensorflow.keras_generation import check_optimizer, generation_of
+from horovod.tensorflow.gradient_reducer import GradientReducer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from horovod.tensorflow.interface_types import Optimizer, Variable
+    from horovod.tensorflow.reduction_settings import ReductionSettings
 
 T = TypeVar("T")
 
@@ -26,11 +25,13 @@ class Wrapping:
 
     Attributes:
         settings: how gradients are reduced.
+        reduce: makes what ``__reduce__`` returns, so that pickles and copies reduce as well.
         passes: calls of ``apply`` per step.
         average_aggregated_gradients: whether the sum over the passes is divided by their number.
     """
 
     settings: ReductionSettings
+    reduce: Callable[[Any], tuple[Any, ...]]
     passes: int = 1
     average_aggregated_gradients: bool = False
 
@@ -72,12 +73,12 @@ class ReducingOptimizer:
     _reducer: GradientReducer
     _agg_helper: LocalGradientAggregationHelperEager | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Takes what the plain class takes; ``from_config`` comes here."""
         super().__init__(*args, **kwargs)
         self._begin()
 
-    def register_local_var(self, var: Any) -> None:
+    def register_local_var(self, var: Variable) -> None:
         """Leaves the gradient of a variable out of the reduction.
 
         Args:
@@ -117,7 +118,7 @@ class ReducingOptimizer:
 
     def __reduce__(self) -> Any:
         """Pickles and copies reduce in the same way."""
-        return reduced_optimizer(self)
+        return self.wrapping.reduce(self)
 
     def __copy__(self) -> Any:
         made: Any = object.__new__(type(self))
@@ -148,33 +149,7 @@ class ReducingOptimizer:
             )
 
 
-def wrap(optimizer: Any, wrapping: Wrapping) -> Any:
-    """Makes an instance of the same class, by name, that shares the optimizer's whole state.
-
-    Args:
-        optimizer: a Keras optimizer; use the result instead of it.
-        wrapping: what to do.
-
-    Returns:
-        A :class:`ReducingOptimizer`.
-
-    Raises:
-        UsageError: the optimizer or the arguments are wrong.
-    """
-    keras = check_optimizer(optimizer)
-    _check(optimizer, wrapping)
-    if generation_of(keras) >= 3:
-        from horovod.tensorflow.keras.optimizer_keras3 import reducing_class, refuse_inner
-    else:
-        from horovod.tensorflow.keras.optimizer_keras2 import reducing_class, refuse_inner
-    refuse_inner(optimizer)
-    added = reducing_class(optimizer)
-    wrapped = share_state(optimizer, wrapped_class(added, type(optimizer), wrapping))
-    wrapped._begin()
-    return wrapped
-
-
-def share_state(optimizer: Any, other_class: type) -> Any:
+def share_state(optimizer: Optimizer, other_class: type) -> Any:
     """Returns an instance of another class that has the same attributes, now and later.
 
     A constructor would make new variables, and forget what is not in the optimizer's config.
@@ -205,19 +180,3 @@ def wrapped_class(added: type[ReducingOptimizer], plain: type, wrapping: Wrappin
         metaclass = type("_CountsAsPlain", (_CountsAsPlain, type(plain)), {})
     made: type = metaclass(plain.__name__, (added, plain), content)
     return made
-
-
-def _check(optimizer: Any, wrapping: Wrapping) -> None:
-    if isinstance(optimizer, ReducingOptimizer):
-        raise UsageError("the optimizer is a DistributedOptimizer already")
-    if wrapping.settings.op not in (Average, Sum):
-        raise UsageError(
-            f"op={wrapping.settings.op.name.title()} is not possible with Keras optimizers; use "
-            "hvd.Average or hvd.Sum"
-        )
-    check_passes(wrapping.passes)
-    if wrapping.passes > 1 and getattr(optimizer, "gradient_accumulation_steps", None):
-        raise UsageError(
-            "backward_passes_per_step and gradient_accumulation_steps both add gradients up; give "
-            "the optimizer only one of them"
-        )

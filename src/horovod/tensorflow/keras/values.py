@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -11,17 +11,21 @@ from horovod.tensorflow import ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.state import broadcast_global_variables
 
+if TYPE_CHECKING:
+    from horovod._train.compression import CompressorLike
+    from horovod.tensorflow.interface_types import TensorLike
+
 __all__ = ["allgather", "allreduce", "broadcast", "broadcast_global_variables", "reducescatter"]
 
 
 def allreduce(
-    value: Any,
+    value: TensorLike,
     name: str | None = None,
     average: bool | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: int | None = None,
-    compression: Any = Compression.none,
+    compression: CompressorLike = Compression.none,
 ) -> Any:
     """Reduces a value over all ranks.
 
@@ -51,7 +55,7 @@ def allreduce(
     return _evaluated(reduced)
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
+def allgather(value: TensorLike, name: str | None = None) -> Any:
     """Concatenates the values of all ranks along the first dimension, in rank order.
 
     Args:
@@ -64,7 +68,7 @@ def allgather(value: Any, name: str | None = None) -> Any:
     return _evaluated(ops.allgather(tf.constant(value), name=name))
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+def broadcast(value: TensorLike, root_rank: int, name: str | None = None) -> Any:
     """Returns the value of one rank on all of them.
 
     Args:
@@ -78,7 +82,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     return _evaluated(ops.broadcast(tf.constant(value), root_rank, name=name))
 
 
-def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+def reducescatter(value: TensorLike, name: str | None = None, op: int = Average) -> Any:
     """Reduces a value over all ranks, and gives each its share of the rows.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from horovod._train.elastic import training
+from horovod._train.elastic.loop import ElasticLoop, check_batch_size, check_iterable
 from horovod._train.reduce_op import Average
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.loader import (
@@ -30,16 +29,17 @@ from horovod.torch.elastic.state import TorchState
 from horovod.torch.optimizer import ReducingOptimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from horovod._train.elastic.ledger import Ledger, Share
+    from horovod._train.elastic.loop import Stream
 
 __all__ = ["Training"]
 
 _WEIGHS = "Training weighs each rank by its samples of a step; multiply the loss instead"
 
 
-class Training(training.Training):
+class Training(ElasticLoop):
     """Makes a plain training script elastic: it goes on when ranks come or go.
 
     The loops are those of any script. Between two batches, ranks come and leave without loss of a
@@ -131,24 +131,15 @@ class Training(training.Training):
     def _length_of(self, dataset: Any) -> int:
         return len(_data_of(dataset))
 
-    def _stream_of(self, dataset: Any, epoch: int) -> training.Stream | None:
+    def _stream_of(self, dataset: Any, epoch: int) -> Stream | None:
         data = _data_of(dataset)
         if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__"):
             return None
-        name = type(data).__name__
-        if not isinstance(data, Iterable):
-            raise UsageError(
-                f"batches() of {name}: data needs a length and an index, or an iterator"
-            )
-        if isinstance(data, Iterator):
-            raise UsageError(
-                f"batches() of {name}: an iterator can be read once only, but after a change "
-                "ranks read from the beginning; give an object with __iter__"
-            )
+        check_iterable(data, "data needs a length and an index, or an iterator")
         if isinstance(dataset, DataLoader) and dataset.num_workers:
             raise UsageError(
-                f"batches() of a DataLoader of {name} with num_workers={dataset.num_workers}: each "
-                "worker would read all samples; leave num_workers out"
+                f"batches() of a DataLoader of {type(data).__name__} with num_workers="
+                f"{dataset.num_workers}: each worker would read all samples; leave num_workers out"
             )
         if callable(set_epoch := getattr(data, "set_epoch", None)):
             set_epoch(epoch)
@@ -160,9 +151,7 @@ class Training(training.Training):
         if isinstance(dataset, DataLoader):
             check_loader(dataset)
             batch_size = dataset.batch_size if batch_size is None else batch_size
-        if batch_size is None or batch_size < 1:
-            raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
-        return batch_size
+        return check_batch_size(batch_size)
 
     def _is_shuffled(self, dataset: Any) -> bool:
         return not isinstance(dataset, DataLoader) or isinstance(dataset.sampler, RandomSampler)

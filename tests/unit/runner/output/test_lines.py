@@ -8,7 +8,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.runner.output import lines
@@ -93,7 +93,6 @@ def reference(data: bytes, max_bytes: int) -> str:
     return shown
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(cut_streams(), st.sampled_from([4, 5, 7, 1000]))
 def test_any_bytes_in_any_pieces_are_as_in_the_reference(pieces: list[bytes], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -101,7 +100,6 @@ def test_any_bytes_in_any_pieces_are_as_in_the_reference(pieces: list[bytes], mo
         assert prefixed(*pieces) == reference(b"".join(pieces), most)
 
 
-@settings(deadline=None)
 @given(cut_streams())
 def test_the_tail_of_any_bytes_in_any_pieces(pieces: list[bytes]) -> None:
     tail = Tail()

@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
             "is 1.5, but must be a number (with a dot, such as 0.5), between 0 and 1",
         ),
         ("params: {hierarchical_allreduce: 1}", 1, "is 1, but must be true or false"),
-        ("logging: {level: loud}", 1, "is 'LOUD', but must be one of TRACE, DEBUG, INFO"),
+        ("logging: {level: loud}", 1, "is 'loud', but must be one of TRACE, DEBUG, INFO"),
         ("controller: nccl", 1, "controller is 'nccl', but must be one of gloo, mpi"),
         ("params: 3", 1, "params is 3, but must be a section with keys of its own"),
         ("params:\n  cache_capacity: 1\n  cache_capacity: 2", 3, "stands twice, first in line 2"),
@@ -102,9 +102,9 @@ def test_an_old_key_is_understood_with_advice(path: Path) -> None:
     path.write_text("logging:\n  hide_timestamp: true\n")
     config = read_config_file(str(path))
     assert config.values == {"log_with_timestamp": False}
-    assert config.advice == (
-        f"{path}:2: logging.hide_timestamp is deprecated; use logging.with_timestamp",
-    )
+    assert config.advice == [
+        f"{path}:2: logging.hide_timestamp is deprecated; use logging.with_timestamp"
+    ]
 
 
 @pytest.mark.parametrize("name", ["nowhere/c.yaml", "."])
@@ -134,4 +134,4 @@ def test_only_who_reads_a_file_pays_for_it() -> None:
     heavy = {"pydantic", "yaml", "rich", "importlib.metadata"}
     assert not modules_after("import horovod.runner.cli, horovod.runner.agent") & heavy
     assert not modules_after("import horovod._rank.start") & {"pydantic", "yaml", "rich"}
-    assert heavy - modules_after("import horovod.runner.settings.config_file") <= {"rich"}
+    assert modules_after("import horovod.runner.settings.config_file") & heavy == {"yaml"}

@@ -114,7 +114,7 @@ def test_two_slow_ranks_of_one_host_are_not_blamed_one_by_one() -> None:
     assert job.windows(20, lambda: step([1.0, 1.0, 3.0, 3.0])) == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(2, 16))
 def test_noise_names_nobody_in_half_an_hour(seed: int, size: int) -> None:
     noise = random.Random(seed)

@@ -1,0 +1,98 @@
+"""How tapes and optimizers reduce gradients, and the arguments from which that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from horovod._train.optimizer_options import checked_reduction, groups_asked_for
+from horovod._train.process_set import ProcessSet, global_process_set
+from horovod._train.reduce_op import Average
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_groups import CheckedGroups, Groups, checked_groups
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from horovod._rank.group import ReduceOp
+    from horovod._train.compression import CompressorLike
+
+
+class FieldOptions(TypedDict, total=False):
+    """The arguments that are fields of :class:`ReductionSettings` as they are."""
+
+    compression: CompressorLike
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    device_dense: str
+    device_sparse: str
+    scale_local_gradients: bool
+
+
+class ReductionOptions(FieldOptions, total=False):
+    """The arguments that all tapes and optimizers take, by the names that users know."""
+
+    op: int
+    gradient_predivide_factor: float
+    num_groups: int
+    groups: Groups
+
+
+@dataclass(frozen=True)
+class ReductionSettings:
+    """How gradients are reduced.
+
+    Attributes:
+        name: what the operations are called after.
+        op: Average, or another reduction.
+        predivide_factor: divide by this before the sum, and by the rest after it; dense ones only.
+        compression: how gradients travel.
+        sparse_as_dense: whether ``tf.IndexedSlices`` become dense before.
+        groups: how many groups, or the keys of the variables that go together; None puts small
+            gradients together.
+        process_set: the ranks that take part; gradients of the others stay as they are.
+        device_dense, device_sparse: where the operations are placed; anywhere if empty.
+        scale_local_gradients: whether gradients of local variables are divided by the set's size.
+    """
+
+    name: str
+    op: ReduceOp = Average
+    predivide_factor: float = 1.0
+    compression: CompressorLike = Compression.none
+    sparse_as_dense: bool = False
+    groups: CheckedGroups = None
+    process_set: ProcessSet = global_process_set
+    device_dense: str = ""
+    device_sparse: str = ""
+    scale_local_gradients: bool = True
+
+
+def make_settings(
+    name: str,
+    *,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    stacklevel: int = 3,
+    **others: Unpack[FieldOptions],
+) -> ReductionSettings:
+    """Check the arguments that tapes and optimizers share.
+
+    Args:
+        name: what the operations are called after.
+        op: the reduction.
+        gradient_predivide_factor: see :class:`ReductionSettings`.
+        num_groups: deprecated name of ``groups``.
+        groups: how many groups, or lists of variables.
+        stacklevel: frames from here to the line that a warning points at.
+        **others: further fields of :class:`ReductionSettings`.
+
+    Raises:
+        UsageError: the arguments are wrong.
+    """
+    reduce_op = checked_reduction(op, gradient_predivide_factor)
+    groups = groups_asked_for(num_groups, groups, stacklevel + 1)
+    return ReductionSettings(
+        name, reduce_op, gradient_predivide_factor, groups=checked_groups(groups), **others
+    )
