@@ -130,14 +130,7 @@ def launch_elastic(
             # Hosts hear that the job is over before their invitation ends.
             alarm = stack.enter_context(elastic.inviting(invitation)) or alarm
             stack.enter_context(joined.using(job.server))
-        agents = Agents(
-            start=plan.start_agent,
-            job_of=plan.job_of,
-            worker_of=plan.worker_of,
-            explain=lambda link: explain(link) if link.pid else elastic.gone,
-            invitation=invitation if crosses else None,
-            store=StoreCommands(job, published),
-        )
+        agents = plan.agents(StoreCommands(job, published), invitation if crosses else None)
         reporting = Reporting(
             announce=options.console.say,
             log=log,
@@ -199,6 +192,7 @@ class _Plan:
         crosses: bool,
     ) -> None:
         self._rules = elastic.rules
+        self._gone = elastic.gone
         self._users = {host.name: host.user for host in elastic.hosts}
         self._settings = settings
         self._options = options
@@ -206,6 +200,17 @@ class _Plan:
         self._joined = joined
         self._crosses = crosses
         self._start_timeout_s = options.start_timeout_s
+
+    def agents(self, store: StoreCommands, invitation: Invitation | None) -> Agents:
+        """Return how agents are started, and what they are told."""
+        return Agents(
+            start=self.start_agent,
+            job_of=self.job_of,
+            worker_of=self.worker_of,
+            explain=lambda link: explain(link) if link.pid else self._gone,
+            invitation=invitation,
+            store=store,
+        )
 
     def start_agent(self, job: AgentJob) -> AgentProcess:
         """Starts the agent of a host, or has the host start it.

@@ -164,13 +164,7 @@ def launch(
             settings.grace_s,
             endpoints=endpoints,
         )
-        agents = Agents(
-            start=lambda job: start_agent(job, settings, options),
-            job_of=job_by_host(jobs),
-            explain=explain,
-            invitation=_invitation(opened, settings) if remote else None,
-            on_chosen=opened.narrow,
-        )
+        agents = _agents(jobs, settings, options, opened, crosses=bool(remote))
         reporting = Reporting(
             announce=options.console.say,
             log=log,
@@ -181,9 +175,24 @@ def launch(
         return Supervisor(policy, executor, options.from_outside, log).run()
 
 
-def _invitation(opened: LocalJob, settings: JobSettings) -> Invitation:
-    endpoints, secret = opened.server.endpoints, opened.where.secret
-    return Invitation(endpoints, secret, settings.network_interfaces)
+def _agents(
+    jobs: Sequence[AgentJob],
+    settings: JobSettings,
+    options: LaunchOptions,
+    opened: LocalJob,
+    *,
+    crosses: bool,
+) -> Agents:
+    invitation = Invitation(
+        opened.server.endpoints, opened.where.secret, settings.network_interfaces
+    )
+    return Agents(
+        start=lambda job: start_agent(job, settings, options),
+        job_of=job_by_host(jobs),
+        explain=explain,
+        invitation=invitation if crosses else None,
+        on_chosen=opened.narrow,
+    )
 
 
 def start_agent(
