@@ -277,6 +277,8 @@ class World:
             worker = here.get(member.worker.identity)
             if worker is None or worker.known_dead or worker.told or worker.stage == "waiting":
                 return
+            if worker.leaving and worker.trained < 0:  # nobody trains with it yet
+                return
         assert all(here[each.worker.identity].trained == last.generation for each in last.members)
 
     def _member(self, worker: Worker) -> Process:

@@ -75,6 +75,8 @@ def next_generation(turn: Turn) -> Plan:
     members = _choose(turn, alive)
     if {each.number for each in members} == {each.number for each in alive}:
         return Plan("nobody comes or goes")
+    if len(members) < rules.min_np:
+        return Plan("some have left, so that there would be too few ranks after a change")
     if not turn.is_due(_change_due_at(turn, members, alive)):
         return Plan("others may come or go at the same time")
     return Plan("workers come or go", members)

@@ -253,6 +253,11 @@ STORIES = [
         verdict=(0, ""),
     ),
     story(
+        "newcomers do not begin a generation that is too small when others have left",
+        Rules(np=3),
+        "red=3; run; leave 0; leave 1; red=3 blue=1; find blue; ready 3; wait 3000; generations 1",
+    ),
+    story(
         "a newcomer stays if somebody is in the middle",
         Rules(np=2, fixed_hosts=False),
         "red=2; run; red=2 blue=1; find blue; ready 2; exit 0 0; run; members red-1 blue-2; "
