@@ -17,10 +17,10 @@ from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
 from horovod.runner.starting.controller import Launcher, choose, find_surroundings, request_of
-from horovod.runner.starting.elastic_options import Asked, elastic_request
 from horovod.runner.starting.launch import config_of
 from horovod.runner.starting.modes import NAMES, Mode
 from horovod.runner.starting.requests import (
+    Asked,
     CheckRequest,
     ElasticRequest,
     FixedRequest,
@@ -121,6 +121,9 @@ class _Reader:
         return MpiRequest(settings, options, slots, values.dry_run, *more)
 
     def _elastic(self) -> ElasticRequest:
+        # Not for every job: it takes its time to load.
+        from horovod.runner.starting.elastic_options import elastic_request
+
         num_proc = self._num_proc("say with how many ranks to start")
         settings, hosts = self._settings(Mode.ELASTIC), self._hosts_that_stay()
         return elastic_request(self._asked, num_proc, hosts, settings, self._options)

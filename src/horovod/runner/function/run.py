@@ -19,10 +19,10 @@ from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
 from horovod.runner.starting.controller import choose, find_surroundings, request_of
-from horovod.runner.starting.elastic_options import Asked, elastic_request
 from horovod.runner.starting.launch import config_of, start
 from horovod.runner.starting.modes import Mode, check_options
 from horovod.runner.starting.requests import (
+    Asked,
     Caller,
     FixedRequest,
     LaunchOptions,
@@ -181,6 +181,9 @@ def _request(
         discovers = bool(asked.host_discovery_script) or asked.host_discovery is not None
         names_hosts = given.get("hosts") or given.get("hostfile")
         hosts = [] if discovers and not names_hosts else _hosts(given)
+        # Not for every job: it takes its time to load.
+        from horovod.runner.starting.elastic_options import elastic_request
+
         request = elastic_request(asked, num_proc, hosts, settings, options)
         return request, [""] * request.rules.min_np
     slots = assign(_hosts(given), num_proc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,42 +18,13 @@ if TYPE_CHECKING:
 
     from horovod.runner.placing.hosts import Host
     from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.requests import LaunchOptions
-    from horovod.runner.supervision.sources import Discovery
+    from horovod.runner.starting.requests import Asked, LaunchOptions
 
 DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
 _TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 _WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
 # Who is patient with stalls, or not, is so with silence.
 _STALL_PATIENCE = "HOROVOD_STALL_CHECK_TIME_SECONDS"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What was given; None or empty for what was not.
-
-    Attributes:
-        min_num_proc, max_num_proc, slots, elastic_timeout, reset_limit, cooldown_range,
-            worker_timeout, host_discovery_script, join_file: as the flags of about the same names.
-        host_discovery: an object in place of the script.
-    """
-
-    min_num_proc: int | None = None
-    max_num_proc: int | None = None
-    slots: int | None = None
-    elastic_timeout: float | None = None
-    reset_limit: int | None = None
-    cooldown_range: Sequence[int] | None = None
-    worker_timeout: float | None = None
-    host_discovery_script: str | None = None
-    host_discovery: Discovery | None = None
-    join_file: str | None = None
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether the job is one whose hosts and workers come and go."""
-        discovers = bool(self.host_discovery_script) or self.host_discovery is not None
-        return self.min_num_proc is not None or discovers or bool(self.join_file)
 
 
 def elastic_request(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Host, Slot
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.protocol.invitation import Invitation
-    from horovod.runner.starting.elastic_options import Asked
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
@@ -138,6 +137,34 @@ class ElasticRequest(JobRequest):
     hosts: tuple[Host, ...] = ()
     inviting: Inviting | None = None
     gone: str = GONE
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was given; None or empty for what was not.
+
+    Attributes:
+        min_num_proc, max_num_proc, slots, elastic_timeout, reset_limit, cooldown_range,
+            worker_timeout, host_discovery_script, join_file: as the flags of about the same names.
+        host_discovery: an object in place of the script.
+    """
+
+    min_num_proc: int | None = None
+    max_num_proc: int | None = None
+    slots: int | None = None
+    elastic_timeout: float | None = None
+    reset_limit: int | None = None
+    cooldown_range: Sequence[int] | None = None
+    worker_timeout: float | None = None
+    host_discovery_script: str | None = None
+    host_discovery: Discovery | None = None
+    join_file: str | None = None
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the job is one whose hosts and workers come and go."""
+        discovers = bool(self.host_discovery_script) or self.host_discovery is not None
+        return self.min_num_proc is not None or discovers or bool(self.join_file)
 
 
 @dataclass(frozen=True)

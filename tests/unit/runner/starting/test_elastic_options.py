@@ -10,8 +10,8 @@ from horovod.errors import StartError, UsageError
 from horovod.runner.placing.discovery import FixedHosts, HostDiscoveryScript
 from horovod.runner.placing.hosts import Host, parse_hosts
 from horovod.runner.placing.plan import JobSettings
-from horovod.runner.starting.elastic_options import Asked, elastic_request
-from horovod.runner.starting.requests import ElasticRequest, LaunchOptions
+from horovod.runner.starting.elastic_options import elastic_request
+from horovod.runner.starting.requests import Asked, ElasticRequest, LaunchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
