@@ -285,6 +285,7 @@ lint-python: $(VENV)/dev.stamp
 	PYTHONPATH=src lint-imports --no-logo
 	codespell
 	python tests/layers/prose.py
+	python tests/layers/foreign_imports.py
 
 # In the bundles in which files are compiled, so that what many include is read once.
 lint-native: $(VENV)/dev.stamp build/lint/configured.stamp

@@ -84,6 +84,7 @@ void run(Input& in) {
   hvd::EngineOptions options;
   options.log = [](hvd::LogLevel, const std::string&) {};
   options.cache_capacity = 2;
+  options.stall_check_time = options.deadlock_timeout = std::chrono::microseconds(1);  // asks at once
   Work work = make_work(in);
   Engine engine(std::move(parts[static_cast<size_t>(rank)]), options);
   std::vector<std::unique_ptr<hvd::Transport>> peers;

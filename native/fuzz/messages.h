@@ -91,6 +91,29 @@ inline Response make_response(Input& in, std::span<const RequestSpec> known) {
   return response;
 }
 
+inline std::vector<Wait> make_waits(Input& in) {
+  std::vector<Wait> waits;
+  for (size_t i = in.below(4); i > 0; --i) {
+    waits.push_back({.set = static_cast<uint32_t>(in.number()), .name = kNames.at(in.below(kNames.size()))});
+  }
+  return waits;
+}
+
+inline PositionReport make_position(Input& in) {
+  PositionReport position;
+  position.blocked = in.flip();
+  position.held = in.flip();
+  position.waits = make_waits(in);
+  for (Wait& wait : make_waits(in)) {
+    Unready& unready = position.unready.emplace_back();
+    unready.wait = std::move(wait);
+    unready.age = Duration(in.number());
+    for (size_t i = in.below(4); i > 0; --i) unready.waiting.push_back(static_cast<int32_t>(in.number()));
+    for (size_t i = in.below(4); i > 0; --i) unready.missing.push_back(static_cast<int32_t>(in.number()));
+  }
+  return position;
+}
+
 inline Message make_message(Input& in, std::span<const RequestSpec> known) {
   Message message;
   // The first two kinds are those with most in them.
@@ -103,6 +126,10 @@ inline Message make_message(Input& in, std::span<const RequestSpec> known) {
     for (size_t i = 1 + in.below(3); i > 0; --i) message.announcements.push_back(make_announcement(in, known));
   } else if (message.kind == MessageKind::kRespond) {
     for (size_t i = 1 + in.below(3); i > 0; --i) message.responses.push_back(make_response(in, known));
+  } else if (message.kind == MessageKind::kInquire) {
+    message.waits = make_waits(in);
+  } else if (message.kind == MessageKind::kPosition) {
+    message.position = make_position(in);
   } else {
     message.digest = !known.empty() ? known[in.below(known.size())].digest() : 0;
     message.number = static_cast<uint64_t>(in.number());

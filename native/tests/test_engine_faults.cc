@@ -1,5 +1,8 @@
 // Ranks that go: with a goodbye, or without one.
+#include <unistd.h>
+
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include "engine/engine.h"
@@ -229,6 +232,39 @@ TEST("faults: close ends what is in flight, also for a caller that drives") {
       CHECK(contains(operation->error()->what(), "the user wants it"));
     }
   }
+}
+
+void close_epoll_descriptors() {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // as the descriptor of the folder itself is
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (contains(target, "[eventpoll]")) found.push_back(std::stoi(entry.path().filename().string()));
+  }
+  for (const int fd : found) close(fd);
+}
+
+TEST("faults: a failed engine that cannot look at its connections any more sleeps until it is closed") {
+  const int size = 2;
+  Processes ranks(size, Wire::kTcp, with_names(size), [&](int rank, Engine& engine, const Processes::Say& say) {
+    say(try_sum(engine, "first", 10));
+    if (rank == 0) close_epoll_descriptors();
+    say(try_sum(engine, "second", 10) == "fine" ? "fine" : "failed");
+    if (rank == 1) return;
+    const uint64_t before = engine.statistics().passes;
+    const Operation nobodys;
+    static_cast<void>(nobodys.wait_done(std::chrono::milliseconds(300)));
+    const uint64_t passes = engine.statistics().passes - before;
+    say(passes < 100 ? "sleeps" : std::to_string(passes) + " passes");
+    engine.close("the test ends");
+    say("closed");
+  });
+  for (int rank = 0; rank < size; ++rank) {
+    CHECK_EQ(ranks.read_line(rank, kPatience), "fine");
+    CHECK_EQ(ranks.read_line(rank, kPatience), "failed");
+  }
+  CHECK_EQ(ranks.read_line(0, kPatience), "sleeps");
+  CHECK_EQ(ranks.read_line(0, kPrompt), "closed");
 }
 
 TEST("faults: engines that are destroyed with operations in flight") {

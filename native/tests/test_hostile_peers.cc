@@ -149,6 +149,9 @@ struct Victim {
     Message message;
     message.kind = MessageKind::kRespond;
     message.responses = {std::move(response)};
+    expect_failure_of(message, why);
+  }
+  void expect_failure_of(const Message& message, const std::string& why) {
     control.send(1, message);
     expect_all_fail(why);
   }
@@ -198,6 +201,80 @@ TEST("hostile peers: a coordinator cannot order what does not fit to what was su
   Response nobodys = execution_of({"r"});
   nobodys.num_averaged = 0;
   Victim().expect_failure(nobodys, "average over nothing");
+}
+
+Message position_with(std::vector<Unready> unready) {
+  Message message;
+  message.kind = MessageKind::kPosition;
+  message.position.blocked = message.position.held = true;
+  message.position.waits = {{.set = 0, .name = "x"}, {.set = 77, .name = "x"}, {.set = 0, .name = ""}};
+  message.position.unready = std::move(unready);
+  return message;
+}
+
+TEST("hostile peers: a position cannot name ranks that do not exist, or more than there are") {
+  const Wait wait{.set = 0, .name = "r"};
+  for (const std::vector<int32_t>& ranks :
+       {std::vector<int32_t>{2}, {-1}, {0, INT32_MAX}, {INT32_MIN}, std::vector<int32_t>(1000)}) {
+    Victim().expect_failure_of(position_with({{.wait = wait, .waiting = ranks}}), "rank 0 says that r lacks ranks");
+    Victim().expect_failure_of(position_with({{.wait = wait, .missing = ranks}}), "rank 0 says that r lacks ranks");
+  }
+}
+
+TEST("hostile peers: questions and positions about what does not exist change nothing") {
+  Victim victim;
+  Message question;
+  question.kind = MessageKind::kInquire;
+  question.waits = {{.set = 77, .name = "r"}, {.set = 0, .name = "r"}, {.set = 0, .name = ""}};
+  victim.control.send(1, position_with({{.wait = {.set = 77, .name = ""}, .age = Duration::min(), .missing = {1}}}));
+  victim.control.send(1, question);
+  std::optional<PositionReport> answer;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!answer && std::chrono::steady_clock::now() < until) {
+    victim.transport.notice(std::chrono::milliseconds(10));
+    victim.control.receive([&](int, const Message& message) {
+      if (message.kind == MessageKind::kPosition) answer = message.position;
+    });
+  }
+  REQUIRE(answer.has_value());
+  CHECK(answer->unready.empty());  // it coordinates nothing
+  CHECK(!victim.engine->error().has_value());
+}
+
+// Answers of each kind to the questions of a coordinator that lacks this rank: it may report them, and goes on.
+TEST("hostile peers: a coordinator bears any answer to its questions") {
+  std::vector<TransportParts> parts = testing::make_transports(2, testing::Wire::kSockets);
+  Transport transport(std::move(parts[1]));
+  ControlPlane control(transport);
+  testing::Log log;
+  EngineOptions options;
+  options.log = log.sink();
+  options.stall_check_time = std::chrono::milliseconds(20);
+  options.deadlock_timeout = std::chrono::milliseconds(20);
+  Engine engine(std::move(parts[0]), options);
+  std::vector<float> values(6);
+  const auto alone = make_operation(OpKind::kAllreduce, "x", {testing::view(values)}, {testing::view(values)});
+  engine.submit(alone);
+  const std::vector<std::vector<Unready>> told = {
+      {{.wait = {.set = 77, .name = ""}, .age = Duration::max(), .waiting = {0, 0}, .missing = {1, 1}}},
+      {{.wait = {.set = 0, .name = "x"}, .age = Duration::min(), .waiting = {1}, .missing = {0}}},
+      {{.wait = {.set = 0, .name = std::string(100'000, 'n')}}, {.wait = {.set = 0, .name = ""}, .missing = {0}}},
+      {}};
+  size_t num_answers = 0;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (num_answers < told.size() && std::chrono::steady_clock::now() < until) {
+    static_cast<void>(engine.wait(*alone, std::chrono::milliseconds(1)));
+    transport.notice(std::chrono::milliseconds(10));
+    control.receive([&](int, const Message& message) {
+      if (message.kind != MessageKind::kInquire) return;
+      control.send(0, position_with(told[num_answers % told.size()]));
+      ++num_answers;
+    });
+  }
+  CHECK_EQ(num_answers, told.size());
+  CHECK(!engine.error().has_value());
+  engine.close("the test ends");
+  CHECK(alone->done());
 }
 
 TEST("hostile peers: a result belongs to an operation that can have one, and has its length") {

@@ -1,3 +1,4 @@
+#include <cstring>
 #include <random>
 
 #include "engine/messages/control.h"
@@ -97,12 +98,37 @@ Message make_end(MessageKind kind) {
   return message;
 }
 
+Message make_question() {
+  Message message;
+  message.kind = MessageKind::kInquire;
+  message.waits = {{.set = 0, .name = "a"}, {.set = 0xffffffff, .name = ""}};
+  return message;
+}
+
+Message make_position() {
+  Message message;
+  message.kind = MessageKind::kPosition;
+  message.position.blocked = true;
+  message.position.waits = make_question().waits;
+  message.position.unready = {
+      {.wait = {.set = 1, .name = "b"}, .age = Duration::max(), .waiting = {0, INT32_MAX}, .missing = {INT32_MIN}},
+      {.wait = {.set = 0, .name = ""}, .age = Duration::min()}};
+  message.position.operations = "waits for a";
+  message.position.stacks = "train.py:1";
+  return message;
+}
+
 std::vector<Bytes> all_messages() {
   Message resend;
   resend.kind = MessageKind::kResend;
   resend.digest = 77;
-  return {make_announcements().encode(), make_responses().encode(), make_end(MessageKind::kBye).encode(),
-          make_end(MessageKind::kAbort).encode(), resend.encode()};
+  return {make_announcements().encode(),
+          make_responses().encode(),
+          make_end(MessageKind::kBye).encode(),
+          make_end(MessageKind::kAbort).encode(),
+          resend.encode(),
+          make_question().encode(),
+          make_position().encode()};
 }
 
 // Decodes from memory that ends exactly where the message does, so that the address sanitizer sees every step beyond.
@@ -170,6 +196,37 @@ TEST("wire: ends come back as they were") {
     CHECK(after.kind == kind);
     CHECK(after.error_kind == ErrorKind::kPeerLost);
     CHECK_EQ(after.text, "rank 2 was lost");
+  }
+}
+
+TEST("wire: questions and positions come back as they were") {
+  CHECK(Message::decode(make_question().encode()).waits == make_question().waits);
+  const PositionReport was = make_position().position;
+  const PositionReport is = Message::decode(make_position().encode()).position;
+  CHECK(is.blocked && !is.held);
+  CHECK(is.waits == was.waits);
+  REQUIRE(is.unready.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(is.unready[i].wait == was.unready[i].wait);
+    CHECK(is.unready[i].age == was.unready[i].age);
+    CHECK(is.unready[i].waiting == was.unready[i].waiting);
+    CHECK(is.unready[i].missing == was.unready[i].missing);
+  }
+  CHECK_EQ(is.operations + is.activity + is.stacks, was.operations + was.stacks);
+}
+
+// The numbers of waits, of what is not ready, and of its ranks, each in the place of the right one.
+TEST("wire: positions with more elements than bytes are refused") {
+  const Bytes bytes = make_position().encode();
+  const size_t head = sizeof(uint8_t) + sizeof(uint32_t) + 2 * sizeof(uint8_t);
+  const size_t unready_at = head + sizeof(uint32_t) + 4 * sizeof(uint32_t) + 1;
+  const size_t waiting_at = unready_at + sizeof(uint32_t) + 2 * sizeof(uint32_t) + 1 + sizeof(int64_t);
+  for (const size_t place : {head, unready_at, waiting_at}) {
+    for (const uint32_t count : {0x100U, 0x7fffffffU, 0xffffffffU}) {
+      Bytes damaged = bytes;
+      std::memcpy(damaged.data() + place, &count, sizeof(count));
+      CHECK(!decodes(damaged, damaged.size()));
+    }
   }
 }
 

@@ -499,7 +499,7 @@ def test_executable_and_old_names() -> None:
         ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile exclude each other"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
         ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
-        ({"max_num_proc": 1}, "max_num_proc is for elastic jobs: give min_num_proc or"),
+        ({"max_num_proc": 1}, r"it is for elastic jobs \(min_num_proc, host_disc"),
         ({"min_num_proc": 2}, "--min-np 2 is not between 1 and -np 1"),
         ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slot is available"),
         ({"hostfile": "/nowhere/f"}, "cannot read the hostfile"),

@@ -330,7 +330,7 @@ def test_what_is_wrong_is_said_before_anything_starts() -> None:
         assert job.process.returncode == 2
         assert 'train.resources.gpu: unknown key; did you mean "gpus"?' in job.stderr
     job = horovodrun("-f", job_file("true"), "-np", "2")
-    assert "-np does not go together with -f" in job.stderr
+    assert "not for job files (-f)" in job.stderr
     job = horovodrun("-f", job_file("true", resources={"gpus": 1000}))
     assert "asks for 2 workers with 1000 GPUs each, but this machine has" in job.stderr
     job = horovodrun("-f", job_file("true"), "-H", "localhost:1")
@@ -510,7 +510,7 @@ def test_what_cannot_be_asked_of_an_experiment() -> None:
         assert job.process.returncode == 2
         assert what in job.stderr
     job = horovodrun("-d", "true")
-    assert "-d, --resume and --backend are for job files" in job.stderr
+    assert "-d is not for jobs of a fixed size: it is for job files (-f)" in job.stderr
     assert not Path("output").exists()
 
 

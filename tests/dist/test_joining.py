@@ -152,11 +152,14 @@ def test_a_host_of_a_name_that_is_taken_is_refused(job: Job) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--join", "FILE", "python", "train.py"], "takes no command"),
+        (["--join", "FILE", "python", "train.py"], "a command is not for hosts that join"),
         (["--join", "FILE"], "-H localhost:N"),
         (["--join", "FILE", "-H", "a:1,b:1"], "-H localhost:N"),
-        (["--join", "FILE", "-H", "localhost:2", "-np", "2"], "-np does not go together"),
-        (["--join", "FILE", "-H", "a:1", "--min-np", "2"], "--min-np does not go together"),
+        (
+            ["--join", "FILE", "-H", "localhost:2", "-np", "2"],
+            "-np is not for hosts that join a job",
+        ),
+        (["--join", "FILE", "-H", "a:1", "--min-np", "2"], "--min-np is not for"),
         (["--join", "FILE", "-H", "localhost:2"], "there is no such file"),
     ],
 )

@@ -19,7 +19,12 @@ from horovod.runner.placing.hosts import Host, assign
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.starting import elastic as elastic_launching
 from horovod.runner.starting import launch as launching
-from horovod.runner.starting.elastic_options import ElasticOptions
+from horovod.runner.starting.requests import (
+    Caller,
+    ElasticRequest,
+    FixedRequest,
+    LaunchOptions,
+)
 from horovod.runner.supervision.elastic.rules import Rules
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, SlowWorkerWatch
 
@@ -45,7 +50,8 @@ def run(
     with Console(text, text) as console:
         slots = assign([Host("localhost", None)], 2)
         settings = settings_of(how, slow_rank, steps, **env)
-        outcome = launching.launch(slots, settings, launching.LaunchOptions(console))
+        request = FixedRequest(settings, LaunchOptions(), slots)
+        outcome = launching.start(request, Caller(console))
     assert outcome.exit_code == 0, text.getvalue()
     return text.getvalue()
 
@@ -58,10 +64,9 @@ def run_elastic(
     monkeypatch.setattr(elastic_launching, "SlowMemberWatch", shorter)
     text = io.StringIO()
     with Console(text, text) as console:
-        options = ElasticOptions(rules, hosts=(Host("localhost", slots),))
-        outcome = elastic_launching.launch_elastic(
-            options, settings_of(*words, **env), launching.LaunchOptions(console)
-        )
+        settings, hosts = settings_of(*words, **env), (Host("localhost", slots),)
+        request = ElasticRequest(settings, LaunchOptions(), rules, hosts=hosts)
+        outcome = launching.start(request, Caller(console))
     assert outcome.exit_code == 0, text.getvalue()
     return text.getvalue()
 

@@ -13,7 +13,8 @@ from launcher import environment
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Host, assign
 from horovod.runner.placing.plan import JobSettings
-from horovod.runner.starting.launch import LaunchOptions, launch
+from horovod.runner.starting.launch import start as launch
+from horovod.runner.starting.requests import Caller, FixedRequest, LaunchOptions
 from horovod.runner.supervision.startup import StartWatch
 
 SECONDS = r"(\d+\.\d) s"
@@ -29,9 +30,9 @@ def start(code: str, slow_s: float) -> list[str]:
     settings = JobSettings((sys.executable, "-c", code), os.getcwd(), environment())
     text = io.StringIO()
     with Console(text, text) as console:
-        outcome = launch(
-            assign([Host("localhost", None)], 2), settings, LaunchOptions(console), watch.using
-        )
+        slots = assign([Host("localhost", None)], 2)
+        caller = Caller(console, store_user=watch.using)
+        outcome = launch(FixedRequest(settings, LaunchOptions(), slots), caller)
     assert outcome.exit_code == 0, text.getvalue()
     return lines
 

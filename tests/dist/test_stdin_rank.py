@@ -81,7 +81,7 @@ def test_breakpoint_in_one_rank_through_a_terminal() -> None:
         (["3"], "--stdin-rank 3: the ranks of this job are 0 to 2"),
         (["-1"], "--stdin-rank -1: the ranks of this job are 0 to 2"),
         (["1", "-H", "localhost,no-such-host:2"], "rank 1 runs on no-such-host, and only a rank"),
-        (["1", "--mpi"], "--stdin-rank goes together with neither --mpi nor --jsrun"),
+        (["1", "--mpi"], "--stdin-rank is not for jobs that mpirun or jsrun starts"),
     ],
 )
 def test_ranks_that_cannot_have_stdin(words: list[str], message: str) -> None:

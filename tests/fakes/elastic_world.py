@@ -7,21 +7,25 @@ was told before.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod._job.membership import Worker
+from horovod._job.records import Event as Record
+from horovod._job.records import EventKind
 from horovod._rank.reports.end import EndReport
-from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import events as elastic
-from horovod.runner.supervision.elastic.policy import ElasticJob, Going
-from horovod.runner.supervision.elastic.stopping import Over
+from horovod.runner.supervision import commands, events
+from horovod.runner.supervision.elastic.policy import ElasticJob
+from horovod.runner.supervision.elastic.states import Going
 from horovod.runner.supervision.failure import RankExit
+from horovod.runner.supervision.stopping import Over
 
 if TYPE_CHECKING:
     from horovod._job.membership import Membership
+    from horovod.runner.supervision.commands import Command
     from horovod.runner.supervision.elastic.rules import Rules
-    from horovod.runner.supervision.events import Command, Event, State
+    from horovod.runner.supervision.events import Event
     from horovod.runner.supervision.outcome import Outcome
+    from horovod.runner.supervision.policy import State
 
 
 # What ends a job whatever its workers do.
@@ -97,7 +101,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.policy = ElasticJob(self.rules)
-        self.state: State = self.policy.begin(self.now_s)
+        self.state: State = self.policy.begin(self.now_s).state
 
     # -- what the job is told
 
@@ -112,7 +116,7 @@ class World:
         for command in decision.commands:
             self._execute(command)
         if isinstance(event, events.Deadline):
-            assert self.state.deadline_s is None or self.state.deadline_s > self.now_s, (
+            assert self.state.deadline_at is None or self.state.deadline_at > self.now_s, (
                 f"nothing follows from a deadline: {self.state}"
             )
         self._check_rest()
@@ -166,10 +170,10 @@ class World:
 
     def _check_rest(self) -> None:
         """Somebody has to do something, or there is a deadline."""
-        if isinstance(self.state, Over) or events.Abandon() in self.done:
+        if isinstance(self.state, Over) or commands.Abandon() in self.done:
             return
         # Nobody knows that a worker is stopped until others have to wait for it.
-        broken = isinstance(self.state, Going) and self.state.facts.broken_s is not None
+        broken = isinstance(self.state, Going) and self.state.facts.loss is not None
         waits = broken and any(each.stage == "waiting" for each in self.workers.values())
         can_act = any(
             each.stage in ("loading", "connecting", "training", "broken", "left")
@@ -178,7 +182,7 @@ class World:
         )
         starts = "starting" in self.agents.values()
         ends = self.told_end or any(each.told for each in self.workers.values())
-        assert self.state.deadline_s is not None or can_act or starts or ends, (
+        assert self.state.deadline_at is not None or can_act or starts or ends, (
             f"nothing can happen any more: {self.workers} {self.reasons[-5:]} {self.state}"
         )
 
@@ -186,34 +190,34 @@ class World:
 
     def _execute(self, command: Command) -> None:
         match command:
-            case elastic.UseHost():
+            case commands.UseHost():
                 assert command.host not in self.agents
                 assert command.host in self.listing or self.rules.missed_polls > 1
                 self.agents[command.host] = "starting"
-            case elastic.ReleaseHost():
+            case commands.ReleaseHost():
                 assert not [each for each in self.workers.values() if each.host == command.host]
                 del self.agents[command.host]
-            case elastic.StartOn():
+            case commands.StartWorker():
                 self._start(command)
-            case elastic.Publish():
+            case commands.Publish():
                 self._publish(command.membership)
-            case elastic.BreakUp():
+            case commands.BreakUp():
                 self._break_up(len(self.memberships) - 1)
-            case elastic.TellLoss():
+            case commands.TellLoss():
                 for each in self.workers.values():
                     if each.stage == "training" and each.generation == command.generation:
                         each.stage = "broken"
-            case elastic.Dismiss():
+            case commands.Dismiss():
                 worker = self._by_identity(command.identity)
                 if worker is not None:
                     worker.dismissed = True
-            case events.EndWorker():
+            case commands.EndWorker():
                 self.workers[command.worker].told = True
-            case events.EndAll() | events.KillAll():
+            case commands.EndAll() | commands.KillAll():
                 self.told_end = True
-            case events.Announce():
+            case commands.Announce():
                 self.lines.append(command.line)
-            case events.ReportOutcome():
+            case commands.ReportOutcome():
                 assert self.verdict is None
                 self.verdict = command.outcome
 
@@ -230,7 +234,7 @@ class World:
         if generation > 0 and (worker.trained >= 0 or not self.has_run):
             self.seen.add(generation)
 
-    def _start(self, command: elastic.StartOn) -> None:
+    def _start(self, command: commands.StartWorker) -> None:
         assert self.agents[command.host] == "runs"
         assert command.identity == f"{command.host}-{command.worker}"
         assert command.identity not in self.ended
@@ -273,6 +277,8 @@ class World:
             worker = here.get(member.worker.identity)
             if worker is None or worker.known_dead or worker.told or worker.stage == "waiting":
                 return
+            if worker.leaving and worker.trained < 0:  # nobody trains with it yet
+                return
         assert all(here[each.worker.identity].trained == last.generation for each in last.members)
 
     def _member(self, worker: Worker) -> Process:
@@ -287,7 +293,7 @@ class World:
 
     def discover(self, **slots: int) -> list[Command]:
         self.listing = slots
-        return self.feed(elastic.HostsDiscovered(self.now_s, tuple(slots.items())))
+        return self.feed(events.HostsDiscovered(self.now_s, tuple(slots.items())))
 
     def find(self, host: str) -> list[Command]:
         self.agents[host] = "runs"
@@ -306,19 +312,26 @@ class World:
 
     # -- what happens to workers
 
+    def say(
+        self, process: Process, kind: EventKind, text: str = "", generation: int = -1, **more: Any
+    ) -> list[Command]:
+        """A worker, or the store about it, leaves a record."""
+        worker = Worker(process.identity, process.host, process.slot)
+        record = Record(kind, worker, text, generation, **more)
+        return self.feed(events.WorkerSaid(self.now_s, record))
+
     def ready(self, number: int) -> list[Command]:
         worker = self.workers[number]
         worker.stage = "ready"
         self.feed(events.WorkerStarted(self.now_s, number))
-        event = elastic.WorkerReady(self.now_s, Worker(worker.identity, worker.host, worker.slot))
-        return self.feed(event)
+        return self.say(worker, EventKind.READY)
 
     def gone(self, number: int) -> list[Command]:
         """The connection of a worker ends; its process may not have."""
         worker = self.workers[number]
         worker.known_dead = True
         self.failed.add(worker.identity)
-        return self.feed(elastic.WorkerGone(self.now_s, worker.identity, "connection lost"))
+        return self.say(worker, EventKind.GONE, "connection lost")
 
     def exit(
         self, number: int, code: int = 0, error: str = "", words: str = "", why: str = ""
@@ -374,24 +387,23 @@ class World:
         is_behind = newest.generation > given_up and newest.member(worker.identity) is not None
         if is_behind and not worker.dismissed:
             self._enter(worker, newest.generation)
-        identity = worker.identity
-        return self.feed(elastic.WorkerReset(self.now_s, identity, given_up, text, replayed))
+        return self.say(worker, EventKind.RESET, text, given_up, replayed=replayed)
 
     def leaving(self, number: int) -> list[Command]:
         worker = self.workers[number]
         worker.leaving = True
-        return self.feed(elastic.WorkerLeaving(self.now_s, worker.identity, "SIGTERM"))
+        return self.say(worker, EventKind.LEAVING, "SIGTERM")
 
     def slow(self, number: int, gain: float = 0.5) -> list[Command]:
         """The others wait for a worker."""
         identity = self.workers[number].identity
-        return self.feed(elastic.WorkerSlow(self.now_s, identity, gain, "the others wait for it"))
+        return self.feed(events.WorkerSlow(self.now_s, identity, gain, "the others wait for it"))
 
     def leave(self, number: int) -> list[Command]:
         worker = self.workers[number]
         worker.stage, worker.known_dead = "left", True
         self._break_peers(worker, told=True)
-        return self.feed(elastic.WorkerLeft(self.now_s, worker.identity, ""))
+        return self.say(worker, EventKind.LEFT)
 
     def boundary(self) -> None:
         """Workers that train together look for a newer generation together, if none is stuck."""
@@ -424,7 +436,7 @@ class World:
             assert each is not None
             if self.says_running and each.number in self.workers:
                 generation = newest.generation
-                self.feed(elastic.WorkerRunning(self.now_s, each.identity, generation, 0.25))
+                self.say(each, EventKind.RUNNING, generation=generation, stood_s=0.25)
         self.has_run = self.has_run or self.says_running
 
     def end_told(self) -> None:
@@ -440,13 +452,13 @@ class World:
     # -- time
 
     def at_deadline(self) -> None:
-        if self.state.deadline_s is not None:
-            self.now_s = max(self.now_s, self.state.deadline_s)
+        if self.state.deadline_at is not None:
+            self.now_s = max(self.now_s, self.state.deadline_at)
             self.feed(events.Deadline(self.now_s))
 
     def wait(self, seconds: float) -> None:
         until_s = self.now_s + seconds
-        while self.state.deadline_s is not None and self.state.deadline_s <= until_s:
+        while self.state.deadline_at is not None and self.state.deadline_at <= until_s:
             self.at_deadline()
         self.now_s = until_s
 
@@ -472,8 +484,8 @@ class World:
         until_s = self.now_s + seconds
         for _ in range(40):
             self.all_act()
-            deadline_s = self.state.deadline_s
-            if deadline_s is not None and deadline_s <= until_s:
+            deadline_at = self.state.deadline_at
+            if deadline_at is not None and deadline_at <= until_s:
                 self.at_deadline()
         self.now_s = until_s
         self.all_act()

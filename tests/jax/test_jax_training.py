@@ -39,7 +39,6 @@ OTHERS = (
     "what_cannot_be_sent_is_refused",
     "what_cannot_be_in_a_program_is_refused",
     "state_comes_from_the_root",
-    "replicas_that_differ_are_named",
     "trees_that_differ_are_named",
     "integers_of_numpy_are_not_cut",
     "what_keeps_an_order_of_its_own_is_broadcast_by_its_paths",

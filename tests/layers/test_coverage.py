@@ -43,7 +43,9 @@ def names_in(path: Path) -> frozenset[str]:
     listed = re.search(r"^(?:CHECKS|CASES)[^\n]*= \((.*?)^\)", text, re.MULTILINE | re.DOTALL)
     checks = set(re.findall(r"\w+", listed[1])) if listed else set()
     is_test = path.name.startswith("test_")
-    return frozenset(name for name in names if name in checks or (is_test and "test_" in name[:5]))
+    stories = {title.replace(" ", "_") for title in re.findall(r'story\(\s+f?"([^":]+)', text)}
+    tests = {name for name in names if name in checks or (is_test and "test_" in name[:5])}
+    return frozenset(tests | stories)
 
 
 @functools.cache

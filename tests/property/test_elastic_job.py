@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from horovod.runner.supervision import events
-from horovod.runner.supervision.elastic import events as elastic
-from horovod.runner.supervision.elastic.policy import Going
 from horovod.runner.supervision.elastic.rules import Rules
-from horovod.runner.supervision.elastic.stopping import Over
+from horovod.runner.supervision.elastic.states import Going
+from horovod.runner.supervision.stopping import Over
 
 HOSTS = ("red", "blue", "green", "gray")
 THOROUGH = 10_000
@@ -127,7 +126,7 @@ class ElasticJobs(RuleBasedStateMachine):
 
     @rule()
     def no_answer(self) -> None:
-        self.world.feed(elastic.DiscoveryFailed(self.world.now_s, "exit code 1", first=False))
+        self.world.feed(events.DiscoveryFailed(self.world.now_s, "exit code 1", first=False))
 
     # -- workers
 
@@ -199,7 +198,7 @@ class ElasticJobs(RuleBasedStateMachine):
         stopped = [each for each in world.workers if world.workers[each].stopped]
         if stopped:
             silent = world.workers[stopped[number % len(stopped)]]
-            world.feed(elastic.WorkerSilent(world.now_s, silent.identity, 60.0))
+            world.feed(events.WorkerSilent(world.now_s, silent.identity, 60.0))
 
     @rule(number=PICK)
     def want_to_leave(self, number: int) -> None:

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,8 @@ from tests.ray.ray_waits import wait_until
 
 from horovod.ray import job_lines
 from horovod.runner.experiment.grid import Line
+from horovod.runner.output.console import Console
+from horovod.runner.starting.requests import Caller
 from horovod.runner.supervision.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +115,9 @@ def test_a_secret_of_the_user_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) 
     )
     options: Any = SimpleNamespace(start_timeout_s=None, output_filename=None)
     launch = job_lines.launch_on_ray(1, None, 0)
-    launch(Line("a"), [], settings, options, lambda _: nullcontext())
+    request: Any = SimpleNamespace(settings=settings, options=options, slots=[])
+    with Console(None, None) as console:
+        launch(Line("a"), request, Caller(console))
     assert nodes[0]._variables == {
         "HOROVOD_CYCLE_TIME": "1", "LR": "2", "HOROVOD_GRACE_SECONDS": "3"
     }  # fmt: skip

@@ -30,6 +30,7 @@ Machine::Machine(Neighbors neighbors, Backends backends, const MachineOptions& o
 
 bool Machine::pass(bool look_for_lost) {
   with_.counters.passes.fetch_add(1, std::memory_order_relaxed);
+  const bool had_failed = failed_;
   try {
     return pass_or_throw(look_for_lost);
   } catch (const Error& error) {
@@ -38,7 +39,7 @@ bool Machine::pass(bool look_for_lost) {
   } catch (const std::exception& error) {
     fail(Error(ErrorKind::kInternal, with_.job.name_of_rank(with_.job.rank) + " failed: " + error.what()), true);
   }
-  return true;
+  return !had_failed;  // what fails now fails in each pass, until the engine closes
 }
 
 bool Machine::pass_or_throw(bool look_for_lost) {

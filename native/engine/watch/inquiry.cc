@@ -77,12 +77,12 @@ void Watch::note_question(int peer, const Message& message) {
 
 // The first position counts: what is told of operations has to be later than all positions (search.cc).
 void Watch::note_position(int peer, const Message& message) {
-  const auto exists = [&](int rank) { return rank >= 0 && rank < with_.job.size; };
+  const auto exist = [&](const std::vector<int32_t>& ranks) {
+    return ranks.size() <= static_cast<size_t>(with_.job.size) &&
+           std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank >= 0 && rank < with_.job.size; });
+  };
   for (const Unready& unready : message.position.unready) {
-    if (std::all_of(unready.missing.begin(), unready.missing.end(), exists) &&
-        std::all_of(unready.waiting.begin(), unready.waiting.end(), exists)) {
-      continue;
-    }
+    if (exist(unready.missing) && exist(unready.waiting)) continue;
     throw Error(ErrorKind::kInternal, with_.job.name_of_rank(peer) + " says that " + unready.wait.name +
                                           " lacks ranks that do not exist: it runs another version");
   }

@@ -173,7 +173,7 @@ class HonoredSettings:
 
     cpu_operations: str = setting(
         "HOROVOD_CPU_OPERATIONS",
-        "what moves the data: native is Horovod's own engine, and gloo means the same; mpi is an "
+        "the data plane: native is Horovod's own engine, and gloo means the same; mpi is an "
         "MPI library with the standard binary interface (libmpi_abi), whose mpirun starts the job",
         "native",
         words=CPU_OPERATIONS,
@@ -183,7 +183,7 @@ class HonoredSettings:
         "HOROVOD_MPI_LIBRARY",
         "the file of libmpi_abi, if `HOROVOD_CPU_OPERATIONS` is mpi",
         "",
-        shown="looked for beside mpirun, in the environment of Python, and by the system's loader",
+        shown="found next to mpirun, in the environment of Python, or by the system's loader",
     )
     mpi_threads_disable: bool = setting(
         "HOROVOD_MPI_THREADS_DISABLE",
@@ -199,7 +199,7 @@ class HonoredSettings:
 
     gpu_operations: str = setting(
         "HOROVOD_GPU_OPERATIONS",
-        "what moves tensors on GPUs: auto uses NCCL wherever possible, and host memory elsewhere; "
+        "the path of tensors on GPUs: auto uses NCCL if possible, and host memory otherwise; "
         "nccl fails if NCCL cannot be used; staged always uses host memory",
         "auto",
         words=GPU_OPERATIONS,
@@ -209,13 +209,13 @@ class HonoredSettings:
         "HOROVOD_CUDA_LIBRARY",
         "the file of the GPU driver, libcuda (or libamdhip64)",
         "",
-        shown="the one that is loaded already, or what the system's loader finds",
+        shown="the one that is loaded already, or the one that the system's loader finds",
     )
     nccl_library: str = setting(
         "HOROVOD_NCCL_LIBRARY",
         "the file of libnccl (or librccl)",
         "",
-        shown="the one that is loaded already, or looked for in the environment of Python, and by "
+        shown="the one that is loaded already, or found in the environment of Python or by "
         "the system's loader",
     )
     gpu_chunk_bytes: int = setting(
@@ -260,7 +260,7 @@ class HonoredSettings:
         None,
         kind=float,
         minimum=0,
-        shown="follows the pace of the job",
+        shown="depends on the pace of the job",
         flag="stall-check-warning-time-seconds",
         key="stall_check.warning_time_seconds",
         help="seconds until missing ranks are reported",
@@ -293,18 +293,18 @@ class HonoredSettings:
 
     checkpoint_dir: str = setting(
         "HOROVOD_CHECKPOINT_DIR",
-        "a path or URL that all hosts reach: there rank 0 writes commits of elastic training, and "
-        "a job that is started again goes on from the newest one; see "
+        "a path or URL that all hosts reach: rank 0 writes commits of elastic training there, and "
+        "a restarted job continues from the newest one; see "
         "[elastic](elastic.md#when-all-workers-are-lost)",
         "",
         shown="none",
         flag="checkpoint-dir",
         key="checkpoint.directory",
-        help="path or URL where commits are written, and from which the next job goes on",
+        help="path or URL for commits, from which the next job continues",
     )
     checkpoint_every: int = setting(
         "HOROVOD_CHECKPOINT_EVERY",
-        "how many commits there are from one that is written to the next",
+        "one of this many commits is written",
         1,
         minimum=1,
         flag="checkpoint-every",
@@ -317,9 +317,9 @@ class HonoredSettings:
 
     slow_worker: str = setting(
         "HOROVOD_SLOW_WORKER",
-        "what `horovodrun` does about a rank that makes the others wait: `report` says which one, "
-        "and what a step would save without it; in an elastic job, `replace` starts another worker "
-        "in its place and `remove` goes on without it; see "
+        "the reaction of `horovodrun` to a rank that makes the others wait: `report` names it and "
+        "the time that a step would save without it; in an elastic job, `replace` starts another "
+        "worker instead and `remove` continues without it; see "
         "[debugging](debugging.md#a-rank-is-slow) and [elastic](elastic.md#slow-workers)",
         "report",
         words=SLOW_WORKER,
@@ -387,7 +387,7 @@ class HonoredSettings:
     )
     elastic: bool = _place(
         "HOROVOD_ELASTIC",
-        "1 for a worker of an elastic job: it joins the store and awaits its place there",
+        "1 for a worker of an elastic job: it joins the store and waits for its place there",
         False,
     )
     hostname: str = _place(
@@ -395,8 +395,8 @@ class HonoredSettings:
     )
     rendezvous_addr: str = _place(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-        "where the job's store listens; without an address the job has one rank. The name is old: "
-        "there is no Gloo in it",
+        "address of the job's store; without an address the job has one rank. The name is "
+        "historical: Gloo is not used",
         "",
     )
     rendezvous_port: int = _place("HOROVOD_GLOO_RENDEZVOUS_PORT", "its port", 0)

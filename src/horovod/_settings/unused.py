@@ -69,15 +69,15 @@ _RUN_TIME = (
     _unused("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "MPI cuts messages as it likes"),
     _unused(
         "HOROVOD_NUM_NCCL_STREAMS",
-        "each process set has one communicator of NCCL with a stream of its own",
+        "each process set has one communicator of NCCL with its own stream",
         flag="num-nccl-streams",
         key="library_options.num_nccl_streams",
         kind=int,
     ),
-    _unused("HOROVOD_BATCH_D2D_MEMCOPIES", "nothing is packed: fused tensors stay where they are"),
+    _unused("HOROVOD_BATCH_D2D_MEMCOPIES", "nothing is packed: fused tensors are not moved"),
     _unused(
         "HOROVOD_ENABLE_ASYNC_COMPLETION",
-        "it is always on: nobody waits for a GPU but the stream that needs the result",
+        "it is always on: only the stream that needs the result waits for a GPU",
     ),
     _unused(
         "HOROVOD_ENABLE_XLA_OPS",
@@ -88,7 +88,7 @@ _RUN_TIME = (
     _unused("HOROVOD_SPARK_PYTHONPATH", _OF_SPARK),
     _unused("HOROVOD_SPARK_WORK_DIR", _OF_SPARK),
     _unused(
-        "_HOROVOD_SECRET_KEY", "no secret stands in the environment; see [security](security.md)"
+        "_HOROVOD_SECRET_KEY", "the environment contains no secret; see [security](security.md)"
     ),
 )
 

@@ -217,12 +217,7 @@ def differences_between(everyones: Sequence[Mapping[bytes, _Entry]]) -> list[Dif
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return the ranks for messages, without the many.
-
-    Example:
-        >>> name_ranks([0, 3])
-        'ranks 0, 3'
-    """
+    """Return the ranks for messages, such as "ranks 0, 3"; of many the first ones."""
     listed = ", ".join(map(str, ranks[:MOST_REPORTED]))
     more = ", …" if len(ranks) > MOST_REPORTED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"

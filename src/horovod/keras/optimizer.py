@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras.distributing import distribute
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from horovod.tensorflow.gradient_groups import Groups
 
 
+@as_written  # AutoGraph would add names of its own to locals()
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from horovod._job.environment import Assignment
-from horovod._job.job import Job, open_job
+from horovod._job.job import open_job
 from horovod.errors import RankFailedError, UsageError
 from horovod.ray import ray_logger
+from horovod.ray.actor_executor import ActorExecutor, results_of
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.elastic_actor import Call, ElasticActor
-from horovod.ray.supervisor import RaySupervisor, results_of
+from horovod.runner.starting.elastic import elastic_assignment, follow_workers
 from horovod.runner.supervision.elastic.policy import ElasticJob
-from horovod.runner.supervision.news import News
-from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
-from horovod.runner.supervision.sources import asking, hearing, listening
+from horovod.runner.supervision.sources import asking
+from horovod.runner.supervision.supervisor import Outside, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod._job.environment import StoreAddress
+    from horovod._job.environment import Assignment, StoreAddress
     from horovod.ray.elastic_actor import Failed
     from horovod.ray.ray_logger import Callback
     from horovod.ray.settings import Limits, MiniSettings
-    from horovod.runner.supervision.elastic.events import StartOn
+    from horovod.runner.supervision.commands import StartWorker
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.outcome import Outcome
     from horovod.runner.supervision.sources import Discovery
@@ -142,25 +141,18 @@ def run_job(plan: Plan, call: Call) -> Ending:
         StartError: the store of the job cannot listen, or a setting makes no sense.
     """
     rules = plan.limits.rules_in(plan.env_vars)
-    with ExitStack() as stack:
-        news = News()
-        stack.callback(news.close)
-        job = open_job(str(ray.util.get_node_ip_address()))
-        # What reads the job's events ends with its store.
-        stack.enter_context(listening(Job(job.server, job.where), news))
-        stack.enter_context(job)
-        stack.enter_context(hearing(job, news, rules.worker_timeout_s))
-        slow = SlowMemberWatch(_logger.warning, lambda each: news.put(told_of(each)))
-        if rules.slow_worker != "off":
-            stack.enter_context(slow.using(job.server))
+    with ExitStack() as after_store, ExitStack() as stack:
+        job = stack.enter_context(open_job(str(ray.util.get_node_ip_address())))
+        news, published = follow_workers(job, rules, _logger.warning, stack, after_store)
         start_actor = _Starter(plan, call, job.where, rules)
-        supervisor = RaySupervisor(job, news, ElasticJob(rules), start_actor, slow.follow)
+        executor = ActorExecutor(job, start_actor, published)
+        supervisor = Supervisor(ElasticJob(rules), executor, Outside(news=news), _logger.info)
         _ask_for_nodes(plan.limits, stack)
         stack.enter_context(asking(plan.discovery, news))
         outcome = supervisor.run()
     failure = outcome.failure
-    failed = None if failure is None else supervisor.errors.get(failure.worker)
-    return Ending(outcome, results_of(supervisor.results), failed)
+    failed = None if failure is None else executor.errors.get(failure.worker)
+    return Ending(outcome, results_of(executor.results), failed)
 
 
 def error_of(ending: Ending) -> RankFailedError:
@@ -199,7 +191,7 @@ class _Starter:
         self._rules = rules
         self._class = ray.remote(ElasticActor)
 
-    def __call__(self, command: StartOn) -> tuple[Any, Any, Any]:
+    def __call__(self, command: StartWorker) -> tuple[Any, Any, Any]:
         limits = self._plan.limits
         node = getattr(self._plan.discovery, "node_of", lambda host: "")(command.host)
         options: dict[str, Any] = {
@@ -218,20 +210,13 @@ class _Starter:
         where = actor.where.remote()
         return actor, where, actor.take_part.remote(self._assignment(command), self._call, gpus)
 
-    def _assignment(self, command: StartOn) -> Assignment:
-        rules, settings = self._rules, self._plan.settings
-        return Assignment(
-            self._store,
-            identity=command.identity,
-            hostname=command.host,
+    def _assignment(self, command: StartWorker) -> Assignment:
+        settings = self._plan.settings
+        return replace(
+            elastic_assignment(self._rules, command.host, command.identity, command.slot),
+            store=self._store,
             start_timeout_s=settings.timeout_s,
             network_interface=min(settings.nics or {""}),
-            slot=command.slot,
-            elastic=True,
-            min_size=rules.min_np,
-            max_size=rules.max_np,
-            elastic_timeout_s=rules.elastic_timeout_s,
-            worker_timeout_s=rules.worker_timeout_s,
         )
 
 

@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from horovod.runner.experiment.grid import Line
-    from horovod.runner.experiment.lines import Launch, StoreUser
+    from horovod.runner.experiment.lines import Launch
     from horovod.runner.output.console import Console
-    from horovod.runner.placing.hosts import Slot
-    from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.launch import LaunchOptions
+    from horovod.runner.starting.requests import Caller, FixedRequest
 
 START_TIMEOUT_S = 100
 _JOIN_S = 10.0
@@ -73,13 +71,8 @@ def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
         cpus, gpus: of each of them; one CPU if the file says nothing.
     """
 
-    def launch_line(
-        line: Line,
-        slots: Sequence[Slot],
-        settings: JobSettings,
-        options: LaunchOptions,
-        store_user: StoreUser,
-    ) -> Outcome:
+    def launch_line(line: Line, request: FixedRequest, caller: Caller) -> Outcome:
+        settings, options = request.settings, request.options
         timeout_s = options.start_timeout_s or START_TIMEOUT_S
         executor = RayExecutor(
             RayExecutor.create_settings(placement_group_timeout_s=timeout_s),
@@ -88,7 +81,7 @@ def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
             use_gpu=gpus > 0,
             gpus_per_worker=gpus or None,
         )
-        words = ["-np", str(len(slots)), "--num-nodes", str(workers)]
+        words = ["-np", str(len(request.slots)), "--num-nodes", str(workers)]
         words += ["--start-timeout", f"{timeout_s:g}"]
         if options.output_filename is not None:
             words += ["--output-filename", options.output_filename]
@@ -102,7 +95,7 @@ def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
             "HOROVOD_GRACE_SECONDS": f"{settings.grace_s:g}",
         }
         node = _Node(words, settings.command, settings.cwd, variables)
-        return _Execution(executor, node, options).run()
+        return _Execution(executor, node, caller).run()
 
     return launch_line
 
@@ -110,10 +103,10 @@ def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
 class _Execution:
     """One line, on a thread that Ray may keep waiting."""
 
-    def __init__(self, executor: RayExecutor, node: _Node, options: LaunchOptions) -> None:
+    def __init__(self, executor: RayExecutor, node: _Node, caller: Caller) -> None:
         self._executor = executor
         self._node = node
-        self._options = options
+        self._caller = caller
         self._outcome = Outcome(1, "the line was stopped")
         self._is_stopped = threading.Event()
 
@@ -130,17 +123,17 @@ class _Execution:
 
         thread = threading.Thread(target=work, name="horovod-ray-line", daemon=True)
         thread.start()
-        options, alarm = self._options, self._options.alarm
+        interrupts, alarm = self._caller.interrupts, self._caller.alarm
         descriptors = [done]
-        descriptors += [] if options.interrupts is None else [options.interrupts]
+        descriptors += [] if interrupts is None else [interrupts]
         descriptors += [] if alarm is None else [alarm.descriptor]
         ready, _, _ = select.select(descriptors, [], [])
         if done in ready:
             thread.join()
             os.close(done)
             return self._outcome
-        if options.interrupts in ready:
-            stopped = stopped_by(os.read(options.interrupts, 1)[0])
+        if interrupts is not None and interrupts in ready:
+            stopped = stopped_by(os.read(interrupts, 1)[0])
         else:
             assert alarm is not None
             stopped = alarm.cause()
@@ -155,7 +148,7 @@ class _Execution:
             if self._is_stopped.is_set():
                 return self._outcome
             self._node.address = self._executor.execute_single(lambda _: _free_address())
-            ends = self._executor.run(self._node, callbacks=[_printer(self._options.console)])
+            ends = self._executor.run(self._node, callbacks=[_printer(self._caller.console)])
         except Exception as error:
             return Outcome(1, f"Ray could not run the line: {_last_line(error)}")
         code = next((code for code, _ in ends if code), 0)

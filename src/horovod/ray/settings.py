@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._settings.config import inherited_environment
 from horovod.runner.starting.elastic_options import worker_timeout_s_of
-from horovod.runner.starting.launch import slow_worker_of
+from horovod.runner.starting.launch import config_of
 from horovod.runner.supervision.elastic.rules import Rules, Words
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class Limits:
             StartError: a variable makes no sense.
         """
         environ = {**inherited_environment(), **env_vars}
-        timeout_s, mode = worker_timeout_s_of(environ), slow_worker_of(environ)
+        timeout_s = worker_timeout_s_of(environ)
+        mode = config_of("HOROVOD_SLOW_WORKER", environ).slow_worker
         return replace(self.rules, worker_timeout_s=timeout_s, slow_worker=mode)
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod._job.function import check_call
 from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.runner.function.call import Call, packed
-from horovod.runner.starting.elastic import launch_elastic
-from horovod.runner.starting.elastic_options import (
-    ElasticOptions,
-    elastic_timeout_s_of,
-    worker_timeout_s_of,
-)
+from horovod.runner.starting.elastic_options import elastic_timeout_s_of, worker_timeout_s_of
+from horovod.runner.starting.requests import ElasticRequest
 from horovod.runner.supervision.elastic.rules import Rules, Words
 from horovod.spark.running import (
     GONE,
@@ -25,6 +20,7 @@ from horovod.spark.running import (
     checked_env,
     launch_options,
     python_path,
+    results_of,
     settings_of,
     start_timeout_s,
 )
@@ -120,14 +116,9 @@ def run_elastic(
     )
     tasks = SparkJob(session, most, env, is_elastic=True)
     call = Call(payload, [""] * most, fewest=1, tells_others=True)
-    timestamps = prefix_output_with_timestamp
-    with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
-        tell_errors = partial(call.tell_errors, options.console.say)
-        elastic = ElasticOptions(rules, inviting=tasks.inviting, gone=GONE, published=tell_errors)
-        outcome = launch_elastic(elastic, settings, options, call.using)
-        if outcome.exit_code == 0:
-            tell_errors()
-    return call.results(outcome)
+    options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
+    request = ElasticRequest(settings, options, rules, inviting=tasks.inviting, gone=GONE)
+    return results_of(request, call, stdout, stderr)
 
 
 def limits(size: int, fewest: int | None, most: int | None, caller: str) -> tuple[int, int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod._job.function import check_call
@@ -17,16 +17,18 @@ from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.protocol.joining import HOST_PYTHON
-from horovod.runner.starting.joined_job import JoinedJob, launch_joined
-from horovod.runner.starting.launch import LaunchOptions, grace_s_of
+from horovod.runner.starting.launch import config_of, start
+from horovod.runner.starting.requests import Caller, InvitedRequest, LaunchOptions
 from horovod.runner.system.signals import wakeups
 from horovod.spark.session import Session
 from horovod.spark.spark_job import SparkJob
 from horovod.spark.tasks import index_of, worker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TextIO
+
+    from horovod.runner.starting.requests import JobRequest
 
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 GONE = "its task has ended: was its executor lost, or the job cancelled?"
@@ -99,38 +101,44 @@ def run(
     payload = packed(fn, tuple(args), dict(kwargs), python_path(executable), caller)
     timeout_s = session.await_slots(size, timeout_s, caller)
     tasks = SparkJob(session, size, env, executable or "")
-    job = JoinedJob(size, tasks.inviting, worker_of, index_of, timeout_s, GONE)
     call = Call(payload, [""] * size, tells_others=True)
     settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
-    timestamps = prefix_output_with_timestamp
-    with launch_options(stdout, stderr, verbose, timestamps, timeout_s) as options:
-        try:
-            outcome = launch_joined(job, settings, options, call.using)
-        except TimeoutError as error:
-            raise StartError(
-                f"Timed out waiting for Spark tasks to start. {caller}: {error}; does the "
-                "application have free slots for all of them? Give it more, ask for fewer with "
-                "num_proc, or wait for longer with start_timeout"
-            ) from None
-    return call.results(outcome)
+    options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
+    hosts = tasks.inviting, worker_of, index_of, timeout_s, GONE
+    request = InvitedRequest(settings, options, size, *hosts)
+    try:
+        return results_of(request, call, stdout, stderr)
+    except TimeoutError as error:
+        raise StartError(
+            f"Timed out waiting for Spark tasks to start. {caller}: {error}; does the application "
+            "have free slots for all of them? Give it more, ask for fewer with num_proc, or wait "
+            "for longer with start_timeout"
+        ) from None
 
 
-@contextmanager
-def launch_options(
-    stdout: TextIO | None, stderr: TextIO | None, verbose: int, timestamps: bool, timeout_s: float
-) -> Iterator[LaunchOptions]:
-    """How the launcher behaves, inside of the block; see :func:`run`."""
+def launch_options(verbose: int, timestamps: bool, timeout_s: float) -> LaunchOptions:
+    """Return how the launcher behaves; see :func:`run`."""
+    return LaunchOptions(
+        prefix_timestamp=timestamps, start_timeout_s=timeout_s, verbose=verbose > 1
+    )
+
+
+def results_of(
+    request: JobRequest, call: Call, stdout: TextIO | None, stderr: TextIO | None
+) -> list[Any]:
+    """Run a job; return what its ranks return."""
     with (
         wakeups() as descriptor,
         Console(stdout or sys.stdout, stderr or sys.stderr, "horovod.spark") as console,
     ):
-        yield LaunchOptions(
-            console,
-            prefix_timestamp=timestamps,
-            start_timeout_s=timeout_s,
-            verbose=verbose > 1,
-            wakeups=descriptor,
+        tell_errors = partial(call.tell_errors, console.say)
+        caller = Caller(
+            console, wakeups=descriptor, on_generation=tell_errors, store_user=call.using
         )
+        outcome = start(request, caller)
+        if outcome.exit_code == 0:
+            tell_errors()
+    return call.results(outcome)
 
 
 def refuse_mpi(use_mpi: bool | None, extra_mpi_args: str | None, caller: str) -> None:
@@ -200,5 +208,5 @@ def settings_of(
         environ={},
         variables=variables,
         network_interfaces=tuple(nics or ()),
-        grace_s=grace_s_of(variables),
+        grace_s=config_of("HOROVOD_GRACE_SECONDS", variables).grace_s,
     )

@@ -19,7 +19,8 @@ from pyspark import BarrierTaskContext, SparkFiles, TaskContext
 from horovod._job.membership import Worker
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import inherited_environment
-from horovod.runner.starting.joining import JoinOptions, join, reached
+from horovod.runner.starting.joining import join, reached
+from horovod.runner.starting.requests import JoinRequest
 from horovod.spark.common.place import host_hash
 from horovod.spark.task import DEVICES
 
@@ -79,7 +80,7 @@ def take_part(hosting: Hosting) -> None:
     assert context is not None, "this runs in a task of Spark"
     invitation, index = hosting.invitation, context.partitionId()
     name = _name(context)
-    options = JoinOptions(
+    options = JoinRequest(
         where="",
         host=name,
         slots=1,

@@ -9,6 +9,7 @@ import tensorflow as tf
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras_generation import keras_of, kind_of
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from horovod.tensorflow.interface_types import Optimizer, V1Optimizer
 
 
+@as_written  # AutoGraph would add names of its own to locals()
 def DistributedOptimizer(
     optimizer: Optimizer | V1Optimizer,
     name: str | None = None,

@@ -47,7 +47,9 @@ def wrap_v1_optimizer(
         UsageError: the arguments are wrong.
     """
     check_passes(backward_passes_per_step)
-    settings = make_settings(name or f"Distributed{type(optimizer).__name__}", **options)
+    settings = make_settings(
+        name or f"Distributed{type(optimizer).__name__}", stacklevel=5, **options
+    )
     if settings.op is not Adasum:
         return DistributedV1Optimizer(
             optimizer, settings, use_locking, backward_passes_per_step, average_aggregated_gradients

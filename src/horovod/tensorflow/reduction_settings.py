@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from horovod._train.optimizer_options import checked_reduction, groups_asked_for
 from horovod._train.process_set import ProcessSet, global_process_set
@@ -18,24 +18,19 @@ if TYPE_CHECKING:
     from horovod._train.compression import CompressorLike
 
 
-class FieldOptions(TypedDict, total=False):
-    """The arguments that are fields of :class:`ReductionSettings` as they are."""
-
-    compression: CompressorLike
-    sparse_as_dense: bool
-    process_set: ProcessSet
-    device_dense: str
-    device_sparse: str
-    scale_local_gradients: bool
-
-
-class ReductionOptions(FieldOptions, total=False):
+class ReductionOptions(TypedDict, total=False):
     """The arguments that all tapes and optimizers take, by the names that users know."""
 
     op: int
     gradient_predivide_factor: float
     num_groups: int
     groups: Groups
+    compression: CompressorLike
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    device_dense: str
+    device_sparse: str
+    scale_local_gradients: bool
 
 
 @dataclass(frozen=True)
@@ -68,31 +63,21 @@ class ReductionSettings:
 
 
 def make_settings(
-    name: str,
-    *,
-    op: int = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Groups = None,
-    stacklevel: int = 3,
-    **others: Unpack[FieldOptions],
+    name: str, *, stacklevel: int = 3, **options: Unpack[ReductionOptions]
 ) -> ReductionSettings:
     """Check the arguments that tapes and optimizers share.
 
     Args:
         name: what the operations are called after.
-        op: the reduction.
-        gradient_predivide_factor: see :class:`ReductionSettings`.
-        num_groups: deprecated name of ``groups``.
-        groups: how many groups, or lists of variables.
         stacklevel: frames from here to the line that a warning points at.
-        **others: further fields of :class:`ReductionSettings`.
+        **options: as users gave them.
 
     Raises:
         UsageError: the arguments are wrong.
     """
-    reduce_op = checked_reduction(op, gradient_predivide_factor)
-    groups = groups_asked_for(num_groups, groups, stacklevel + 1)
-    return ReductionSettings(
-        name, reduce_op, gradient_predivide_factor, groups=checked_groups(groups), **others
-    )
+    others: dict[str, Any] = {**options}
+    factor = others.pop("gradient_predivide_factor", 1.0)
+    op = checked_reduction(others.pop("op", Average), factor)
+    num_groups, groups = others.pop("num_groups", 0), others.pop("groups", None)
+    groups = checked_groups(groups_asked_for(num_groups, groups, stacklevel + 1))
+    return ReductionSettings(name, op, factor, groups=groups, **others)

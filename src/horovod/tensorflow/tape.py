@@ -91,6 +91,7 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
         return local, shared
 
 
+@as_written  # AutoGraph would add names of its own to locals()
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -133,6 +134,7 @@ def DistributedGradientTape(
     return _wrap(**locals())
 
 
+@as_written  # AutoGraph would add names of its own to locals()
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -168,7 +170,7 @@ def PartialDistributedGradientTape(
 def _wrap(gradtape: tf.GradientTape, **options: Unpack[ReductionOptions]) -> ReducingTape:
     if isinstance(gradtape, ReducingTape):
         raise UsageError("the tape is a DistributedGradientTape already")
-    settings = make_settings("DistributedGradientTape", stacklevel=4, **options)
+    settings = make_settings("DistributedGradientTape", stacklevel=5, **options)
     plain = type(gradtape)
     wrapped_class = type(plain.__name__, (ReducingTape, plain), {"__doc__": plain.__doc__})
     wrapped: ReducingTape = object.__new__(wrapped_class)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 keras = pytest.importorskip("keras")
-import elastic_story  # noqa: E402
+import dying_rank  # noqa: E402
 from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
 import horovod.tensorflow.keras as hvd  # noqa: E402
@@ -229,7 +229,7 @@ class Steps(keras.callbacks.Callback):  # type: ignore[misc]
         self._story = story
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        elastic_story.step(self._folder, **self._story)
+        dying_rank.step(self._folder, **self._story)
 
 
 class WorseLater(keras.callbacks.Callback):  # type: ignore[misc]
@@ -246,7 +246,7 @@ def elastic_on_two(
     """Trains 4 epochs on two ranks, of which one dies in the second epoch."""
     task = task_in(folder, epochs=4, callbacks=callbacks, **(changes or {}))
     task = replace(task, data=with_validation(task.data, folder))
-    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
+    results = dying_rank.on_ranks(folder, train, task, commit_every, **options)
     model, state = loaded(results[0], task, folder)
     assert (folder / "runs/r/checkpoint").read_bytes() == results[0]
     return model, state
@@ -273,7 +273,7 @@ def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> tuple[Any,
 
 def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:
     model, state = elastic_on_two(tmp_path, 100, [Steps(tmp_path)])
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
     wanted, losses = after_steps(tmp_path, (2, range(1), (), 4), (1, range(1, 4), (), 24))
     assert_same(model, wanted)
     assert (state["epoch"], state["learning_rate"]) == (3, RATE)
@@ -286,7 +286,7 @@ def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 1.0)
     optimizer = OptimizerRecord.of(keras.optimizers.SGD(schedule, momentum=0.9))
     model, state = elastic_on_two(tmp_path, 1, [Steps(tmp_path)], {"optimizer": optimizer})
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
     wanted, losses = after_steps(tmp_path, (2, range(2), (), 6), (1, range(1, 4), [(2, 2)], 20))
     for value, other in zip(model.get_weights(), wanted.get_weights(), strict=True):
         np.testing.assert_allclose(value, other, rtol=0, atol=1e-6)  # the schedule is float32
@@ -300,7 +300,7 @@ def test_the_best_model_outlives_the_rank_that_wrote_it(tmp_path: Path) -> None:
     best = hvd.callbacks.BestModelCheckpoint(monitor="val_loss")
     callbacks = [Steps(tmp_path, dies=0), WorseLater()]
     model, state = elastic_on_two(tmp_path, 100, callbacks, {"checkpoint_callback": best})
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
     assert state["epoch"] == 0
     assert_same(model, after_steps(tmp_path, (2, range(1), (), 4))[0])
 
@@ -308,7 +308,7 @@ def test_the_best_model_outlives_the_rank_that_wrote_it(tmp_path: Path) -> None:
 def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
     callbacks = [Steps(tmp_path, awaits=True)]
     model, state = elastic_on_two(tmp_path, 100, callbacks, cooldown_range=(1, 1))
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
     parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
     wanted, _ = after_steps(tmp_path, *parts)
     assert_same(model, wanted)
@@ -319,5 +319,5 @@ def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
     """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
     task = task_in(tmp_path)
     task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
-    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    results = dying_rank.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
     assert_same(loaded(results[0], task, tmp_path)[0], one_process(task, 3))

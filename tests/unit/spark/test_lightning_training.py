@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("lightning")
 torch = pytest.importorskip("torch")
-import elastic_story  # noqa: E402
+import dying_rank  # noqa: E402
 from spark_files import data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
 from horovod.errors import UsageError  # noqa: E402
@@ -188,12 +188,12 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
     plain_step = type(module).training_step
 
     def training_step(self: Any, batch: Any, index: int) -> Any:
-        elastic_story.step(folder, awaits=awaits)
+        dying_rank.step(folder, awaits=awaits)
         return plain_step(self, batch, index)
 
     type(module).training_step = training_step
     task = task_in(folder, module, epochs=4)
-    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
+    results = dying_rank.on_ranks(folder, train, task, commit_every, **options)
     saved = loaded((folder / "runs/r/checkpoint").read_bytes(), "test")
     assert saved["epoch"] == 3
     assert saved["optimizer_states"][0]["param_groups"][0]["lr"] == RATE
@@ -224,14 +224,14 @@ def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
 
 def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=1)
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
     parts = (2, range(2), (), 6), (1, range(1, 4), [(2, 2)], 20)
     assert_same(state, after_steps(tmp_path, *parts), "layers.")
 
 
 def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100, cooldown_range=(1, 1))
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
     parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
     assert_same(state, after_steps(tmp_path, *parts), "layers.")
 
@@ -240,7 +240,7 @@ def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
     """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
     task = task_in(tmp_path, make_module())
     task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
-    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    results = dying_rank.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
     state = torch.load(io.BytesIO(results[0]))
     assert_same(state, one_process(task, 3, whole_batches=False), "layers.")
 

@@ -16,13 +16,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 torch = pytest.importorskip("torch")
-import elastic_story  # noqa: E402
+import dying_rank  # noqa: E402
 from fsspec.core import url_to_fs  # noqa: E402
 from spark_files import NUM_ROWS, data_in, run_in, steps_of_all_ranks, with_validation  # noqa: E402
 
 from horovod.errors import StartError, UsageError  # noqa: E402
 from horovod.spark.common.data_mark import files_in, mark_of  # noqa: E402
-from horovod.spark.torch.datamodule import ParquetDataModule  # noqa: E402
+from horovod.spark.torch.datamodule import DataModule, ParquetDataModule  # noqa: E402
 from horovod.spark.torch.model_bytes import OptimizerRecord, model_bytes  # noqa: E402
 from horovod.spark.torch.plain import loaded, saved  # noqa: E402
 from horovod.spark.torch.training import TorchTask, _step, checkpoint_of, train  # noqa: E402
@@ -322,6 +322,20 @@ def test_rows_can_be_transformed(tmp_path: Path) -> None:
     assert_same(train_on(2, task), one_process(task, 2))
 
 
+def test_a_data_module_of_the_user_feeds_the_ranks(tmp_path: Path) -> None:
+    class Module(DataModule):
+        def train_data(self) -> Any:
+            for _ in range(self.num_train_epochs * self.steps_per_epoch_train):
+                yield {"x": np.full((5, 4), self.cur_shard), "y": np.zeros(5)}
+
+        def val_data(self) -> Any:
+            return iter(())
+
+    task = task_in(tmp_path)
+    state = train_on(2, replace(task, data=replace(task.data, module=Module)))
+    assert [each["epoch"] for each in state["history"]] == [0, 1]
+
+
 def test_a_wrong_shape_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a row of 4 numbers does not fit the shape \[-1, 5\]"):
         run_ranks(1, train, task_in(tmp_path, input_shapes=[[-1, 5]]))
@@ -332,11 +346,11 @@ def elastic_on_two(folder: Path, commit_every: int, **options: Any) -> dict[str,
     awaits = "cooldown_range" in options
 
     def step(*args: Any) -> Any:
-        elastic_story.step(folder, awaits=awaits)
+        dying_rank.step(folder, awaits=awaits)
         return _step(*args)
 
     task = task_in(folder, epochs=4, minibatch=step)
-    results = elastic_story.on_ranks(folder, train, task, commit_every, **options)
+    results = dying_rank.on_ranks(folder, train, task, commit_every, **options)
     state = checkpoint_of(results[0])
     assert [each["epoch"] for each in state["history"]] == [0, 1, 2, 3]
     assert state["optimizer"]["param_groups"][0]["lr"] == RATE
@@ -362,20 +376,20 @@ def after_steps(folder: Path, *parts: tuple[int, range, Any, int]) -> Any:
 
 def test_an_epoch_in_which_a_rank_is_lost_begins_anew_on_the_others(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100)
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 24
     assert_same(state, after_steps(tmp_path, (2, range(1), (), 4), (1, range(1, 4), (), 24)))
 
 
 def test_an_epoch_goes_on_from_the_last_commit_in_it(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=1)
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 20
     parts = (2, range(2), (), 6), (1, range(1, 4), [(2, 2)], 20)
     assert_same(state, after_steps(tmp_path, *parts))
 
 
 def test_a_rank_that_comes_takes_part_from_the_next_commit_on(tmp_path: Path) -> None:
     state = elastic_on_two(tmp_path, commit_every=100, cooldown_range=(1, 1))
-    assert elastic_story.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
+    assert dying_rank.sizes_of_survivor(tmp_path) == [2] * 7 + [1] * 16 + [2] * 4
     parts = (2, range(1), (), 4), (1, range(1, 3), (), 16), (2, range(3, 4), (), 4)
     assert_same(state, after_steps(tmp_path, *parts))
 
@@ -384,5 +398,5 @@ def test_ranks_weigh_as_many_rows_as_they_have(tmp_path: Path) -> None:
     """Of three ranks, one has a single row in the last step of an epoch, and two have none."""
     task = task_in(tmp_path)
     task = replace(task, data=replace(task.data, train=replace(task.data.train, batch_size=7)))
-    results = elastic_story.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
+    results = dying_rank.on_ranks(tmp_path, train, task, commit_every=100, num_proc=3)
     assert_same(checkpoint_of(results[0]), one_process(task, 3, whole_batches=False))

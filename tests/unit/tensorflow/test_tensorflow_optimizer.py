@@ -42,6 +42,7 @@ def test_what_is_refused() -> None:
 
 
 def test_warnings_point_here() -> None:
-    with pytest.warns(DeprecationWarning, match="use groups") as caught:
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), num_groups=2)
-    assert caught[0].filename == __file__
+    for plain in (keras.optimizers.SGD(0.5), tf.compat.v1.train.GradientDescentOptimizer(0.5)):
+        with pytest.warns(DeprecationWarning, match="use groups") as caught:
+            hvd.DistributedOptimizer(plain, num_groups=2)
+        assert caught[0].filename == __file__

@@ -421,26 +421,14 @@ class ElasticLoop(ABC):
 
 
 def check_batch_size(batch_size: int | None) -> int:
-    """Return the number of samples per rank and step.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the samples per rank and step; UsageError if there is no such number."""
     if batch_size is None or batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: say how many samples a rank has in a step")
     return batch_size
 
 
 def check_iterable(dataset: object, other_kinds: str) -> None:
-    """Refuse data without places that cannot be read from its beginning again.
-
-    Args:
-        dataset: the data.
-        other_kinds: what could be given instead of an iterable.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Refuse data that cannot be read from its beginning again; name ``other_kinds`` to give."""
     name = type(dataset).__name__
     if not isinstance(dataset, Iterable):
         raise UsageError(f"batches() of {name}: {other_kinds}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, TextIO
 
 from horovod.runner.checks.preflight import examine_hosts
@@ -13,12 +14,22 @@ from horovod.runner.checks.preflight_report import (
     rows_of,
     verdict,
 )
+from horovod.runner.checks.run_on import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod.runner.checks.run_on import StartModule
     from horovod.runner.placing.hosts import Host
+    from horovod.runner.starting.requests import CheckRequest
+
+
+def run(request: CheckRequest) -> int:
+    """Do what ``horovodrun --check`` does; return the exit code."""
+    start = launcher(request.environ, request.ssh)
+    return check_hosts(
+        request.hosts, start, request.timeout_s, sys.stdout, request.network_interfaces
+    )
 
 
 def check_hosts(

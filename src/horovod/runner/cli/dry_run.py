@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
     from horovod.runner.protocol.agent_job import AgentJob
+    from horovod.runner.starting.requests import FixedRequest
 
 # Shown with their values; all others are only counted, because they may hold anything.
 _SHOWN = re.compile(r"_?(?:HOROVOD|NCCL)_\w+|PYTHONUNBUFFERED")
@@ -30,6 +31,12 @@ _LATER = {
 }
 # Known only to the agent of each host, in a job of several.
 _FOUND_THERE = "<of the host: what leads to the others>"
+
+
+def run(request: FixedRequest) -> int:
+    """Print what would run; return the exit code."""
+    print(describe_job(request.slots, request.settings))
+    return 0
 
 
 def describe_job(slots: Sequence[Slot], settings: JobSettings) -> str:

@@ -1,5 +1,6 @@
-"""The command line of ``horovodrun``: which words belong to it, and what they mean.
+"""The options of ``horovodrun``: one table, and the parser that follows from it.
 
+Each row says in which modes an option may be given; refusals, help and completion follow.
 Everything from the first word that is not an option belongs to the user's command, also words that
 look like options of ``horovodrun``.
 """
@@ -8,25 +9,151 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import UsageError
 from horovod.runner.settings.flags import FLAGS, heading_of, help_of
+from horovod.runner.starting.modes import Mode, check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horovod._settings.setting import Setting
 
 _USAGE = "horovodrun [options] COMMAND [ARGUMENTS ...]"
 EXAMPLE = "horovodrun -np 2 python train.py"
-BACKENDS = ("hosts", "ray")
 SHELLS = ("bash", "zsh", "fish")
 SHORT_HELP = f"""\
 usage: {_USAGE}
 for example: {EXAMPLE}
 'horovodrun --help' lists the options; 'horovodrun experiment --help' is for job files,
 'horovodrun doctor --help' for old scripts"""
+CHOSEN_BY = {
+    Mode.ELASTIC: "--min-np, --host-discovery-script or --join-file",
+    Mode.NODE: "--node-rank",
+    Mode.MPI: "--mpi or --jsrun",
+    Mode.JOB_FILE: "-f",
+    Mode.JOIN: "--join",
+    Mode.CHECK: "--check",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Attributes:
+        section: of the help.
+        names: as the user writes it.
+        modes: where it may be given.
+        help: one line.
+        more: further arguments of ``add_argument``.
+    """
+
+    section: str
+    names: tuple[str, ...]
+    modes: Mode
+    help: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _switch(names: str, modes: Mode, text: str, section: str = "job", **more: Any) -> Option:
+    return Option(section, tuple(names.split()), modes, text, {"action": "store_true", **more})
+
+
+def _value(
+    names: str,
+    metavar: str | tuple[str, ...] | None,
+    modes: Mode,
+    text: str,
+    section: str = "job",
+    **more: Any,
+) -> Option:
+    """An option with a value; the metavars of :data:`_INTEGERS` make it an integer."""
+    kinds = {"type": int} if metavar in _INTEGERS else {}
+    return Option(section, tuple(names.split()), modes, text, {"metavar": metavar, **kinds, **more})
+
+
+_INTEGERS = ("N", "I", "ID", "PORT", "RANK", "SECONDS")
+_ANY = ~Mode(0)
+# What horovodrun starts from a command line, and from anything.
+_RANKS = Mode.FIXED | Mode.ELASTIC | Mode.NODE | Mode.MPI
+_STARTS = _RANKS | Mode.JOB_FILE
+_HOSTS = _STARTS & ~Mode.NODE
+_ELASTIC, CHANGES = "elastic training", Mode.ELASTIC | Mode.JOB_FILE
+
+OPTIONS = (
+    Option("job", ("-h", "--help"), _ANY, "show this text and exit", {"action": "help"}),
+    _switch("-v --version", _ANY, "print the version and exit"),
+    _switch("-cb --check-build", _ANY, "list frameworks and libraries and exit"),
+    _value("--print-completion", None, _ANY, choices=SHELLS,
+           text="print what lets a shell complete these options, and exit"),
+    _switch("--check", Mode.CHECK,
+            "examine the hosts of -H and exit; exit code 1 if something is wrong"),
+    _switch("--dry-run", Mode.FIXED | Mode.MPI | Mode.JOB_FILE, "print what would run and exit"),
+    _value("-f --job-file", "FILE", Mode.JOB_FILE,
+           "a job file, which says what to run on how many ranks; see 'experiment --help'"),
+    _switch("-d --detach", Mode.JOB_FILE, "run a job file in the background"),
+    _value("--resume", "ID", Mode.JOB_FILE, "run what has not finished of an experiment"),
+    _value("--backend", None, Mode.JOB_FILE, choices=("hosts", "ray"),
+           text="where a job file runs: on hosts, which is the default, or on a Ray cluster"),
+    _value("--config-file", "FILE", _STARTS, "YAML with values for the flags below"),
+    _value("-np --num-proc", "N", _RANKS, "number of ranks", dest="num_proc"),
+    _value("-H --hosts", "HOST:SLOTS,...", _ANY, "default: localhost:N"),
+    _value("-hostfile --hostfile", "FILE", _ANY, "one 'HOST slots=N' per line"),
+    _value("-p --ssh-port", "PORT", _HOSTS, "port of sshd on every host"),
+    _value("-i --ssh-identity-file", "FILE", _HOSTS, "private key for ssh"),
+    _value("--num-nodes", "N", Mode.NODE, "number of hosts that run horovodrun"),
+    _value("--node-rank", "I", Mode.NODE, "number of this host, from 0"),
+    _value("--rendezvous", "HOST:PORT", Mode.NODE, "address for the store of node 0"),
+    _value("--network-interfaces --network-interface", "NAME,...", _STARTS,
+           "interfaces for the traffic of the ranks; default: one that all hosts reach",
+           dest="network_interfaces", action="append"),
+    _value("--start-timeout", "SECONDS", _STARTS,
+           "time for all ranks to find each other (default: HOROVOD_START_TIMEOUT, or 30)"),
+    _value("--grace", "SECONDS", _STARTS, type=float, text="time to end after Ctrl-C or SIGTERM "
+           "(default: HOROVOD_GRACE_SECONDS, or 30)"),
+    _value("--stdin-rank", "RANK", Mode.FIXED,
+           "the rank that reads horovodrun's stdin, for breakpoint(); default: none"),
+    _switch("--tcp", _STARTS, "keep NCCL from using InfiniBand"),
+    _switch("--gloo", _STARTS, "horovodrun starts the ranks (default)"),
+    _switch("--mpi", Mode.MPI, "mpirun starts the ranks"),
+    _switch("--jsrun", Mode.MPI, "jsrun starts the ranks, in a job of LSF"),
+    _value("--mpi-args", "TEXT", Mode.MPI, "more options for mpirun or jsrun", default=""),
+    _value("--binding-args", "TEXT", Mode.MPI, "options of mpirun or jsrun for binding ranks",
+           default=""),
+    _switch("--disable-cache", _ANY, argparse.SUPPRESS),
+    _value("--min-np --min-num-proc", "N", Mode.ELASTIC, section=_ELASTIC, dest="min_num_proc",
+           text="the fewest ranks with which the job goes on (default: -np)"),
+    _value("--max-np --max-num-proc", "N", Mode.ELASTIC, section=_ELASTIC, dest="max_num_proc",
+           text="the most ranks (default: as many as there are slots)"),
+    _value("--host-discovery-script", "COMMAND", CHANGES,
+           "prints one HOST:SLOTS per line; asked once a second", _ELASTIC),
+    _value("--slots-per-host", "N", CHANGES, "slots of hosts that are named without a number",
+           _ELASTIC, dest="slots"),
+    _value("--join-file", "FILE", Mode.ELASTIC, section=_ELASTIC,
+           text="write into FILE what lets other hosts join the job by themselves, with --join"),
+    _value("--join", "FILE", Mode.JOIN, section=_ELASTIC,
+           text="let this host join the job that wrote FILE, with -H localhost:N; also '-' for its "
+           "text on stdin, or ADDRESS:PORT, then with the secret on stdin"),
+    _value("--elastic-timeout", "SECONDS", CHANGES, section=_ELASTIC,
+           text="time for enough slots and workers to come (default: HOROVOD_ELASTIC_TIMEOUT, or "
+           "600)"),
+    _value("--reset-limit", "N", CHANGES, "how often the ranks may change (default: no limit)",
+           _ELASTIC),
+    _value("--blacklist-cooldown-range --cooldown-range", ("MIN", "MAX"), CHANGES,
+           "seconds without workers for a host that failed (default: for ever)", _ELASTIC,
+           dest="cooldown_range", nargs=2, type=int),
+    _value("--worker-timeout", "SECONDS", CHANGES, section=_ELASTIC, type=float,
+           text="silence of a worker's process, as by SIGSTOP, after which it is killed and left "
+           "out (default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)"),
+    _switch("--verbose", _ANY, "report each step on stderr", "output"),
+    _value("--output-filename", "DIR", _RANKS,
+           "also write DIR/rank.<rank>/stdout and stderr, without prefixes", "output"),
+    _switch("-prefix-timestamp --prefix-output-with-timestamp", _STARTS,
+            "prefix each line with the time", "output", dest="prefix_timestamp"),
+)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,7 +164,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Options:
-    """A parser that remembers how many words follow each option."""
+    """A parser that remembers how many words follow each option, and to which row it belongs."""
 
     def __init__(self) -> None:
         self.parser = _Parser(
@@ -51,232 +178,36 @@ class _Options:
             add_help=False,
         )
         self.num_words: dict[str, int] = {}
-        self._groups: dict[str, argparse._ArgumentGroup] = {}
-
-    def add(self, section: str, *names: str, **settings: Any) -> None:
-        if section not in self._groups:
-            self._groups[section] = self.parser.add_argument_group(section)
-        action = self._groups[section].add_argument(*names, **settings)
-        num_words = action.nargs if isinstance(action.nargs, int) else 1
-        self.num_words.update(dict.fromkeys(names, num_words))
-
-
-def _make_options() -> _Options:
-    options = _Options()
-    _add_job(options)
-    _add_elastic(options)
-    _add_output(options)
-    for flag in FLAGS:
-        _add_flag(options, flag)
-    return options
+        self.modes: dict[str, Mode] = {}
+        groups: dict[str, argparse._ArgumentGroup] = {}
+        for row in (*OPTIONS, *(row for flag in FLAGS for row in _rows_of(flag))):
+            if row.section not in groups:
+                groups[row.section] = self.parser.add_argument_group(row.section)
+            action = groups[row.section].add_argument(*row.names, help=row.help, **row.more)
+            num_words = action.nargs if isinstance(action.nargs, int) else 1
+            self.num_words.update(dict.fromkeys(row.names, num_words))
+            self.modes.update(dict.fromkeys(row.names, row.modes))
 
 
-def _add_job(options: _Options) -> None:
-    add = options.add
-    section = "job"
-    add(section, "-h", "--help", action="help", help="show this text and exit")
-    add(section, "-v", "--version", action="store_true", help="print the version and exit")
-    add(
-        section,
-        "-cb",
-        "--check-build",
-        action="store_true",
-        help="list frameworks and libraries and exit",
-    )
-    add(
-        section,
-        "--print-completion",
-        choices=SHELLS,
-        help="print what lets a shell complete these options, and exit",
-    )
-    add(
-        section,
-        "--check",
-        action="store_true",
-        help="examine the hosts of -H and exit; exit code 1 if something is wrong",
-    )
-    add(section, "--dry-run", action="store_true", help="print what would run and exit")
-    add(
-        section,
-        "-f",
-        "--job-file",
-        metavar="FILE",
-        help="a job file, which says what to run on how many ranks; see 'experiment --help'",
-    )
-    add(section, "-d", "--detach", action="store_true", help="run a job file in the background")
-    add(section, "--resume", type=int, metavar="ID", help="what has not finished of an experiment")
-    add(
-        section,
-        "--backend",
-        choices=BACKENDS,
-        help="where a job file runs: on hosts, which is the default, or on a Ray cluster",
-    )
-    add(section, "--config-file", metavar="FILE", help="YAML with values for the flags below")
-    _add_hosts(options, section)
-    _add_start(options, section)
-
-
-def _add_hosts(options: _Options, section: str) -> None:
-    add = options.add
-    add(
-        section, "-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of ranks"
-    )
-    add(section, "-H", "--hosts", metavar="HOST:SLOTS,...", help="default: localhost:N")
-    add(section, "-hostfile", "--hostfile", metavar="FILE", help="one 'HOST slots=N' per line")
-    add(section, "-p", "--ssh-port", type=int, metavar="PORT", help="port of sshd on every host")
-    add(section, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
-    add(section, "--num-nodes", type=int, metavar="N", help="number of hosts that run horovodrun")
-    add(section, "--node-rank", type=int, metavar="I", help="number of this host, from 0")
-    add(section, "--rendezvous", metavar="HOST:PORT", help="address for the store of node 0")
-    add(
-        section,
-        "--network-interfaces",
-        "--network-interface",
-        dest="network_interfaces",
-        action="append",
-        metavar="NAME,...",
-        help="interfaces for the traffic of the ranks; default: one that all hosts reach",
-    )
-
-
-def _add_start(options: _Options, section: str) -> None:
-    add = options.add
-    add(
-        section,
-        "--start-timeout",
-        type=int,
-        metavar="SECONDS",
-        help="time for all ranks to find each other (default: HOROVOD_START_TIMEOUT, or 30)",
-    )
-    add(
-        section,
-        "--grace",
-        type=float,
-        metavar="SECONDS",
-        help="time to end after Ctrl-C or SIGTERM (default: HOROVOD_GRACE_SECONDS, or 30)",
-    )
-    add(
-        section,
-        "--stdin-rank",
-        type=int,
-        metavar="RANK",
-        help="the rank that reads horovodrun's stdin, for breakpoint(); default: none",
-    )
-    add(section, "--tcp", action="store_true", help="keep NCCL from using InfiniBand")
-    add(section, "--gloo", action="store_true", help="horovodrun starts the ranks (default)")
-    add(section, "--mpi", action="store_true", help="mpirun starts the ranks")
-    add(section, "--jsrun", action="store_true", help="jsrun starts the ranks, in a job of LSF")
-    add(section, "--mpi-args", default="", metavar="TEXT", help="more options for mpirun or jsrun")
-    add(
-        section,
-        "--binding-args",
-        default="",
-        metavar="TEXT",
-        help="options of mpirun or jsrun for binding ranks",
-    )
-    add(section, "--disable-cache", action="store_true", help=argparse.SUPPRESS)
-
-
-def _add_elastic(options: _Options) -> None:
-    add = options.add
-    section = "elastic training"
-    add(
-        section,
-        "--min-np",
-        "--min-num-proc",
-        dest="min_num_proc",
-        type=int,
-        metavar="N",
-        help="the fewest ranks with which the job goes on (default: -np)",
-    )
-    add(
-        section,
-        "--max-np",
-        "--max-num-proc",
-        dest="max_num_proc",
-        type=int,
-        metavar="N",
-        help="the most ranks (default: as many as there are slots)",
-    )
-    add(
-        section,
-        "--host-discovery-script",
-        metavar="COMMAND",
-        help="prints one HOST:SLOTS per line; asked once a second",
-    )
-    add(
-        section,
-        "--slots-per-host",
-        dest="slots",
-        type=int,
-        metavar="N",
-        help="slots of hosts that are named without a number",
-    )
-    add(
-        section,
-        "--join-file",
-        metavar="FILE",
-        help="write into FILE what lets other hosts join the job by themselves, with --join",
-    )
-    add(
-        section,
-        "--join",
-        metavar="FILE",
-        help="let this host join the job that wrote FILE, with -H localhost:N; also '-' for its "
-        "text on stdin, or ADDRESS:PORT, then with the secret on stdin",
-    )
-    add(
-        section,
-        "--elastic-timeout",
-        type=int,
-        metavar="SECONDS",
-        help="time for enough slots and workers to come (default: HOROVOD_ELASTIC_TIMEOUT, or 600)",
-    )
-    add(
-        section,
-        "--reset-limit",
-        type=int,
-        metavar="N",
-        help="how often the ranks may change (default: no limit)",
-    )
-    add(
-        section,
-        "--blacklist-cooldown-range",
-        "--cooldown-range",
-        dest="cooldown_range",
-        type=int,
-        nargs=2,
-        metavar=("MIN", "MAX"),
-        help="seconds without workers for a host that failed (default: for ever)",
-    )
-    add(
-        section,
-        "--worker-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="silence of a worker's process, as by SIGSTOP, after which it is killed and left out "
-        "(default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)",
-    )
-
-
-def _add_output(options: _Options) -> None:
-    add = options.add
-    section = "output"
-    add(section, "--verbose", action="store_true", help="report each step on stderr")
-    add(
-        section,
-        "--output-filename",
-        metavar="DIR",
-        help="also write DIR/rank.<rank>/stdout and stderr, without prefixes",
-    )
-    add(
-        section,
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        dest="prefix_timestamp",
-        action="store_true",
-        help="prefix each line with the time",
-    )
+def _rows_of(flag: Setting) -> Iterator[Option]:
+    """Yield what sets a variable of the ranks; a switch is two options, one for on and one off."""
+    section, attribute = heading_of(flag), flag.attribute
+    if flag.flag_kind is not bool:
+        more: dict[str, Any] = {
+            "dest": attribute,
+            "type": _in_case_of(flag.choices) if flag.words else flag.flag_kind,
+            "choices": flag.choices or None,
+            "metavar": {int: "N", float: "X"}.get(flag.flag_kind, "TEXT"),
+        }
+        yield Option(section, (f"--{flag.flag}",), _STARTS, help_of(flag), more)
+        return
+    names = ((flag.flag, flag.off, help_of(flag)),)
+    aliases = ((on, off, argparse.SUPPRESS) for on, off in flag.aliases)
+    for on, off, text in (*names, *aliases):
+        hidden = argparse.SUPPRESS if text is argparse.SUPPRESS else f"opposite of --{on}"
+        for word, value, help_text in ((on, True, text), (off, False, hidden)):
+            more = {"dest": attribute, "action": "store_const", "const": value}
+            yield Option(section, (f"--{word}",), _STARTS, help_text, more)
 
 
 def _in_case_of(choices: Sequence[str]) -> Callable[[str], str]:
@@ -284,62 +215,59 @@ def _in_case_of(choices: Sequence[str]) -> Callable[[str], str]:
     return str.upper if all(map(str.isupper, choices)) else str.lower
 
 
-def _add_flag(options: _Options, flag: Setting) -> None:
-    section, attribute = heading_of(flag), flag.attribute
-    if flag.flag_kind is not bool:
-        options.add(
-            section,
-            f"--{flag.flag}",
-            dest=attribute,
-            type=_in_case_of(flag.choices) if flag.words else flag.flag_kind,
-            choices=flag.choices or None,
-            metavar={int: "N", float: "X"}.get(flag.flag_kind, "TEXT"),
-            help=help_of(flag),
-        )
-        return
-    names = ((flag.flag, flag.off, help_of(flag)),)
-    aliases = ((on, off, argparse.SUPPRESS) for on, off in flag.aliases)
-    for on, off, text in (*names, *aliases):
-        hidden = argparse.SUPPRESS if text is argparse.SUPPRESS else f"opposite of --{on}"
-        for word, value, help_text in ((on, True, text), (off, False, hidden)):
-            options.add(
-                section,
-                f"--{word}",
-                dest=attribute,
-                action="store_const",
-                const=value,
-                help=help_text,
-            )
+@dataclass(frozen=True)
+class CommandLine:
+    """What the user wrote.
+
+    Attributes:
+        values: the value of each option by attribute; None for a tuning flag that was not given.
+        given: the options as they were spelled, each with its modes.
+        command: that of the user, untouched.
+    """
+
+    values: argparse.Namespace
+    given: Mapping[str, Mode]
+    command: tuple[str, ...]
+
+    def check(self, mode: Mode) -> None:
+        """Refuse options and commands that do not fit the mode.
+
+        Raises:
+            UsageError: one does not fit.
+        """
+        if mode is Mode.CHECK:  # added to the line of a job, it examines the hosts of that job
+            return
+        given = {"a command": _RANKS, **self.given} if self.command else self.given
+        check_options(given, mode, CHOSEN_BY)
 
 
-def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse(words: Sequence[str]) -> CommandLine:
     """Reads the words that follow ``horovodrun``.
-
-    A tuning flag that was not given is None in the result.
-
-    Args:
-        words: the command line without the program's name.
-
-    Returns:
-        The options by attribute, and the user's command, untouched.
 
     Raises:
         UsageError: a flag is unknown, not supported yet, or has no or a wrong value.
         SystemExit: ``--help`` was asked for and printed.
     """
-    options = _make_options()
+    options = _Options()
     own, command = _split(words, options.num_words)
-    namespace = options.parser.parse_args(own)
-    if namespace.hosts is not None and namespace.hostfile is not None:
+    values = options.parser.parse_args(own)
+    if values.hosts is not None and values.hostfile is not None:
         raise UsageError("-H and -hostfile exclude each other")
-    return namespace, command
+    names = [word.partition("=")[0] for word in own if word.startswith("-")]
+    given = {name: options.modes[name] for name in names if name in options.modes}
+    return CommandLine(values, given, tuple(command))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all options."""
+    return _Options().parser
 
 
 def completion_of(shell: str) -> str:
     """The script that lets a shell, one of :data:`SHELLS`, complete the options."""
     from horovod.runner.cli.completion import script_of
 
-    return script_of(shell, _make_options().parser)
+    return script_of(shell, make_parser())
 
 
 def _split(words: Sequence[str], num_words: dict[str, int]) -> tuple[list[str], list[str]]:

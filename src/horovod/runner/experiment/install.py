@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,26 +9,29 @@ from horovod.runner.experiment import record
 from horovod.runner.experiment.grid import Line
 from horovod.runner.experiment.lines import add
 from horovod.runner.placing.hosts import Host, assign
+from horovod.runner.starting.requests import FixedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from horovod.runner.experiment.lines import Means
+    from horovod.runner.experiment.lines import RunContext
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.placing.hosts import Slot
 
 FOLDER = "install"
 
 
-def install(commands: Sequence[str], lanes: Sequence[Lane], folder: Path, means: Means) -> int:
+def install(
+    commands: Sequence[str], lanes: Sequence[Lane], folder: Path, context: RunContext
+) -> int:
     """Runs the commands in one shell of each host, and waits for all hosts.
 
     Args:
         commands: one after the other; the first that fails is the last.
         lanes: where runs will be executed.
         folder: of the experiment.
-        means: with what lines are executed.
+        context: what lines share.
 
     Returns:
         0, or the exit code of the host that failed first.
@@ -38,11 +40,12 @@ def install(commands: Sequence[str], lanes: Sequence[Lane], folder: Path, means:
         UsageError: the output cannot be written.
     """
     slots = _one_of_each_host(lanes)
-    line = install_line(commands, means.shell)
-    options = replace(lanes[0].options, output_filename=str(folder / record.LOGS / FOLDER))
-    settings = replace(means.settings, command=line.command)
+    line = install_line(commands, context.shell)
+    options = replace(context.options, output_filename=str(folder / record.LOGS / FOLDER))
+    settings = replace(context.settings, command=line.command)
+    request = FixedRequest(settings, options, slots)
     add(folder, "install-started", hosts=list(dict.fromkeys(slot.hostname for slot in slots)))
-    code = means.finish(means.launch(line, slots, settings, options, lambda _: nullcontext()))
+    code = context.finish(context.launch(line, request, lanes[0].caller))
     add(folder, "install-ended", exit_code=code)
     return code
 

@@ -16,23 +16,20 @@ from horovod.runner.experiment import record
 from horovod.runner.experiment.grid import SHELL
 from horovod.runner.experiment.live import LiveReport
 from horovod.runner.experiment.stops import TIMEOUT_CODE, Stops
+from horovod.runner.starting.requests import FixedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from horovod._rendezvous.server import StoreServer
     from horovod.runner.experiment.grid import Line, Run
     from horovod.runner.experiment.side_by_side import Lane
-    from horovod.runner.placing.hosts import Slot
     from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.launch import LaunchOptions
+    from horovod.runner.starting.requests import Caller, LaunchOptions
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
 
-    StoreUser = Callable[[StoreServer], AbstractContextManager[None]]
-    Launch = Callable[[Line, Sequence[Slot], JobSettings, LaunchOptions, StoreUser], Outcome]
+    Launch = Callable[[Line, FixedRequest, Caller], Outcome]
 
 
 # As a shell has it, of a command that is not there.
@@ -40,11 +37,12 @@ _NOT_FOUND = 127
 
 
 @dataclass(frozen=True)
-class Means:
-    """With what the lines of all runs are executed.
+class RunContext:
+    """What the lines of all runs share.
 
     Attributes:
         settings: of the launcher, with any command.
+        options: of the launcher; their ``output_filename`` is not used.
         launch: starts the ranks of a line, and waits for their end.
         finish: says how a launch ended, and returns its exit code.
         say: takes one line for the user.
@@ -56,6 +54,7 @@ class Means:
     """
 
     settings: JobSettings
+    options: LaunchOptions
     launch: Launch
     finish: Callable[[Outcome], int]
     say: Callable[[str], None]
@@ -82,7 +81,7 @@ class RunLines:
         name: its id.
         folder: of its output.
         lane: where to execute it.
-        means: see there.
+        context: see there.
         why_in_vain: says why the run is not worth more time, or nothing; None if nobody asks.
         attempt: the number of this attempt at the run; each restart of a line is one more.
     """
@@ -93,7 +92,7 @@ class RunLines:
         name: str,
         folder: Path,
         lane: Lane,
-        means: Means,
+        context: RunContext,
         why_in_vain: Callable[[], str] | None = None,
         attempt: int = 1,
     ) -> None:
@@ -101,10 +100,10 @@ class RunLines:
         self._name = name
         self._folder = folder
         self._lane = lane
-        self._means = means
+        self._context = context
         self._why_in_vain = why_in_vain
         self._attempt = attempt
-        self._restarts_left = means.restarts
+        self._restarts_left = context.restarts
         self._began_s = time.monotonic()
 
     def execute(self) -> Ended:
@@ -113,7 +112,7 @@ class RunLines:
             ended = self._execute(line, index)
             if ended.state != "finished":
                 what = f"line {index} of {len(self._run.lines)} {ended.state}"
-                self._means.say(f"run {self._name}: {what}: {line}")
+                self._context.say(f"run {self._name}: {what}: {line}")
                 return ended
         return Ended("finished")
 
@@ -122,16 +121,16 @@ class RunLines:
         times = 0
         while True:
             times += 1
-            stops = Stops(self._means.timeout_s, self._began_s, self._why_in_vain)
+            stops = Stops(self._context.timeout_s, self._began_s, self._why_in_vain)
             outcome = self._launch(line, index, times, stops)
-            code = self._means.finish(outcome)
+            code = self._context.finish(outcome)
             if stops.is_pruned:
                 return Ended("pruned")
             if stops.is_late:
                 return Ended("failed", TIMEOUT_CODE)
             if code == 0 and outcome.files_error:  # what has ended well is not run once more
                 what = f"its logs are not complete: {outcome.files_error}"
-                self._means.say(f"run {self._name}: line {index}: {what}")
+                self._context.say(f"run {self._name}: line {index}: {what}")
                 return Ended("failed", 1)
             if code == 0:
                 return Ended("finished")
@@ -139,16 +138,16 @@ class RunLines:
                 return Ended("killed", code)
             if outcome.failure is not None and outcome.failure.start_error and code == _NOT_FOUND:
                 what = f"train.shell may name another shell than {line.shell[0]}"
-                self._means.say(f"run {self._name}: line {index}: {what}, such as sh -e -c")
+                self._context.say(f"run {self._name}: line {index}: {what}, such as sh -e -c")
             if self._restarts_left == 0:
                 return Ended("failed", code)
             self._restarts_left -= 1
             self._attempt += 1
             again = f"it is started again, and may be {self._restarts_left} more time(s)"
-            self._means.say(f"run {self._name}: line {index} failed: {again}")
+            self._context.say(f"run {self._name}: line {index} failed: {again}")
 
     def _launch(self, line: Line, index: int, times: int, stops: Stops) -> Outcome:
-        slots, means = self._lane.slots, self._means
+        slots, context = self._lane.slots, self._context
         name = f"line-{index:02d}" if times == 1 else f"line-{index:02d}.{times}"
         add(
             self._folder, "line-started", line=index, of=len(self._run.lines), text=str(line),
@@ -164,18 +163,17 @@ class RunLines:
                 exit_code=ended.exit_code, seconds=round(ended.at_s - began_s, 3),
             )  # fmt: skip
 
-        live = LiveReport(means.live, self._folder / record.LIVE, len(slots))
+        live = LiveReport(context.live, self._folder / record.LIVE, len(slots))
         with stops.watching() as alarm:
             logs = str(self._folder / record.LOGS / name)
-            options = replace(
-                self._lane.options, output_filename=logs, on_exit=on_exit, alarm=alarm
-            )
             settings = replace(
-                means.settings,
+                context.settings,
                 command=line.command,
-                variables={**means.settings.variables, **self._variables(index)},
+                variables={**context.settings.variables, **self._variables(index)},
             )
-            outcome = means.launch(line, slots, settings, options, live.using)
+            request = FixedRequest(settings, replace(context.options, output_filename=logs), slots)
+            caller = replace(self._lane.caller, on_exit=on_exit, alarm=alarm, store_user=live.using)
+            outcome = context.launch(line, request, caller)
         seconds = time.monotonic() - began_s
         failure = outcome.failure
         where = {} if failure is None else {"rank": failure.rank, "host": failure.hostname}
@@ -183,14 +181,14 @@ class RunLines:
             self._folder, "line-ended", line=index, exit_code=outcome.exit_code,
             seconds=round(seconds, 3), **where,
         )  # fmt: skip
-        if outcome.left_running and index not in means.told:
-            means.told.add(index)
+        if outcome.left_running and index not in context.told:
+            context.told.add(index)
             what = f"processes that it left in the background were ended: {outcome.left_running}"
-            means.say(f"run {self._name}: line {index}: {what}")
+            context.say(f"run {self._name}: line {index}: {what}")
         if line.on == "all" and (last := straggler(exits, seconds)) is not None:
             rank, host, waited_s = last
             what = f"all waited {waited_s:.1f} s for rank {rank} on {host}"
-            means.say(f"run {self._name}: line {index}: {what}")
+            context.say(f"run {self._name}: line {index}: {what}")
         return outcome
 
     def _variables(self, index: int) -> Mapping[str, str]:

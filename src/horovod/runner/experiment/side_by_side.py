@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horovod.runner.placing.hosts import Host, Slot
-    from horovod.runner.starting.launch import LaunchOptions
+    from horovod.runner.starting.requests import Caller
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Lane:
 
     Attributes:
         slots: of the ranks of each run.
-        options: how the launcher behaves.
+        caller: who launches them.
     """
 
     slots: Sequence[Slot]
-    options: LaunchOptions
+    caller: Caller
 
 
 def divided(
@@ -91,8 +91,8 @@ def in_lanes(
         def follow(lane: Lane, read_end: int) -> None:
             try:
                 with Console(None, None) as silent:
-                    options = replace(lane.options, console=silent, interrupts=read_end)
-                    own = replace(lane, options=options)
+                    caller = replace(lane.caller, console=silent, interrupts=read_end)
+                    own = replace(lane, caller=caller)
                     while True:
                         try:
                             index = waiting.popleft()
@@ -113,7 +113,7 @@ def in_lanes(
         for thread in threads:
             thread.start()
         num_left = len(threads)
-        interrupts = lanes[0].options.interrupts
+        interrupts = lanes[0].caller.interrupts
         while num_left:
             ready, _, _ = select.select(
                 [done, *([] if interrupts is None else [interrupts])], [], []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import canonical_text
-from horovod.runner.experiment.lines import Ended, Means, RunLines, add
+from horovod.runner.experiment.lines import Ended, RunContext, RunLines, add
 from horovod.runner.experiment.plan import described
 from horovod.runner.experiment.side_by_side import in_lanes
 from horovod.runner.experiment.trusted import close_to_others
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from horovod.runner.experiment.record import Record, RunRecord
     from horovod.runner.experiment.search import Pruning
     from horovod.runner.experiment.side_by_side import Lane
-    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.requests import JobFileRequest
     from horovod.runner.supervision.outcome import Outcome
 
 RESOLVED = "riseml-configuration.yml"
@@ -35,9 +35,8 @@ class Training:
 
     Args:
         experiment: what to run.
-        lanes: where runs are executed, as many of them at a time as there are lanes; the
-            ``output_filename`` of their options is not used.
-        settings: of the launcher, with any command.
+        lanes: where runs are executed, as many of them at a time as there are lanes.
+        request: the job file to run.
         launch: starts the ranks of a line, and waits for their end.
         finish: says how a launch ended, and returns its exit code.
     """
@@ -46,13 +45,13 @@ class Training:
         self,
         experiment: Experiment,
         lanes: Sequence[Lane],
-        settings: JobSettings,
+        request: JobFileRequest,
         launch: Launch,
         finish: Callable[[Outcome], int],
     ) -> None:
         self._experiment = experiment
         self._lanes = lanes
-        self._settings = settings
+        self._settings, self._options = request.settings, request.options
         self._launch = launch
         self._finish = finish
 
@@ -68,11 +67,11 @@ class Training:
         Raises:
             UsageError: the output cannot be written.
         """
-        means = self._means(own)
+        context = self._context(own)
         runs = self._experiment.runs
         records = own.run_records(is_running=False)
         left = [index for index, each in enumerate(records, 1) if each.state not in _DONE]
-        if code := self._install(own, left, means):
+        if code := self._install(own, left, context):
             return code
         pruning = self._pruning(own, records)
         codes: dict[int, int] = {}
@@ -82,7 +81,7 @@ class Training:
             attempt = records[index - 1].attempt + 1
             judged = None if pruning is None else pruning.follow(folder, attempt)
             asked = None if judged is None else judged.why_in_vain
-            lines = RunLines(run, name, folder, lane, means, asked, attempt)
+            lines = RunLines(run, name, folder, lane, context, asked, attempt)
             ended = self._run(run, name, folder, lines, attempt)
             if judged is not None:
                 judged.end()
@@ -101,14 +100,14 @@ class Training:
         self._say(f"experiment {own.number}: output, logs and events are in {own.folder}")
         return next((codes[index] for index in sorted(codes) if codes[index]), 0)
 
-    def _install(self, own: Record, left: Sequence[int], means: Means) -> int:
+    def _install(self, own: Record, left: Sequence[int], context: RunContext) -> int:
         """Prepares the hosts; without that, all runs that are left have failed."""
         commands = self._experiment.install
         if not commands or not left:
             return 0
         from horovod.runner.experiment.install import install
 
-        code = install(commands, self._lanes, own.folder, means)
+        code = install(commands, self._lanes, own.folder, context)
         for index in left if code else ():
             folder, name = own.folder_of(index), own.name_of(index)
             add(folder, "run-started", id=name)
@@ -130,14 +129,15 @@ class Training:
                 pruning.follow(own.folder_of(index)).end()
         return pruning
 
-    def _means(self, own: Record) -> Means:
+    def _context(self, own: Record) -> RunContext:
         variables = {
             **self._threads(),
             **self._experiment.file.train.env,
             **self._settings.variables,
         }
-        return Means(
+        return RunContext(
             settings=replace(self._settings, variables=variables),
+            options=self._options,
             launch=self._launch,
             finish=self._finish,
             say=self._say,
@@ -165,7 +165,7 @@ class Training:
         return {"OMP_NUM_THREADS": str(threads)}
 
     def _say(self, text: str) -> None:
-        self._lanes[0].options.console.say(text)
+        self._lanes[0].caller.console.say(text)
 
 
 def new_folder(root: Path, job_file: str) -> Path:

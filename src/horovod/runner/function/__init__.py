@@ -2,5 +2,4 @@
 
 run      the function itself
 task     what each of its ranks executes
-by_mpi   the same where mpirun starts the ranks
 """

@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod._job.environment import with_horovod_on_path
@@ -14,31 +13,40 @@ from horovod._job.function import check_call
 from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
 from horovod.runner.function.call import Call, packed
-from horovod.runner.output.console import Console
-from horovod.runner.placing.hosts import Host, assign, parse_hostfile, parse_hosts
+from horovod.runner.output.console import Console, say
+from horovod.runner.placing.hosts import Host, assign, parse_hosts, read_hostfile
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.settings.flags import variables_of
 from horovod.runner.starting.before_start import check_settings
-from horovod.runner.starting.controller import request_of
-from horovod.runner.starting.elastic_options import Asked, elastic_options
-from horovod.runner.starting.launch import LaunchOptions, grace_s_of, launch
+from horovod.runner.starting.controller import choose, find_surroundings, request_of
+from horovod.runner.starting.launch import config_of, start
+from horovod.runner.starting.modes import Mode, check_options
+from horovod.runner.starting.requests import (
+    Asked,
+    Caller,
+    FixedRequest,
+    LaunchOptions,
+    MpiRequest,
+)
 from horovod.runner.starting.ssh import SshOptions
 from horovod.runner.system.signals import wakeups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horovod.runner.starting.requests import JobRequest
     from horovod.runner.supervision.sources import Discovery
 
 T = TypeVar("T")
 
-# What an elastic job heeds, as horovod.run spells it.
-_ELASTIC = {
-    name: name
-    for name in (
-        *("min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
-        *("host_discovery_script", "host_discovery", "elastic_timeout", "worker_timeout"),
-    )
+# Arguments of elastic jobs.
+_ELASTIC = (
+    *("min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
+    *("host_discovery_script", "host_discovery", "elastic_timeout", "worker_timeout"),
+)
+_CHOSEN_BY = {
+    Mode.ELASTIC: "min_num_proc, host_discovery_script or host_discovery",
+    Mode.MPI: "use_mpi",
 }
 
 _RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
@@ -129,15 +137,21 @@ def run(
 def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given: Any) -> list[Any]:
     """:func:`run` without the arguments that are None or deprecated."""
     _check(given)
-    check_call(func, args, given.get("kwargs", {}))
-    if given.get("start_timeout", 1) <= 0:
-        raise UsageError(
-            f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"
-        )
-    asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
-    asked.check_unused(_ELASTIC)
-    slots = [] if asked.is_elastic else assign(_hosts(given), num_proc)
+    kwargs = given.get("kwargs", {})
+    check_call(func, args, kwargs)
     executable = given.get("executable")
+    request, hostnames = _request(num_proc, executable, given)
+    path = [] if executable else [entry for entry in sys.path if entry]
+    call = Call(packed(func, args, dict(kwargs), path), hostnames)
+    with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
+        outcome = start(request, Caller(console, wakeups=descriptor, store_user=call.using))
+    return call.results(outcome)
+
+
+def _request(
+    num_proc: int, executable: str | None, given: Mapping[str, Any]
+) -> tuple[JobRequest, list[str]]:
+    """Return what to start, and the host of each rank, as far as it is known."""
     environ = inherited_environment()
     variables, controller = _variables(given)
     settings = JobSettings(
@@ -146,49 +160,41 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given
         environ=environ if executable else with_horovod_on_path(environ),
         variables=variables,
         network_interfaces=tuple(given.get("network_interfaces", ())),
-        grace_s=grace_s_of(environ),
+        grace_s=config_of("HOROVOD_GRACE_SECONDS", environ).grace_s,
     )
+    options = LaunchOptions(
+        output_filename=given.get("output_filename"),
+        start_timeout_s=given.get("start_timeout"),
+        verbose=bool(given.get("verbose")),
+        ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
+    )
+    asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
     check_settings(settings, is_elastic=asked.is_elastic)
-    path = [] if executable else [entry for entry in sys.path if entry]
-    payload = packed(func, args, dict(given.get("kwargs", {})), path)
-    call = Call(payload, [slot.hostname for slot in slots] or [""] * _wanted(asked, num_proc))
-    if asked.is_elastic and controller == "mpi":
-        raise UsageError("horovod.run: mpirun starts no elastic jobs: leave use_mpi out")
-    with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
-        options = LaunchOptions(
-            console,
-            wakeups=descriptor,
-            output_filename=given.get("output_filename"),
-            start_timeout_s=given.get("start_timeout"),
-            verbose=bool(given.get("verbose")),
-            ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
-        )
-        if asked.is_elastic:
-            # Not for every job: it takes its time to load.
-            from horovod.runner.starting.elastic import launch_elastic
+    mode = Mode.ELASTIC if asked.is_elastic else Mode.MPI if controller == "mpi" else Mode.FIXED
+    modes = {name: Mode.ELASTIC for name in _ELASTIC if name in given}
+    if controller == "mpi":
+        modes["use_mpi"] = Mode.MPI
+    if given.get("mpi_args"):
+        modes["mpi_args"] = Mode.MPI
+    check_options(modes, mode, _CHOSEN_BY, "horovod.run: ")
+    if mode is Mode.ELASTIC:
+        discovers = bool(asked.host_discovery_script) or asked.host_discovery is not None
+        names_hosts = given.get("hosts") or given.get("hostfile")
+        hosts = [] if discovers and not names_hosts else _hosts(given)
+        # Not for every job: it takes its time to load.
+        from horovod.runner.starting.elastic_options import elastic_request
 
-            hosts = [] if _discovers(asked, given) else _hosts(given)
-            elastic = elastic_options(asked, num_proc, hosts, environ, settings.grace_s)
-            outcome = launch_elastic(elastic, settings, options, call.using)
-        elif controller == "mpi":
-            # Not for every job: it takes its time to load.
-            from horovod.runner.function.by_mpi import launch_by_mpirun
-
-            mpi_args = given.get("mpi_args", "")
-            outcome = launch_by_mpirun(slots, settings, options, call.using, mpi_args)
-        else:
-            outcome = launch(slots, settings, options, call.using)
-    return call.results(outcome)
-
-
-def _wanted(asked: Asked, num_proc: int) -> int:
-    """How many results an elastic job has."""
-    return asked.min_num_proc or num_proc
-
-
-def _discovers(asked: Asked, given: Mapping[str, Any]) -> bool:
-    found = bool(asked.host_discovery_script) or asked.host_discovery is not None
-    return found and not (given.get("hosts") or given.get("hostfile"))
+        request = elastic_request(asked, num_proc, hosts, settings, options)
+        return request, [""] * request.rules.min_np
+    slots = assign(_hosts(given), num_proc)
+    hostnames = [slot.hostname for slot in slots]
+    if mode is Mode.FIXED:
+        return FixedRequest(settings, options, slots), hostnames
+    choice = choose(controller, find_surroundings(settings.environ))
+    if options.verbose:
+        say(sys.stderr, choice.line)
+    mpi_args = given.get("mpi_args", "")
+    return MpiRequest(settings, options, slots, mpi_args=mpi_args), hostnames
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:
@@ -215,6 +221,10 @@ def _check(given: Mapping[str, Any]) -> None:
     for one, other in (("hosts", "hostfile"), ("use_gloo", "use_mpi")):
         if given.get(one) and given.get(other):
             raise UsageError(f"horovod.run: {one} and {other} exclude each other")
+    if given.get("start_timeout", 1) <= 0:
+        raise UsageError(
+            f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"
+        )
 
 
 def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
@@ -243,10 +253,4 @@ def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
 def _hosts(given: Mapping[str, Any]) -> list[Host]:
     if given.get("hosts"):
         return parse_hosts(given["hosts"])
-    if not given.get("hostfile"):
-        return [Host("localhost", None)]
-    path = given["hostfile"]
-    try:
-        return parse_hostfile(Path(path).read_text(), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the hostfile {path}: {error}") from None
+    return read_hostfile(given["hostfile"]) if given.get("hostfile") else [Host("localhost", None)]

@@ -168,3 +168,12 @@ def _are_same(stdout: object, stderr: object) -> bool:
     if isinstance(stdout, DescriptorOutlet) and isinstance(stderr, DescriptorOutlet):
         return stdout.identity == stderr.identity
     return False
+
+
+def say(stderr: TextIO, line: str) -> None:
+    """Write a message of the launcher itself before a job; a console that is gone is no error."""
+    try:
+        stderr.write(f"horovodrun: {line}\n")
+        stderr.flush()
+    except OSError:
+        return

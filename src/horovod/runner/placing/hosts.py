@@ -134,6 +134,19 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
     return _merge(_with_slots(hosts, path))
 
 
+def read_hostfile(path: str) -> list[Host]:
+    """Read a hostfile.
+
+    Raises:
+        UsageError: it cannot be read, or something is wrong with it.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the hostfile {path}: {error}") from None
+    return parse_hostfile(text, path)
+
+
 def parse_host_files(filename: str) -> str:
     """The hosts of a hostfile as a list such as ``a:2,b:4``, which :func:`parse_hosts` reads.
 

@@ -71,27 +71,48 @@ def make_plan(
     Returns:
         One job per host, in the order of the hosts.
     """
-    here = common_environment(settings, store)
-    there = common_environment(replace(settings, environ=without_own(settings.environ)), store)
-    # Each agent finds out which interface of its host leads to the others.
-    if remote or several_hosts:
-        chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
-        for name in ("HOROVOD_GLOO_IFACE",) if chosen else INTERFACE_NAMES:
-            del here[name], there[name]
+    crosses = bool(remote) or several_hosts
+    here = agent_job(settings, store, launcher_pid, crosses=crosses)
+    there = agent_job(settings, store, crosses=crosses)
     return [
-        AgentJob(
+        replace(
+            there if hostname in remote else here,
             hostname=hostname,
-            cwd=settings.cwd,
-            env=there if hostname in remote else here,
             workers=tuple(_worker(slot, settings.command) for slot in group),
-            secret=store.secret,
-            launcher_pid=0 if hostname in remote else launcher_pid,
             user=group[0].user,
-            network_interfaces=settings.network_interfaces,
-            grace_s=settings.grace_s,
         )
         for hostname, group in _by_host(slots)
     ]
+
+
+def agent_job(
+    settings: JobSettings, store: StoreAddress, launcher_pid: int = 0, *, crosses: bool
+) -> AgentJob:
+    """Return what the agents of all hosts have in common.
+
+    Args:
+        settings, store: see :func:`make_plan`.
+        launcher_pid: see :class:`AgentJob`; 0 for other machines, which do not get what only holds
+            on this one.
+        crosses: whether there are several hosts.
+    """
+    if launcher_pid == 0:
+        settings = replace(settings, environ=without_own(settings.environ))
+    env = common_environment(settings, store)
+    if crosses:  # each agent finds out which interface of its host leads to the others
+        chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
+        for name in ("HOROVOD_GLOO_IFACE",) if chosen else INTERFACE_NAMES:
+            del env[name]
+    return AgentJob(
+        hostname="",
+        cwd=settings.cwd,
+        env=env,
+        workers=(),
+        secret=store.secret,
+        launcher_pid=launcher_pid,
+        network_interfaces=settings.network_interfaces,
+        grace_s=settings.grace_s,
+    )
 
 
 def _worker(slot: Slot, command: tuple[str, ...]) -> WorkerJob:

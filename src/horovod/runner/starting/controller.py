@@ -1,4 +1,4 @@
-"""Who starts the ranks, from what the user asked for and what is there. Pure.
+"""Who starts the ranks, from what the user asked for and what is there.
 
 Earlier versions chose a library for the control messages at the same time. Here the engine is
 always Horovod's own, so the old words only say who starts the processes.
@@ -7,9 +7,15 @@ always Horovod's own, so the old words only say who starts the processes.
 from __future__ import annotations
 
 import enum
+import os
+import shutil
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Launcher(enum.Enum):
@@ -32,6 +38,16 @@ class Surroundings:
     mpirun: bool = False
     jsrun: bool = False
     lsf: bool = False
+
+
+def find_surroundings(environ: Mapping[str, str]) -> Surroundings:
+    """Look for the programs on the path of an environment, and for a job of LSF."""
+    path = environ.get("PATH", os.defpath)
+    return Surroundings(
+        mpirun=shutil.which("mpirun", path=path) is not None,
+        jsrun=shutil.which("jsrun", path=path) is not None,
+        lsf="LSB_JOBID" in environ,
+    )
 
 
 @dataclass(frozen=True)

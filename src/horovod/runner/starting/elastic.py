@@ -1,262 +1,133 @@
-"""Runs an elastic job: its hosts and workers come and go while it trains."""
+"""What an elastic job is made of: its hosts and workers come and go while it trains."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod._job.environment import Assignment
-from horovod._job.job import Job, open_job
-from horovod._rank.reports.end import end_report
-from horovod.errors import UsageError
-from horovod.runner.output.output import Output
-from horovod.runner.placing import this_machine
-from horovod.runner.placing.discovery import FixedHosts
-from horovod.runner.placing.plan import INTERFACE_NAMES, common_environment
-from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
-from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.starting.joined_hosts import JoinedHosts, addresses_for
-from horovod.runner.starting.launch import (
-    LaunchOptions,
-    check_interfaces,
-    explain,
-    slow_worker_of,
-    start_agent,
-)
-from horovod.runner.supervision.elastic.events import HostsDiscovered
+from horovod._job.job import Job
+from horovod.runner.placing.plan import agent_job
+from horovod.runner.protocol.agent_job import WorkerJob
+from horovod.runner.starting.launch import slow_worker_of
+from horovod.runner.starting.supervise import Crew
+from horovod.runner.supervision.agents import Agents
 from horovod.runner.supervision.elastic.policy import ElasticJob
-from horovod.runner.supervision.elastic_supervisor import ElasticSupervisor, Fleet
+from horovod.runner.supervision.events import HostsDiscovered
 from horovod.runner.supervision.news import News
 from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
 from horovod.runner.supervision.sources import asking, hearing, listening
-from horovod.runner.system.environment import without_own
+from horovod.runner.supervision.store_commands import StoreCommands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
+    from contextlib import ExitStack
 
-    from horovod._job.environment import StoreAddress
+    from horovod._job.job import LocalJob
     from horovod._job.membership import Membership
-    from horovod._rendezvous.server import StoreServer
-    from horovod.runner.placing.hosts import Host
-    from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.elastic_options import ElasticOptions
+    from horovod.runner.protocol.agent_job import AgentJob
+    from horovod.runner.starting.requests import ElasticRequest
+    from horovod.runner.starting.supervise import Site
     from horovod.runner.supervision.elastic.rules import Rules
-    from horovod.runner.supervision.link import AgentProcess
-    from horovod.runner.supervision.outcome import Outcome
-    from horovod.runner.supervision.sources import Discovery
-
-_LOOPBACK = "127.0.0.1"
 
 
-def check_fixed_hosts(hosts: Sequence[Host], rules: Rules) -> None:
-    """Makes sure that hosts which never change have enough slots.
+def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
+    """Return the agents and workers of an elastic job, and begin to follow its hosts."""
+    means = site.means
+    rules = replace(request.rules, slow_worker=slow_worker_of(request.settings))
+    news, follow = follow_workers(
+        site.job, rules, site.caller.console.say, site.stack, site.after_store
+    )
 
-    Raises:
-        UsageError: they do not; nothing could change that.
-    """
-    slots = sum(host.slots or 0 for host in hosts)
-    if slots < rules.gate:
-        raise UsageError(
-            f"the hosts have {slots} slots, but -np asks for {rules.gate} ranks, and no further "
-            "host can come: name more slots, or give --host-discovery-script"
-        )
+    def published(membership: Membership) -> None:
+        follow(membership)
+        site.caller.on_generation()
+
+    plan = _Plan(request, site)
+    if means.discovery is not None:
+        site.stack.enter_context(asking(means.discovery, news))
+    else:
+        hosts = tuple((host.name, host.slots or 0) for host in request.hosts)
+        news.put(HostsDiscovered(time.monotonic(), hosts))
+    agents = Agents(
+        means.start_agent,
+        plan.job_of,
+        plan.worker_of,
+        explain=means.explain,
+        invitation=site.invitation if means.crosses else None,
+        store=StoreCommands(site.job, published),
+    )
+    return Crew(agents, ElasticJob(rules), news)
 
 
-def launch_elastic(
-    elastic: ElasticOptions,
-    settings: JobSettings,
-    options: LaunchOptions,
-    store_user: Callable[[StoreServer], AbstractContextManager[None]] | None = None,
-) -> Outcome:
-    """Runs an elastic job, and waits for its end.
+def follow_workers(
+    job: LocalJob,
+    rules: Rules,
+    say: Callable[[str], None],
+    stack: ExitStack,
+    after_store: ExitStack,
+) -> tuple[News, Callable[[Membership], None]]:
+    """Begin to collect what the workers of an elastic job report.
 
     Args:
-        elastic: what the user asked of it.
-        settings: what to run.
-        options: how the launcher behaves.
-        store_user: see :func:`horovod.runner.starting.launch.launch`.
+        job: whose store they write to; ``stack`` ends before it, and ``after_store`` after it.
+        rules: of the job.
+        say: takes a line about slow workers.
 
     Returns:
-        How the job ended. No process of it is left.
-
-    Raises:
-        UsageError: an interface does not exist, the fixed hosts have too few slots, or the output
-            cannot be written.
-        StartError: the store cannot listen.
+        What brings the reports, and what must hear of each generation.
     """
-    mode = slow_worker_of({**settings.environ, **settings.variables})
-    rules = replace(elastic.rules, slow_worker=mode)
-    crosses = _may_cross(elastic, settings)
-
-    def log(line: str) -> None:
-        if options.verbose:
-            options.console.say(line)
-
-    joined = JoinedHosts(_others(elastic), log) if elastic.inviting else None
-    with ExitStack() as stack:
-        output = _output(elastic, settings, options)
-        stack.callback(output.close)
-        addresses = addresses_for(settings) if crosses else [_LOOPBACK]
-        news = News()
-        stack.callback(news.close)
-        job = open_job(addresses[0], further_addresses=addresses[1:])
-        # What reads the job's events ends with its store.
-        stack.enter_context(listening(Job(job.server, job.where), news))
-        stack.enter_context(job)
-        stack.enter_context(hearing(job, news, elastic.rules.worker_timeout_s))
-        for address, port in job.server.endpoints:
-            log(f"the store of the job listens at {address} port {port}")
-        if store_user is not None:
-            stack.enter_context(store_user(job.server))
-        slow = SlowMemberWatch(options.console.say, lambda each: news.put(told_of(each)))
-        if rules.slow_worker != "off":
-            stack.enter_context(slow.using(job.server))
-
-        def published(membership: Membership) -> None:
-            slow.follow(membership)
-            elastic.published()
-
-        plan = _Plan(elastic, settings, options, job.where, joined, crosses=crosses)
-        invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
-        alarm = options.alarm
-        if joined is not None and elastic.inviting is not None:
-            # Hosts hear that the job is over before their invitation ends.
-            alarm = stack.enter_context(elastic.inviting(invitation)) or alarm
-            stack.enter_context(joined.using(job.server))
-        reached = invitation if crosses else None
-        supervisor = ElasticSupervisor(
-            Fleet(job, news, plan.job_of, plan.worker_of, reached, published),
-            start_agent=plan.start_agent,
-            output=output,
-            start_timeout_s=elastic.rules.elastic_timeout_s,
-            log=log,
-            announce=options.console.say,
-            **(options.from_outside | {"alarm": alarm}),
-            explain=lambda link: explain(link) if link.pid else elastic.gone,
-            report_of=lambda worker: end_report(worker, job.server.try_get),
-            policy=ElasticJob(rules),
-        )
-        discovery = joined or elastic.discovery
-        if discovery is not None:
-            stack.enter_context(asking(discovery, news))
-        else:
-            hosts = tuple((host.name, host.slots or 0) for host in elastic.hosts)
-            news.put(HostsDiscovered(time.monotonic(), hosts))
-        return supervisor.run()
-
-
-def _may_cross(elastic: ElasticOptions, settings: JobSettings) -> bool:
-    """Whether other machines may take part; if not, this one must be enough."""
-    if elastic.discovery is not None or elastic.inviting is not None:
-        return True
-    if this_machine.other_machines([host.name for host in elastic.hosts]):
-        return True
-    check_interfaces(settings.network_interfaces)
-    check_fixed_hosts(elastic.hosts, elastic.rules)
-    return False
-
-
-def _output(elastic: ElasticOptions, settings: JobSettings, options: LaunchOptions) -> Output:
-    output = Output(
-        options.console,
-        directory=options.output_filename,
-        timestamps=options.prefix_timestamp,
-        colored=options.console.colored(settings.environ),
-    )
-    most = elastic.rules.max_np or elastic.rules.np
-    output.place({}, max(most, elastic.rules.np))
-    return output
-
-
-def _others(elastic: ElasticOptions) -> Discovery:
-    """What tells the hosts that do not join by themselves."""
-    if elastic.discovery is not None:
-        return elastic.discovery
-    return FixedHosts({host.name: host.slots or 0 for host in elastic.hosts})
+    news = News()
+    after_store.callback(news.close)
+    # What reads the job's events ends with its store.
+    after_store.enter_context(listening(Job(job.server, job.where), news))
+    stack.enter_context(hearing(job, news, rules.worker_timeout_s))
+    slow = SlowMemberWatch(say, lambda member: news.put(told_of(member)))
+    if rules.slow_worker != "off":
+        stack.enter_context(slow.using(job.server))
+    return news, slow.follow
 
 
 class _Plan:
-    """What agents and workers are told."""
+    """The jobs of agents and workers, which are known only when they are needed."""
 
-    def __init__(
-        self,
-        elastic: ElasticOptions,
-        settings: JobSettings,
-        options: LaunchOptions,
-        store: StoreAddress,
-        joined: JoinedHosts | None,
-        *,
-        crosses: bool,
-    ) -> None:
-        self._rules = elastic.rules
-        self._users = {host.name: host.user for host in elastic.hosts}
-        self._settings = settings
-        self._options = options
-        self._store = store
-        self._joined = joined
-        self._crosses = crosses
-        self._start_timeout_s = options.start_timeout_s
-
-    def start_agent(self, job: AgentJob) -> AgentProcess:
-        """Starts the agent of a host, or has the host start it.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        if self._has_joined(job.hostname):
-            assert self._joined is not None
-            return self._joined.start_agent(job.hostname)
-        return start_agent(job, self._settings, self._options)
-
-    def _has_joined(self, host: str) -> bool:
-        return self._joined is not None and self._joined.has(host)
+    def __init__(self, request: ElasticRequest, site: Site) -> None:
+        self._rules = request.rules
+        self._users = {host.name: host.user for host in request.hosts}
+        self._settings = request.settings
+        self._start_timeout_s = request.options.start_timeout_s
+        self._store = site.job.where
+        self._means = site.means
 
     def job_of(self, host: str, slots: int) -> AgentJob:
-        """What the agent of a host is told."""
-        settings = self._settings
-        is_remote = self._has_joined(host) or not this_machine.is_local(host)
-        if is_remote:
-            settings = replace(settings, environ=without_own(settings.environ))
-        env = common_environment(settings, self._store)
-        if self._crosses:
-            # Each agent finds out which interface of its host leads to the others.
-            chosen = "NCCL_SOCKET_IFNAME" in {**settings.environ, **settings.variables}
-            for name in ("HOROVOD_GLOO_IFACE",) if chosen else INTERFACE_NAMES:
-                del env[name]
-        for name in _PLACE:
-            env.pop(name, None)
-        return AgentJob(
-            hostname=host,
-            cwd=settings.cwd,
-            env=env,
-            workers=(),
-            secret=self._store.secret,
-            launcher_pid=0 if is_remote else os.getpid(),
-            user=self._users.get(host, ""),
-            network_interfaces=settings.network_interfaces,
-            grace_s=settings.grace_s,
-            stays=True,
-            slots=slots,
-        )
+        """Return the job of the agent of a host."""
+        pid = 0 if self._means.is_remote(host) else os.getpid()
+        job = agent_job(self._settings, self._store, pid, crosses=self._means.crosses)
+        env = {name: value for name, value in job.env.items() if name not in _PLACE}
+        user = self._users.get(host, "")
+        return replace(job, hostname=host, env=env, user=user, stays=True, slots=slots)
 
     def worker_of(self, host: str, worker: int, identity: str, slot: int, rank: int) -> WorkerJob:
-        """What is started; its rank is only the one under which its output appears."""
-        told = Assignment(
-            identity=identity,
-            hostname=host,
-            slot=slot,
-            elastic=True,
-            min_size=self._rules.min_np,
-            max_size=self._rules.max_np,
-            elastic_timeout_s=self._rules.elastic_timeout_s,
-            worker_timeout_s=self._rules.worker_timeout_s,
-            start_timeout_s=self._start_timeout_s,
-        )
-        return WorkerJob(worker, rank, told.variables(), self._settings.command)
+        """Return what is started; its rank is only the one under which its output appears."""
+        assignment = elastic_assignment(self._rules, host, identity, slot)
+        assignment = replace(assignment, start_timeout_s=self._start_timeout_s)
+        return WorkerJob(worker, rank, assignment.variables(), self._settings.command)
+
+
+def elastic_assignment(rules: Rules, host: str, identity: str, slot: int) -> Assignment:
+    """Return what a worker of an elastic job is told; the store and timeouts may be added."""
+    return Assignment(
+        identity=identity,
+        hostname=host,
+        slot=slot,
+        elastic=True,
+        min_size=rules.min_np,
+        max_size=rules.max_np,
+        elastic_timeout_s=rules.elastic_timeout_s,
+        worker_timeout_s=rules.worker_timeout_s,
+    )
 
 
 # No worker inherits a place: each asks the store for its own.

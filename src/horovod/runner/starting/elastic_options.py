@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,22 +10,16 @@ from horovod._job.environment import Assignment
 from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError, UsageError
 from horovod.runner.placing.discovery import HostDiscoveryScript
-from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
+from horovod.runner.starting.requests import ElasticRequest
 from horovod.runner.supervision.elastic.rules import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping, Sequence
 
     from horovod.runner.placing.hosts import Host
-    from horovod.runner.protocol.invitation import Invitation
-    from horovod.runner.supervision.sources import Discovery
-    from horovod.runner.supervision.supervisor import Alarm
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.requests import Asked, LaunchOptions
 
-    Inviting = Callable[[Invitation], AbstractContextManager[Alarm | None]]
-
-GONE = "it had joined by itself, and its connection has ended"
-"""Why a host that joined is lost."""
 DEFAULT_TIMEOUT_S = Assignment.elastic_timeout_s
 _TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 _WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
@@ -33,87 +27,21 @@ _WORKER_TIMEOUT = "HOROVOD_WORKER_TIMEOUT"
 _STALL_PATIENCE = "HOROVOD_STALL_CHECK_TIME_SECONDS"
 
 
-@dataclass(frozen=True)
-class ElasticOptions:
-    """How an elastic job is to go.
-
-    Attributes:
-        rules: how many ranks, and for how long to wait.
-        discovery: tells which hosts there are; None if they are fixed.
-        hosts: the fixed ones, each with its slots.
-        inviting: tells other hosts with what they can join, as long as the job lasts; what it
-            yields may end the job. None if none may join.
-        gone: why a host that joined is lost.
-        published: called when the job goes on in a new generation.
-    """
-
-    rules: Rules
-    discovery: Discovery | None = None
-    hosts: tuple[Host, ...] = ()
-    inviting: Inviting | None = None
-    gone: str = GONE
-    published: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What was given; None or empty for what was not.
-
-    Attributes:
-        min_num_proc, max_num_proc, slots, elastic_timeout, reset_limit, cooldown_range,
-            worker_timeout, host_discovery_script, join_file: as the flags of about the same names.
-        host_discovery: an object in place of the script.
-    """
-
-    min_num_proc: int | None = None
-    max_num_proc: int | None = None
-    slots: int | None = None
-    elastic_timeout: float | None = None
-    reset_limit: int | None = None
-    cooldown_range: Sequence[int] | None = None
-    worker_timeout: float | None = None
-    host_discovery_script: str | None = None
-    host_discovery: Discovery | None = None
-    join_file: str | None = None
-
-    @property
-    def is_elastic(self) -> bool:
-        """Whether the job is one whose hosts and workers come and go."""
-        discovers = bool(self.host_discovery_script) or self.host_discovery is not None
-        return self.min_num_proc is not None or discovers or bool(self.join_file)
-
-    def check_unused(self, words: Mapping[str, str]) -> None:
-        """For a job that is not elastic.
-
-        Args:
-            words: how the user spells each attribute.
-
-        Raises:
-            UsageError: something was given that only an elastic job heeds.
-        """
-        given = [word for name, word in words.items() if getattr(self, name) is not None]
-        if given and not self.is_elastic:
-            raise UsageError(
-                f"{given[0]} is for elastic jobs: give {words['min_num_proc']} or "
-                f"{words['host_discovery_script']}, too"
-            )
-
-
-def elastic_options(
+def elastic_request(
     asked: Asked,
     num_proc: int,
     hosts: Sequence[Host],
-    environ: Mapping[str, str],
-    grace_s: float = DEFAULT_GRACE_S,
-) -> ElasticOptions:
-    """Checks what was given, and fills in what was not.
+    settings: JobSettings,
+    options: LaunchOptions,
+) -> ElasticRequest:
+    """Check what was given, and fill in what was not.
 
     Args:
         asked: what was given.
         num_proc: with how many ranks to start.
         hosts: the fixed ones; empty with a discovery.
-        environ: has the defaults of the timeouts.
-        grace_s: see :class:`Rules`.
+        settings: what to run; its variables have the defaults of the timeouts.
+        options: how the launcher behaves.
 
     Raises:
         UsageError: the numbers contradict one another.
@@ -121,6 +49,7 @@ def elastic_options(
     """
     _check(asked, num_proc, hosts)
     range_s = asked.cooldown_range
+    environ = {**settings.environ, **settings.variables}
     rules = Rules(
         num_proc,
         asked.min_num_proc or 0,
@@ -128,7 +57,7 @@ def elastic_options(
         elastic_timeout_s=asked.elastic_timeout or elastic_timeout_s_of(environ),
         reset_limit=asked.reset_limit,
         cooldown_range=None if range_s is None else (range_s[0], range_s[1]),
-        grace_s=grace_s,
+        grace_s=settings.grace_s,
         worker_timeout_s=asked.worker_timeout or worker_timeout_s_of(environ),
         fixed_hosts=bool(hosts) and not asked.join_file,
     )
@@ -140,9 +69,8 @@ def elastic_options(
         from horovod.runner.starting.joined_hosts import join_file
 
         inviting = partial(join_file, asked.join_file)
-    if discovery is not None:
-        return ElasticOptions(rules, discovery, inviting=inviting)
-    return ElasticOptions(rules, hosts=_with_slots(hosts, asked, rules), inviting=inviting)
+    own = () if discovery is not None else _with_slots(hosts, asked, rules)
+    return ElasticRequest(settings, options, rules, discovery, own, inviting)
 
 
 def elastic_timeout_s_of(environ: Mapping[str, str]) -> float:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import horovod
 from horovod._base import files
-from horovod._rendezvous.interfaces import reachable_addresses
 from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod.errors import StartError, UsageError
 from horovod.runner.placing.hosts import is_host_name
@@ -22,11 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from horovod._rendezvous.server import StoreServer
-    from horovod.runner.placing.plan import JobSettings
     from horovod.runner.protocol.invitation import Invitation
     from horovod.runner.supervision.sources import Discovery
 
-_LOOPBACK = "127.0.0.1"
 # How long the store waits at the end for hosts to read that the job is over.
 _GOODBYE_S = 2.0
 
@@ -49,18 +46,15 @@ class JoinedHosts:
     Args:
         others: tells which hosts there are without them.
         log: takes one line for ``--verbose``.
+
+    Attributes:
         changed: called, on a thread, when a host has joined or gone.
     """
 
-    def __init__(
-        self,
-        others: Discovery,
-        log: Callable[[str], None],
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, others: Discovery, log: Callable[[str], None]) -> None:
+        self.changed: Callable[[], None] = lambda: None
         self._others = others
         self._log = log
-        self._changed = changed
         self._lock = threading.Lock()
         self._visits: dict[str, _Visit] = {}  # by name of host
         self._known: set[str] = set()  # that the others listed last
@@ -153,7 +147,7 @@ class JoinedHosts:
                 self._answer(word)
             elif visit is not None and visit.word.visit == word.visit:
                 self._bid_farewell(visit, word)
-        self._changed()
+        self.changed()
 
     def _answer(self, word: Word) -> None:
         assert self._server is not None
@@ -201,14 +195,6 @@ class JoinedHosts:
         assert self._server is not None
         with suppress(StartError):  # the job is over as well
             self._server.set(joining.over_key(visit.word.visit), b"it has left the job")
-
-
-def addresses_for(settings: JobSettings) -> list[str]:
-    """Where hosts of which nobody knows yet may reach the store."""
-    try:
-        return reachable_addresses(settings.network_interfaces)
-    except StartError:  # then all hosts are names of this machine
-        return [_LOOPBACK]
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import horovod
@@ -19,15 +18,19 @@ from horovod._rendezvous.secret import check_secret, secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
+from horovod.runner.output.console import say
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.frames import Decoder, FrameError, encode
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.protocol.joining import Receiver, Sender, Session, Word, at_host
 from horovod.runner.starting import local
+from horovod.runner.system.signals import caught_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO
+
+    from horovod.runner.starting.requests import JoinRequest
 
 _CONNECT_S = 5.0  # to each address of the launcher
 _ANSWER_S = 15.0
@@ -39,34 +42,24 @@ _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE")
 STDIN = "-"
 
 
-@dataclass(frozen=True)
-class JoinOptions:
-    """What the user told.
+def run(request: JoinRequest) -> int:
+    """Join a job from the command line, and report why the visit is over.
 
-    Attributes:
-        where: a file that ``--join-file`` wrote, ``-`` for its text on stdin, or ``address:port``.
-        host: a name for this host in the job.
-        slots: how many workers it may have.
-        environ: what the workers inherit.
-        cwd: where they run.
-        python: what starts workers that are Python functions; this one by default.
-        once: whether the stay ends with the first agent, be it that the job goes on.
+    Raises:
+        UsageError, StartError: see :func:`read_invitation` and :func:`join`.
     """
-
-    where: str
-    host: str
-    slots: int
-    environ: Mapping[str, str] = field(repr=False)
-    cwd: str
-    python: str = sys.executable
-    once: bool = False
+    invitation = read_invitation(request.where, request.environ, sys.stdin)
+    with caught_signals() as interrupts:
+        reason = join(request, invitation, interrupts, lambda line: say(sys.stderr, line))
+    say(sys.stderr, reason)
+    return 0
 
 
 def read_invitation(where: str, environ: Mapping[str, str], stdin: IO[str]) -> Invitation:
     """Where the store of the job is, and its secret.
 
     Args:
-        where: see :class:`JoinOptions`.
+        where: see :class:`JoinRequest`.
         environ: may hold the secret, or name its file, for an address.
         stdin: is read for ``-``, and for an address without a secret.
 
@@ -109,7 +102,7 @@ def _secret(environ: Mapping[str, str], stdin: IO[str]) -> bytes:
 
 
 def join(
-    options: JoinOptions, invitation: Invitation, interrupts: int | None, say: Callable[[str], None]
+    options: JoinRequest, invitation: Invitation, interrupts: int | None, say: Callable[[str], None]
 ) -> str:
     """Takes part in a job until it ends, or until a signal tells this host to leave.
 
@@ -162,7 +155,7 @@ class _Stay:
         StartError: the job cannot be reached, or refuses this host.
     """
 
-    def __init__(self, options: JoinOptions, invitation: Invitation, stack: ExitStack) -> None:
+    def __init__(self, options: JoinRequest, invitation: Invitation, stack: ExitStack) -> None:
         self._options = options
         self._invitation = invitation
         self.ended = threading.Event()

@@ -1,88 +1,196 @@
-"""Runs a job from its settings: makes the secret, opens the store, supervises the agents."""
+"""Runs a job: chooses the means, opens the store, assembles all that watches, and supervises."""
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from horovod._job.job import LocalJob, open_job
-from horovod._rank.reports.end import end_report
-from horovod._rendezvous.interfaces import reachable_addresses
+from horovod._job.job import open_job
 from horovod._settings.config import Config
 from horovod.errors import UsageError
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
-from horovod.runner.placing.plan import JobSettings, make_plan, membership_of
+from horovod.runner.placing.plan import make_plan, membership_of
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.starting import local, ssh
 from horovod.runner.starting.before_start import check_timeline
-from horovod.runner.starting.ssh import SshOptions
+from horovod.runner.starting.means import means_of
+from horovod.runner.starting.requests import (
+    ElasticRequest,
+    FixedRequest,
+    InvitedRequest,
+    MpiRequest,
+    NodeRequest,
+)
 from horovod.runner.starting.stdin import check_stdin_rank, lend_stdin, own_stdin
-from horovod.runner.supervision.connect_back import ConnectBack
-from horovod.runner.supervision.early_exit import leave_note
+from horovod.runner.starting.supervise import (
+    Crew,
+    Site,
+    agents_of,
+    agents_that_cross,
+    supervise,
+)
+from horovod.runner.supervision.fixed import FixedJob, placed_in
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
-from horovod.runner.supervision.supervisor import Crossing, Supervisor
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from horovod._rendezvous.server import StoreServer
-    from horovod.runner.output.console import Console
-    from horovod.runner.placing.hosts import Slot
-    from horovod.runner.protocol.agent_job import AgentJob
-    from horovod.runner.supervision.failure import RankExit
-    from horovod.runner.supervision.link import AgentLink
+    from horovod.runner.placing.plan import JobSettings
+    from horovod.runner.starting.means import Means
+    from horovod.runner.starting.requests import Caller, JobRequest
     from horovod.runner.supervision.outcome import Outcome
-    from horovod.runner.supervision.supervisor import Alarm
-
-AGENT_MODULE = "horovod.runner.agent"
-EXIT_WAIT_S = 1.0  # from the end of an agent's output to its exit code
-
-_LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class LaunchOptions:
-    """How the launcher itself behaves.
+def start(request: JobRequest, caller: Caller) -> Outcome:
+    """Run a job by the means that it asks for, and wait for its end.
 
-    Attributes:
-        console: gets the output of the ranks and the messages of the launcher.
-        output_filename: folder for the output of the ranks; None for no files.
-        prefix_timestamp: write the time in front of each line on the console.
-        start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
-        verbose: tell each step on stderr.
-        interrupts, wakeups: see :class:`horovod.runner.supervision.supervisor.Supervisor`.
-        ssh: how to log in on other hosts.
-        on_exit: called with the end of each rank that ends by itself, at once.
-        alarm: tells when something elsewhere ends the job; None if nothing can.
+    Args:
+        request: what to run, and where.
+        caller: who launches it.
+
+    Returns:
+        How the job ended. No process of it is left.
+
+    Raises:
+        UsageError: an interface does not exist, fixed hosts have too few slots, the output or the
+            timeline cannot be written, or the rank that is to have stdin cannot have it.
+        StartError: the store cannot listen, or what lets hosts join has failed.
+        TimeoutError: not all invited hosts joined in time.
     """
+    # What most jobs do without is loaded only when it is needed: a job is to start soon.
+    if isinstance(request, NodeRequest):
+        from horovod.runner.starting.nodes import launch_node
 
-    console: Console
-    output_filename: str | None = None
-    prefix_timestamp: bool = False
-    start_timeout_s: float | None = None
-    verbose: bool = False
-    interrupts: int | None = None
-    wakeups: int | None = None
-    ssh: SshOptions = field(default_factory=SshOptions)
-    on_exit: Callable[[RankExit], object] = lambda _: None
-    alarm: Alarm | None = None
+        return launch_node(request, caller)
+    if isinstance(request, MpiRequest):
+        from horovod.runner.starting.by_mpi import launch_by_mpirun
 
-    @property
-    def from_outside(self) -> dict[str, Any]:
-        """What ends a job from outside, as arguments of a supervisor."""
-        return {"interrupts": self.interrupts, "wakeups": self.wakeups, "alarm": self.alarm}
+        return launch_by_mpirun(request, caller)
+    return launch(request, means_of(request, log_of(request, caller)), caller)
+
+
+def launch(request: JobRequest, means: Means, caller: Caller) -> Outcome:
+    """Run a job whose agents this process starts; see :func:`start`."""
+    settings, log = request.settings, log_of(request, caller)
+    _check(request, means)
+    with ExitStack() as after_store, ExitStack() as stack:
+        output = open_output(request, caller, *_ranks_of(request))
+        after_store.callback(output.close)
+        first, *further = means.addresses(settings.network_interfaces)
+        job = stack.enter_context(open_job(first, further_addresses=further))
+        for address, port in job.server.endpoints:
+            log(f"the store of the job listens at {address} port {port}")
+        stack.enter_context(caller.store_user(job.server))
+        invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
+        alarm = stack.enter_context(means.attend(job.server, invitation))
+        caller = replace(caller, alarm=alarm or caller.alarm)
+        site = Site(job, means, invitation, caller, stack, after_store)
+        return supervise(_crew_of(request, site), output, job.server, caller, log)
+
+
+def _crew_of(request: JobRequest, site: Site) -> Crew:
+    if isinstance(request, ElasticRequest):
+        from horovod.runner.starting.elastic import elastic_crew
+
+        return elastic_crew(request, site)
+    if isinstance(request, InvitedRequest):
+        from horovod.runner.starting.invited import invited_crew
+
+        return invited_crew(request, site)
+    assert isinstance(request, FixedRequest)
+    return _fixed_crew(request, site)
+
+
+def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
+    slots, settings, means = request.slots, request.settings, site.means
+    hostnames = [slot.hostname for slot in slots]
+    remote = [name for name in dict.fromkeys(hostnames) if means.is_remote(name)]
+    site.job.publish(membership_of(slots))
+    timeout_s = request.options.start_timeout_s
+    if timeout_s is None:
+        timeout_s = config_of("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
+    if slow_worker_of(settings) != "off":
+        slow = SlowWorkerWatch(hostnames, site.caller.console.say)
+        site.stack.enter_context(slow.using(site.job.server))
+    jobs = make_plan(slots, settings, site.job.where, os.getpid(), remote)
+    if settings.stdin_rank is not None:
+        own = site.stack.enter_context(own_stdin())
+        jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
+    agents = agents_that_cross(site, jobs) if remote else agents_of(means, jobs)
+    endpoints = site.job.server.endpoints if remote else ()
+    policy = FixedJob(placed_in(jobs), timeout_s, settings.grace_s, endpoints=endpoints)
+    return Crew(agents, policy)
+
+
+def _check(request: JobRequest, means: Means) -> None:
+    """Refuse what cannot work before anything is started."""
+    settings = request.settings
+    slow_worker_of(settings)
+    if not means.crosses:
+        check_interfaces(settings.network_interfaces)
+    if isinstance(request, FixedRequest):
+        remote = [slot.hostname for slot in request.slots if means.is_remote(slot.hostname)]
+        if request.slots[0].hostname not in remote:
+            check_timeline(settings)
+        if settings.stdin_rank is not None:
+            check_stdin_rank(settings.stdin_rank, request.slots, remote)
+    elif isinstance(request, ElasticRequest) and not means.crosses:
+        _check_slots(request)
+
+
+def _ranks_of(request: JobRequest) -> tuple[dict[int, int], int]:
+    """Return the rank of each worker, as far as it is known, and how many there may be."""
+    if isinstance(request, ElasticRequest):
+        rules = request.rules
+        return {}, max(rules.max_np or rules.np, rules.np)
+    if isinstance(request, InvitedRequest):
+        size = request.size
+    else:
+        assert isinstance(request, FixedRequest)
+        size = len(request.slots)
+    return {rank: rank for rank in range(size)}, size
+
+
+def open_output(request: JobRequest, caller: Caller, ranks: Mapping[int, int], size: int) -> Output:
+    """Return what takes the output of ``size`` ranks, of which some workers have one already.
+
+    Raises:
+        UsageError: the files cannot be created.
+    """
+    settings, options = request.settings, request.options
+    output = Output(
+        caller.console,
+        directory=options.output_filename,
+        timestamps=options.prefix_timestamp,
+        colored=caller.console.colored(settings.environ),
+        stdin_rank=settings.stdin_rank,
+    )
+    try:
+        output.place(ranks, size)
+    except BaseException:
+        output.close()
+        raise
+    return output
+
+
+def log_of(request: JobRequest, caller: Caller) -> Callable[[str], None]:
+    """Return what takes a line for ``--verbose``."""
+    return caller.console.say if request.options.verbose else lambda line: None
+
+
+def _check_slots(request: ElasticRequest) -> None:
+    slots = sum(host.slots or 0 for host in request.hosts)
+    if slots < request.rules.gate:
+        raise UsageError(
+            f"the hosts have {slots} slots, but -np asks for {request.rules.gate} ranks, and no "
+            "further host can come: name more slots, or give --host-discovery-script"
+        )
 
 
 def check_interfaces(names: Sequence[str]) -> None:
-    """Makes sure that the network interfaces exist.
-
-    Raises:
-        UsageError: one does not; the message lists those that do.
-    """
+    """Refuse network interfaces that do not exist."""
     known = this_machine.network_interfaces()
     for name in names:
         if name not in known:
@@ -91,153 +199,15 @@ def check_interfaces(names: Sequence[str]) -> None:
             )
 
 
-def launch(
-    slots: Sequence[Slot],
-    settings: JobSettings,
-    options: LaunchOptions,
-    store_user: Callable[[StoreServer], AbstractContextManager[None]] | None = None,
-) -> Outcome:
-    """Runs a job on this machine, and others, and waits for its end.
+def slow_worker_of(settings: JobSettings) -> str:
+    """Return what becomes of slow ranks: "off", "report", "replace" or "remove"."""
+    environ = {**settings.environ, **settings.variables}
+    return config_of("HOROVOD_SLOW_WORKER", environ).slow_worker
 
-    Args:
-        slots: where each rank runs.
-        settings: what to run.
-        options: how the launcher behaves.
-        store_user: entered before the ranks start and left after their end; may use the store.
 
-    Returns:
-        How the job ended. No process of it is left.
+def config_of(name: str, environ: Mapping[str, str]) -> Config:
+    """Return settings of which only one is that of an environment; it may be malformed.
 
-    Raises:
-        UsageError: an interface does not exist, the output or the timeline cannot be written, or
-            the rank that shall have stdin cannot have it.
-        StartError: the store cannot listen.
+    The launcher may itself be a rank of another job, with more in its environment.
     """
-    remote = this_machine.other_machines(list(dict.fromkeys(slot.hostname for slot in slots)))
-    if not remote:
-        check_interfaces(settings.network_interfaces)
-    if slots[0].hostname not in remote:
-        check_timeline(settings)
-    if settings.stdin_rank is not None:
-        check_stdin_rank(settings.stdin_rank, slots, remote)
-
-    def log(line: str) -> None:
-        if options.verbose:
-            options.console.say(line)
-
-    with ExitStack() as stack:
-        output = Output(
-            options.console,
-            directory=options.output_filename,
-            timestamps=options.prefix_timestamp,
-            colored=options.console.colored(settings.environ),
-            stdin_rank=settings.stdin_rank,
-        )
-        stack.callback(output.close)
-        output.place({slot.rank: slot.rank for slot in slots}, len(slots))
-        addresses = reachable_addresses(settings.network_interfaces) if remote else [_LOOPBACK]
-        opened = stack.enter_context(open_job(addresses[0], further_addresses=addresses[1:]))
-        server = opened.server
-        for address, port in server.endpoints:
-            log(f"the store of the job listens at {address} port {port}")
-        opened.publish(membership_of(slots))
-        if store_user is not None:
-            stack.enter_context(store_user(server))
-        if slow_worker_of({**settings.environ, **settings.variables}) != "off":
-            slow = SlowWorkerWatch([slot.hostname for slot in slots], options.console.say)
-            stack.enter_context(slow.using(server))
-        jobs = make_plan(slots, settings, opened.where, os.getpid(), remote)
-        if settings.stdin_rank is not None:
-            own = stack.enter_context(own_stdin())
-            jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
-
-        def told_of_exit(ended: RankExit) -> None:
-            leave_note(ended, server.try_get, server.add)
-            options.on_exit(ended)
-
-        supervisor = Supervisor(
-            jobs,
-            lambda job: start_agent(job, settings, options),
-            output,
-            start_timeout_s=_start_timeout_s(settings, options),
-            log=log,
-            announce=options.console.say,
-            **options.from_outside,
-            crossing=_crossing(opened, settings, jobs) if remote else None,
-            explain=explain,
-            on_exit=told_of_exit,
-            report_of=lambda worker: end_report(worker, server.try_get),
-            grace_s=settings.grace_s,
-        )
-        return supervisor.run()
-
-
-def _crossing(opened: LocalJob, settings: JobSettings, jobs: Sequence[AgentJob]) -> Crossing:
-    endpoints = opened.server.endpoints
-    return Crossing(
-        Invitation(endpoints, opened.where.secret, settings.network_interfaces),
-        ConnectBack(endpoints, [job.hostname for job in jobs]),
-        opened.narrow,
-    )
-
-
-def start_agent(
-    job: AgentJob, settings: JobSettings, options: LaunchOptions
-) -> subprocess.Popen[bytes]:
-    """Starts the agent of a host, here or through ssh.
-
-    Raises:
-        OSError: the process cannot be created.
-    """
-    if not job.remote:
-        return local.start_agent(settings.environ, job.stdin)
-    return ssh.start(job.hostname, job.user, options.ssh, AGENT_MODULE, settings.environ)
-
-
-def explain(link: AgentLink) -> str:
-    """Why an agent is gone, in one line."""
-    code = link.exit_code(EXIT_WAIT_S)
-    lines = link.complaints()
-    if link.job.remote:
-        return ssh.explain(code, lines)
-    return (
-        "it ended; it wrote:" + "".join(f"\n    {line}" for line in lines) if lines else "it ended"
-    )
-
-
-def _start_timeout_s(settings: JobSettings, options: LaunchOptions) -> float:
-    if options.start_timeout_s is not None:
-        return options.start_timeout_s
-    return _config("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
-
-
-def grace_s_of(environ: Mapping[str, str]) -> float:
-    """How long ranks may take to end after a signal.
-
-    Raises:
-        StartError: the variable is no number, or below 0.
-    """
-    return _config("HOROVOD_GRACE_SECONDS", environ).grace_s
-
-
-def slow_worker_of(environ: Mapping[str, str]) -> str:
-    """What becomes of ranks that make the others wait: "off", "report", "replace" or "remove".
-
-    Raises:
-        StartError: the variable says something else.
-    """
-    return _config("HOROVOD_SLOW_WORKER", environ).slow_worker
-
-
-def _config(name: str, environ: Mapping[str, str]) -> Config:
-    # Only this one: the launcher may itself be a rank of another job, with more in its environment.
     return Config.from_env({key: value for key, value in environ.items() if key == name})
-
-
-def say(stderr: TextIO, line: str) -> None:
-    """Writes a message of the launcher itself before a job; a console that is gone is no error."""
-    try:
-        stderr.write(f"horovodrun: {line}\n")
-        stderr.flush()
-    except OSError:
-        return

@@ -11,8 +11,8 @@ import json
 import os
 import selectors
 import threading
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,29 +20,26 @@ import horovod
 from horovod._job.bootstrap import TWIN_KEY, Bootstrap, check_twin, claim_place
 from horovod._job.environment import StoreAddress
 from horovod._job.job import Job
-from horovod._rank.reports.end import EndReport, end_report
 from horovod._rendezvous.interfaces import interfaces_of
 from horovod._rendezvous.secret import secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
-from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import interface_environment, make_plan, membership_of
-from horovod.runner.starting import local
-from horovod.runner.supervision.early_exit import leave_note
-from horovod.runner.supervision.fixed import SETTLE_S
+from horovod.runner.starting.launch import log_of, open_output
+from horovod.runner.starting.means import Means
+from horovod.runner.starting.supervise import Crew, agents_of, supervise
+from horovod.runner.supervision.fixed import SETTLE_S, FixedJob, placed_in
 from horovod.runner.supervision.outcome import Outcome, stopped_by
-from horovod.runner.supervision.supervisor import Alarm, Supervisor
+from horovod.runner.supervision.supervisor import Alarm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from horovod.runner.placing.plan import JobSettings
     from horovod.runner.protocol.agent_job import AgentJob
-    from horovod.runner.starting.launch import LaunchOptions
-    from horovod.runner.supervision.failure import RankExit
+    from horovod.runner.starting.requests import Caller, NodeRequest
 
 _FAILED = "nodes/failed"
 _LOOK_S = 60.0
@@ -51,44 +48,9 @@ _FOLLOW_UP_S = SETTLE_S + 1.0
 _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE", "HOROVOD_START_TIMEOUT")
 
 
-@dataclass(frozen=True)
-class NodeOptions:
-    """What the user told about the nodes.
-
-    Attributes:
-        node_rank, num_nodes: this host among all.
-        rendezvous: ``host:port`` at which node 0 opens the store.
-        num_proc: ranks on all nodes together.
-        slots: of this node; None for an equal share.
-    """
-
-    node_rank: int
-    num_nodes: int
-    rendezvous: str
-    num_proc: int
-    slots: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.num_nodes < 1 or not 0 <= self.node_rank < self.num_nodes:
-            raise UsageError(
-                f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}"
-            )
-        if self.slots is None and self.num_proc % self.num_nodes:
-            raise UsageError(
-                f"-np {self.num_proc} cannot be shared equally by {self.num_nodes} nodes: say how "
-                "many ranks this one takes with -H localhost:N"
-            )
-
-    @property
-    def share(self) -> int:
-        """How many ranks this node takes."""
-        return self.num_proc // self.num_nodes if self.slots is None else self.slots
-
-
-def _bootstrap_config(
-    node: NodeOptions, environ: Mapping[str, str], start_timeout_s: float | None
-) -> Config:
+def _bootstrap_config(request: NodeRequest) -> Config:
     """Nodes meet as ranks do that no launcher started."""
+    environ, start_timeout_s = request.settings.environ, request.options.start_timeout_s
     given = {name: environ[name] for name in _SECRET_NAMES if name in environ}
     if not (given.get(_SECRET_NAMES[0]) or given.get(_SECRET_NAMES[1])):
         raise UsageError(
@@ -96,15 +58,17 @@ def _bootstrap_config(
             "`openssl rand -hex 32` prints, or HOROVOD_SECRET_FILE to a private file of 32 bytes, "
             "the same on all of them"
         )
-    config = Config.from_env({**given, "HOROVOD_RENDEZVOUS": node.rendezvous})
+    config = Config.from_env({**given, "HOROVOD_RENDEZVOUS": request.rendezvous})
     timeout_s = config.start_timeout_s if start_timeout_s is None else start_timeout_s
-    return replace(config, rank=node.node_rank, size=node.num_nodes, start_timeout_s=timeout_s)
+    return replace(
+        config, rank=request.node_rank, size=request.num_nodes, start_timeout_s=timeout_s
+    )
 
 
 class _Nodes:
     """This node's view of all nodes, through the store."""
 
-    def __init__(self, node: NodeOptions, config: Config) -> None:
+    def __init__(self, node: NodeRequest, config: Config) -> None:
         self._node = node
         self._config = config
         self.name = config.hostname
@@ -186,18 +150,6 @@ class _Nodes:
         text = json.dumps(cause).encode()
         first = self.store.add(_FAILED, text)
         return None if first == text else first
-
-    def on_exit(self, ended: RankExit) -> None:
-        """Ranks of other nodes may wait for one of this node, too."""
-        with suppress(StartError):  # a store that is gone ends the job anyway
-            leave_note(ended, self.store.try_get, self.store.add)
-
-    def report_of(self, worker: int) -> EndReport | None:
-        """What a worker of this node has said of its end."""
-        try:
-            return end_report(worker, self.store.try_get)
-        except StartError:  # a store that is gone ends the job anyway
-            return None
 
     @property
     def alarm(self) -> Alarm:
@@ -291,53 +243,42 @@ def node_names(infos: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def launch_node(
-    node: NodeOptions,
-    settings: JobSettings,
-    options: LaunchOptions,
-    say: Callable[[str], None],
-) -> Outcome:
-    """Runs this node's ranks, and waits for the end of the job on all nodes.
+def launch_node(request: NodeRequest, caller: Caller) -> Outcome:
+    """Run this node's ranks, and wait for the end of the job on all nodes.
 
     Args:
-        node: which node this is.
-        settings: what to run.
-        options: how the launcher behaves.
-        say: writes a line for the user.
+        request: which node this is, and what to run.
+        caller: who launches it.
 
     Raises:
         UsageError: there is no secret, or the folder for the output cannot be written.
         StartError: the nodes did not find each other, or do not fit together.
     """
-    config = _bootstrap_config(node, settings.environ, options.start_timeout_s)
+    config = _bootstrap_config(request)
     with ExitStack() as stack:
         bootstrap = Bootstrap(config, "node")
         stack.callback(bootstrap.close)
         config = bootstrap.attend(config)
-        nodes = _Nodes(node, config)
+        nodes = _Nodes(request, config)
         stack.callback(nodes.close)
         slots = nodes.agree()
-        if node.node_rank == 0:
+        if request.node_rank == 0:
             Job(nodes.store, nodes.where).publish(membership_of(slots))
         nodes.begin()
         try:
-            outcome = _run_ranks(_job_of(node, slots, settings, nodes), nodes, options, say)
+            outcome = _run_ranks(request, _job_of(request, slots, nodes), nodes, caller)
         except BaseException as error:
             nodes.finish(Outcome(1, f"its launcher failed: {type(error).__name__}: {error}"))
             raise
         outcome = nodes.finish(outcome)
         if outcome.exit_code == 0:
-            outcome = nodes.wait_for_others(options.interrupts)
+            outcome = nodes.wait_for_others(caller.interrupts)
         return outcome
 
 
-def _job_of(
-    node: NodeOptions,
-    slots: Sequence[Slot],
-    settings: JobSettings,
-    nodes: _Nodes,
-) -> AgentJob:
-    mine = list(dict.fromkeys(slot.hostname for slot in slots))[node.node_rank]
+def _job_of(request: NodeRequest, slots: Sequence[Slot], nodes: _Nodes) -> AgentJob:
+    settings = request.settings
+    mine = list(dict.fromkeys(slot.hostname for slot in slots))[request.node_rank]
     (job,) = make_plan(
         [slot for slot in slots if slot.hostname == mine],
         settings,
@@ -351,31 +292,11 @@ def _job_of(
     return replace(job, env={**job.env, **interface_environment(names, job.env)})
 
 
-def _run_ranks(
-    job: AgentJob, nodes: _Nodes, options: LaunchOptions, say: Callable[[str], None]
-) -> Outcome:
-    size = int(job.workers[0].env["HOROVOD_SIZE"])
-    output = Output(
-        options.console,
-        directory=options.output_filename,
-        timestamps=options.prefix_timestamp,
-        colored=options.console.colored(job.env),
-    )
-    try:
-        output.place({worker.worker: worker.rank for worker in job.workers}, size)
-        return Supervisor(
-            [job],
-            lambda each: local.start_agent(each.env),
-            output,
-            start_timeout_s=options.start_timeout_s or Config().start_timeout_s,
-            log=say if options.verbose else lambda line: None,
-            announce=say,
-            interrupts=options.interrupts,
-            alarm=nodes.alarm,
-            on_exit=nodes.on_exit,
-            report_of=nodes.report_of,
-            on_outcome=nodes.on_outcome,
-            grace_s=job.grace_s,
-        ).run()
-    finally:
-        output.close()
+def _run_ranks(request: NodeRequest, job: AgentJob, nodes: _Nodes, caller: Caller) -> Outcome:
+    ranks = {worker.worker: worker.rank for worker in job.workers}
+    timeout_s = request.options.start_timeout_s or Config().start_timeout_s
+    policy = FixedJob(placed_in([job]), timeout_s, job.grace_s)
+    crew = Crew(agents_of(Means(request, []), [job]), policy)
+    with closing(open_output(request, caller, ranks, request.num_proc)) as output:
+        own = replace(caller, alarm=nodes.alarm, on_outcome=nodes.on_outcome)
+        return supervise(crew, output, nodes.store, own, log_of(request, caller))

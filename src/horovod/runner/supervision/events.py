@@ -1,19 +1,12 @@
-"""What happens to a job, and what can be done about it: events in, commands out. Pure data.
-
-A *policy* decides: for each event it gets its own state, and returns the next one, what to do, and
-why. The loop that brings events and executes commands knows no policy.
-"""
+"""Events: all that can happen to a job. Pure data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horovod.runner.protocol.agent_job import WorkerJob
-    from horovod.runner.protocol.frames import Stop
+    from horovod._job.records import Event as Record
     from horovod.runner.protocol.invitation import Endpoint
     from horovod.runner.supervision.failure import RankExit
     from horovod.runner.supervision.outcome import Outcome
@@ -30,54 +23,104 @@ class Event:
     at_s: float
 
 
+# -- hosts
+
+
 @dataclass(frozen=True)
-class HostFound(Event):
-    """The agent of a host runs."""
+class HostEvent(Event):
+    """Something that happened to a host."""
 
     host: str
 
 
 @dataclass(frozen=True)
-class HostLost(Event):
+class HostFound(HostEvent):
+    """The agent of a host runs.
+
+    Attributes:
+        knows_store: whether its workers know where the store is; if not, ``HostReached`` and
+            ``HostTried`` follow.
+    """
+
+    knows_store: bool = True
+
+
+@dataclass(frozen=True)
+class HostReached(HostEvent):
+    """A host reaches the store at one of its endpoints."""
+
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
+class HostTried(HostEvent):
+    """A host has tried all endpoints of the store.
+
+    Attributes:
+        endpoints: what it tried.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True)
+class HostDone(HostEvent):
+    """The agent of a host has ended, after all workers there."""
+
+
+@dataclass(frozen=True)
+class HostLost(HostEvent):
     """The agent of a host is gone, or no longer does what it is told.
 
     Attributes:
         reason: in one line, or with further indented ones.
     """
 
-    host: str
     reason: str
 
 
 @dataclass(frozen=True)
-class HostStopping(Event):
+class HostStopping(HostEvent):
     """The agent of a host ends its workers, although nobody told it to.
 
     Attributes:
         signum: what it received, and passes on; 0 if that is not why.
     """
 
-    host: str
     reason: str
     signum: int = 0
 
 
 @dataclass(frozen=True)
-class HostsReady(Event):
-    """All hosts of the job are ready.
-
-    Attributes:
-        endpoint: where they reach the store, if they had to find out.
-    """
-
-    endpoint: Endpoint | None = None
+class HostsGone(Event):
+    """No agent is left, so no process of the job is."""
 
 
 @dataclass(frozen=True)
-class HostsFailed(Event):
-    """The hosts of the job cannot be used as they are."""
+class HostsDiscovered(Event):
+    """Which hosts may be used now; fed after every answer, also if nothing changed.
+
+    Attributes:
+        hosts: each with its slots, in the order of the listing; empty is legal.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class DiscoveryFailed(Event):
+    """The discovery gave no answer.
+
+    Attributes:
+        message: why, in one line.
+        first: whether it has never given one.
+    """
 
     message: str
+    first: bool
+
+
+# -- workers
 
 
 @dataclass(frozen=True)
@@ -95,9 +138,7 @@ class WorkerExited(Event):
     ended: RankExit
 
 
-@dataclass(frozen=True)
-class HostsGone(Event):
-    """No agent is left, so no process of the job is."""
+# -- time, and the outside
 
 
 @dataclass(frozen=True)
@@ -128,130 +169,40 @@ class KillAsked(Event):
     """The caller has no more patience."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """Something to do."""
+# -- what is known of workers through the store of the job
 
 
 @dataclass(frozen=True)
-class StartAll(Command):
-    """Start the workers that the plan gave to the hosts.
+class WorkerSaid(Event):
+    """A worker, or the store about it, left a record; see :class:`horovod._job.records.Event`.
 
-    Attributes:
-        endpoint: see :class:`HostsReady`.
+    Records that workers run may be missing: then a generation is taken to run after a while.
     """
 
-    endpoint: Endpoint | None = None
+    record: Record
 
 
 @dataclass(frozen=True)
-class StartWorker(Command):
-    """Start one more worker on a host whose agent runs."""
-
-    host: str
-    worker: WorkerJob
-
-
-@dataclass(frozen=True)
-class EndWorker(Command):
-    """End one worker, while others go on."""
-
-    worker: int
-    how: Stop
-
-
-@dataclass(frozen=True)
-class EndAll(Command):
-    """End all workers, and then the agents."""
-
-    how: Stop
-
-
-@dataclass(frozen=True)
-class KillAll(Command):
-    """Kill all workers at once."""
-
-
-@dataclass(frozen=True)
-class Abandon(Command):
-    """No longer wait for agents.
+class WorkerSlow(Event):
+    """A worker makes the others wait; fed again and again, as long as it does.
 
     Attributes:
-        only_missing: those that never said that they run; all if false.
+        gain: the part of a step's time that the job would save without it.
+        text: why it would leave, in words.
     """
 
-    only_missing: bool = False
+    identity: str
+    gain: float
+    text: str
 
 
 @dataclass(frozen=True)
-class RuleOut(Command):
-    """A host cannot be used; others may still find out why they cannot be used either."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class GiveUpStart(Command):
-    """Find out which hosts are missing, and report it as :class:`HostsFailed`."""
-
-
-@dataclass(frozen=True)
-class Announce(Command):
-    """Tell the user a line at once."""
-
-    line: str
-
-
-@dataclass(frozen=True)
-class ReportExit(Command):
-    """Tell others that a worker ended by itself."""
-
-    ended: RankExit
-
-
-@dataclass(frozen=True)
-class ReportOutcome(Command):
-    """Tell others how the job will have ended, before its workers are stopped."""
-
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a job is.
+class WorkerSilent(Event):
+    """A member shows no sign of life, though its connection lives and other members do.
 
     Attributes:
-        deadline_s: when a :class:`Deadline` is to come; None for never.
-        outcome: how the job ended; None while it has not.
+        silent_s: for how long.
     """
 
-    deadline_s: float | None = None
-    outcome: Outcome | None = None
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What follows from an event.
-
-    Attributes:
-        state: the next one.
-        commands: to execute, in this order.
-        reason: why, in one line for ``--verbose``; empty if nothing changed.
-    """
-
-    state: State
-    commands: Sequence[Command] = ()
-    reason: str = ""
-
-
-class Policy(Protocol):
-    """Decides what becomes of a job. Neither waits nor looks at a clock."""
-
-    def begin(self, at_s: float) -> State:
-        """The first state."""
-        ...
-
-    def decide(self, state: State, event: Event) -> Decision:
-        """What follows from an event; the state is one that this policy returned."""
-        ...
+    identity: str
+    silent_s: float

@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import subprocess
+from functools import partial
 from typing import IO, TYPE_CHECKING, Protocol
 
 from horovod.runner.output.lines import Tail
@@ -26,7 +27,7 @@ from horovod.runner.protocol.frames import (
 from horovod.runner.system import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from horovod.runner.protocol.agent_job import AgentJob
 
@@ -68,16 +69,15 @@ class AgentLink:
     Args:
         job: of the agent's host.
         process: the agent, or the ssh that leads to it, with pipes for stdin, stdout and stderr.
-        selector: watches the pipes; the data of their keys is this link.
+        selector: watches the pipes; the data of their keys is called with those that are ready.
+        serve: called with this link and the pipe.
 
     Attributes:
         job: of the agent's host.
         hostname: of the agent's host.
         open: whether the agent still holds its end.
-        ready: whether the agent said that it runs.
         done: whether it said that no process of the job is left.
         agent_pid: as it said itself; 0 before.
-        released: whether nobody waits for what it has to say, because its host is left.
         closed: whether its pipes are.
     """
 
@@ -86,6 +86,7 @@ class AgentLink:
         job: AgentJob,
         process: AgentProcess,
         selector: selectors.BaseSelector,
+        serve: Callable[[AgentLink, object], None],
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -93,14 +94,13 @@ class AgentLink:
         self.job = job
         self.hostname = job.hostname
         self.open = True
-        self.ready = False
         self.done = False
         self.agent_pid = 0
-        self.released = False
         self.closed = False
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._selector = selector
+        self._serve = partial(serve, self)
         self._decoder = Decoder()
         self._complaints = Tail()
         self._preamble: bytearray | None = bytearray()
@@ -110,8 +110,8 @@ class AgentLink:
             fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, WINDOW_BYTES)
         os.set_blocking(self._stdin.fileno(), False)
         os.set_blocking(self._stderr.fileno(), False)
-        selector.register(self._stdout, selectors.EVENT_READ, self)
-        selector.register(self._stderr, selectors.EVENT_READ, self)
+        selector.register(self._stdout, selectors.EVENT_READ, self._serve)
+        selector.register(self._stderr, selectors.EVENT_READ, self._serve)
 
     @property
     def pid(self) -> int:
@@ -154,7 +154,7 @@ class AgentLink:
             self._outgoing.clear()  # its death shows as the end of its stdout
         watched = self._stdin in self._selector.get_map()
         if self._outgoing and not watched:
-            self._selector.register(self._stdin, selectors.EVENT_WRITE, self)
+            self._selector.register(self._stdin, selectors.EVENT_WRITE, self._serve)
         elif watched and not self._outgoing:
             self._selector.unregister(self._stdin)
 
@@ -219,13 +219,11 @@ class AgentLink:
                 self._process.kill()
         self.open = False
 
-    def close(self, timeout_s: float) -> None:
-        """Lets go of the process and its pipes, after its end if that comes in time."""
+    def close(self) -> None:
+        """Close the pipes."""
         self.closed = True
         for pipe in (self._stdin, self._stdout, self._stderr):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(pipe)
             with contextlib.suppress(OSError):
                 pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from horovod._rendezvous.waits import WANTED_KEY, Waits, waits_key, waits_prefix
 from horovod.errors import StartError
+from horovod.runner.supervision.events import WorkerSlow
 from horovod.runner.supervision.slow_workers import (
     WINDOW_S,
     SlowMembers,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from horovod._job.membership import Membership
     from horovod._rendezvous.server import StoreServer
-    from horovod.runner.supervision.elastic.events import WorkerSlow
     from horovod.runner.supervision.slow_workers import SlowMember
 
 _JOIN_S = 5.0
@@ -144,9 +144,7 @@ class SlowMemberWatch(Watch):
 
 
 def told_of(member: SlowMember) -> WorkerSlow:
-    """What the policy of an elastic job is told of a slow worker."""
-    from horovod.runner.supervision.elastic.events import WorkerSlow  # other jobs have no use of it
-
+    """Return what the policy of an elastic job is told of a slow worker."""
     text = f"the others wait for it ({would_save(member.gain)})"
     return WorkerSlow(time.monotonic(), member.identity, member.gain, text)
 

@@ -11,19 +11,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from horovod._job.records import EventKind, MalformedEventError, alive_key, beat_s_of
+from horovod._job.records import MalformedEventError, alive_key, beat_s_of
 from horovod._rendezvous.bounds import name_in, one_line
 from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod.errors import StartError, UsageError
-from horovod.runner.supervision.elastic.events import (
+from horovod.runner.supervision.events import (
     DiscoveryFailed,
     HostsDiscovered,
-    WorkerGone,
-    WorkerLeaving,
-    WorkerLeft,
-    WorkerReady,
-    WorkerReset,
-    WorkerRunning,
+    WorkerSaid,
     WorkerSilent,
 )
 from horovod.runner.supervision.silence import Silence
@@ -32,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from horovod._job.job import Job
-    from horovod._job.records import Event as Word
     from horovod.runner.supervision.events import Event
     from horovod.runner.supervision.news import News
 
@@ -137,15 +131,14 @@ def listening(job: Job, news: News) -> Iterator[None]:
     def work() -> None:
         while True:
             try:
-                word = job.next_event(MAX_TIMEOUT_S)
+                record = job.next_event(MAX_TIMEOUT_S)
             except MalformedEventError as error:
                 _logger.warning("%s", error)
                 continue
             except StartError:
                 return  # the store was closed
-            event = None if word is None else event_of(word)
-            if event is not None:
-                news.put(event)
+            if record is not None:
+                news.put(WorkerSaid(time.monotonic(), record))
 
     with _beside(work, "horovod-job-events"):
         yield
@@ -183,22 +176,3 @@ def hearing(job: Job, news: News, timeout_s: float) -> Iterator[None]:
 
     with _beside(work, "horovod-silence", over.set):
         yield
-
-
-def event_of(word: Word) -> Event | None:
-    """What a worker told, as a policy takes it; None for a word that it need not know. Pure."""
-    now_s, identity = time.monotonic(), word.worker.identity
-    match word.kind:
-        case EventKind.READY:
-            return WorkerReady(now_s, word.worker)
-        case EventKind.RUNNING:
-            return WorkerRunning(now_s, identity, word.generation, word.stood_s)
-        case EventKind.RESET:
-            return WorkerReset(now_s, identity, word.generation, word.text, word.replayed)
-        case EventKind.LEAVING:
-            return WorkerLeaving(now_s, identity, word.text)
-        case EventKind.LEFT:
-            return WorkerLeft(now_s, identity, word.text)
-        case EventKind.GONE:
-            return WorkerGone(now_s, identity, word.text)
-    return None

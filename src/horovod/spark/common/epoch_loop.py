@@ -77,11 +77,12 @@ class Framework(Protocol):
             check_run: refuses the checkpoint of another run, given what it says of its own.
         """
 
-    def enter(self) -> None:
-        """Prepare for some epochs, with the state that all ranks have; collective."""
-
     def fit(self, loop: EpochLoop, module: DataModule) -> bool:
-        """Train the epochs of the loop; return whether a callback has ended the training."""
+        """Train the epochs of the loop, from the state that all ranks have; collective.
+
+        Returns:
+            Whether a callback has ended the training.
+        """
 
     def result(self) -> bytes:
         """Return the checkpoint of the model that was trained."""
@@ -185,7 +186,6 @@ class EpochLoop:
         self._begin()
         has_ended = False
         while not has_ended and self._plan():
-            self._framework.enter()
             rank, size = context.rank(), context.size()
             module = self._task.data.module_for(rank, size, self.epochs, self.rest, self._framework)
             # That of a user may be one of Lightning, which nobody opens.

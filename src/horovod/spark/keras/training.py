@@ -134,11 +134,8 @@ class _Training:
             self.progress.epoch = state["epoch"] + 1
             self.progress.checkpoint = checkpoint
 
-    def enter(self) -> None:
-        # Of a rank that has come, too.
-        self._rate.scale(self._model.optimizer, self.progress.size)
-
     def fit(self, loop: EpochLoop, module: DataModule) -> bool:
+        self._rate.scale(self._model.optimizer, self.progress.size)  # also of a rank that has come
         self._model.fit(
             module.train_data(),
             steps_per_epoch=module.steps_per_epoch_train,

@@ -115,10 +115,8 @@ class _Training:
         for each in self._task.callbacks:
             plain(each.state_dict(), f"the state of {type(each).__name__}")
 
-    def enter(self) -> None:
-        check_devices(self._device)
-
     def fit(self, loop: EpochLoop, module: DataModule) -> bool:
+        check_devices(self._device)
         self._make_module()
         following = _following(self._library, self, loop)
         trainer = self._library.Trainer(**self._options(loop, following))

@@ -107,10 +107,8 @@ class _Training:
         hvd.broadcast_parameters(self._model.state_dict(), root_rank=0)
         _multiply_rates(self._optimizer.param_groups, self.progress.size)
 
-    def enter(self) -> None:
-        check_devices(self._device)
-
     def fit(self, loop: EpochLoop, module: DataModule) -> bool:
+        check_devices(self._device)
         batches = iter(module.train_data())
         validation = iter(module.val_data()) if module.has_val else None
         for epoch in loop.epochs:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
+from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras.compiling import prepare_compile
 from horovod.tensorflow.keras.copying import prepare_copies, reduced_optimizer
@@ -30,7 +31,7 @@ def distribute(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     local_layers: Layers = None,
-    stacklevel: int = 4,
+    stacklevel: int = 5,
     **options: Unpack[ReductionOptions],
 ) -> Any:
     """Wraps a Keras optimizer.
@@ -63,6 +64,7 @@ def distribute(
     return wrapped
 
 
+@as_written  # AutoGraph would add names of its own to locals()
 def DistributedOptimizer(
     optimizer: Optimizer,
     name: str | None = None,
@@ -116,6 +118,7 @@ def DistributedOptimizer(
     return distribute(**locals())
 
 
+@as_written  # AutoGraph would add names of its own to locals()
 def PartialDistributedOptimizer(
     optimizer: Optimizer,
     name: str | None = None,

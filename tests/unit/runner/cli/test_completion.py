@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horovod.runner.cli.command import main
-from horovod.runner.cli.options import SHELLS, _make_options
+from horovod.runner.cli.options import SHELLS, make_parser
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def test_bash_leaves_the_command_alone(scripts: dict[str, Path]) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_script_knows_every_option_that_is_shown(shell: str, scripts: dict[str, Path]) -> None:
     text = scripts[shell].read_text()
-    for action in _make_options().parser._actions:
+    for action in make_parser()._actions:
         for name in action.option_strings if action.help is not argparse.SUPPRESS else ():
             assert (name if shell != "fish" else f" {name.lstrip('-')} ") in text, name
 

@@ -12,7 +12,7 @@ from horovod.errors import UsageError
 from horovod.runner.experiment.side_by_side import Lane, divided, in_lanes
 from horovod.runner.output.console import Console
 from horovod.runner.placing.hosts import Slot, parse_hosts
-from horovod.runner.starting.launch import LaunchOptions
+from horovod.runner.starting.requests import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def test_without_room_for_one_run_nothing_begins() -> None:
 
 
 def lanes_on(console: Console, interrupts: int | None, count: int = 2) -> list[Lane]:
-    return [Lane([], LaunchOptions(console, interrupts=interrupts))] * count
+    return [Lane([], Caller(console, interrupts))] * count
 
 
 def test_each_index_is_done_once_in_turn_and_two_at_a_time() -> None:
@@ -83,10 +83,10 @@ def test_a_signal_reaches_all_lanes_and_ends_the_waiting() -> None:
     both = threading.Barrier(2, lambda: os.write(write_end, b"\2"))
 
     def work(index: int, lane: Lane) -> bool:
-        assert lane.options.interrupts is not None
-        os.set_blocking(lane.options.interrupts, True)
+        assert lane.caller.interrupts is not None
+        os.set_blocking(lane.caller.interrupts, True)
         both.wait(DEADLINE_S)
-        heard.append(os.read(lane.options.interrupts, 1))
+        heard.append(os.read(lane.caller.interrupts, 1))
         return False
 
     with Console(None, None) as console:

@@ -17,6 +17,8 @@ from horovod._rendezvous import StoreServer, make_secret
 from horovod.errors import RankFailedError, UsageError
 from horovod.runner.function.task import result_key
 from horovod.runner.placing.discovery import FixedHosts
+from horovod.runner.starting.controller import Surroundings
+from horovod.runner.starting.requests import MpiRequest
 from horovod.runner.supervision.outcome import Outcome
 
 Run = dict[str, Any]
@@ -27,21 +29,19 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Run:
     """What the launcher would get; each rank returns its number."""
     seen: Run = {}
 
-    def launch(slots: Any, settings: Any, options: Any, using: Any) -> Outcome:
-        seen.update(slots=slots, settings=settings, options=options)
-        with StoreServer(make_secret()) as store, using(store):
-            for slot in slots:
+    def start(request: Any, caller: Any) -> Outcome:
+        seen.update(slots=request.slots, settings=request.settings, options=request.options)
+        if isinstance(request, MpiRequest):
+            seen.update(mpi_args=request.mpi_args)
+        with StoreServer(make_secret()) as store, caller.store_user(store):
+            for slot in request.slots:
                 store.set(result_key(slot.rank), cloudpickle.dumps(slot.rank))
         return Outcome(0)
 
-    def launch_by_mpirun(
-        slots: Any, settings: Any, options: Any, using: Any, mpi_args: str
-    ) -> Outcome:
-        seen.update(mpi_args=mpi_args)
-        return launch(slots, settings, options, using)
-
-    monkeypatch.setattr("horovod.runner.function.run.launch", launch)
-    monkeypatch.setattr("horovod.runner.function.by_mpi.launch_by_mpirun", launch_by_mpirun)
+    monkeypatch.setattr("horovod.runner.function.run.start", start)
+    monkeypatch.setattr(
+        "horovod.runner.function.run.find_surroundings", lambda _: Surroundings(mpirun=True)
+    )
     return seen
 
 
@@ -156,11 +156,11 @@ def test_an_argument_reaches_an_elastic_job(
 ) -> None:
     seen = []
 
-    def launch_elastic(elastic: Any, settings: Any, options: Any, using: Any) -> Outcome:
-        seen.append(elastic)
+    def start(request: Any, caller: Any) -> Outcome:
+        seen.append(request)
         return Outcome(1, "not today")
 
-    monkeypatch.setattr("horovod.runner.starting.elastic.launch_elastic", launch_elastic)
+    monkeypatch.setattr("horovod.runner.function.run.start", start)
     with pytest.raises(RankFailedError, match="not today"):
         horovod.run(print, num_proc=2, **arguments)
     assert holds(*seen)
@@ -168,7 +168,7 @@ def test_an_argument_reaches_an_elastic_job(
 
 @pytest.mark.parametrize("name", ["max_num_proc", "slots", "reset_limit", "elastic_timeout"])
 def test_what_only_elastic_jobs_heed_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is for elastic jobs"):
+    with pytest.raises(UsageError, match=f"{name} is not for .*: it is for elastic jobs"):
         horovod.run(print, **{name: 1})
 
 
@@ -183,6 +183,8 @@ def test_what_only_elastic_jobs_heed_is_refused(name: str) -> None:
         ({"config": {"param": {}}}, "horovod.run: config: unknown key param; did you mean params"),
         ({"config": {"params": {"cycle_time_ms": -1}}}, "cycle_time_ms is -1, but must be"),
         ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
+        ({"mpi_args": "-x A"}, "mpi_args is not for .*: it is for jobs that mpirun"),
+        ({"use_mpi": True, "min_num_proc": 1}, "use_mpi is not for elastic jobs"),
         ({"config": "/nowhere/c"}, "cannot read the config file /nowhere/c"),
         ({"args": (threading.Lock(),)}, "cannot be sent to the ranks: TypeError: cannot pickle"),
     ],
@@ -205,11 +207,11 @@ class Fragile:
 
 
 def test_a_result_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(slots: Any, settings: Any, options: Any, using: Any) -> Outcome:
-        with StoreServer(make_secret()) as store, using(store):
+    def start(request: Any, caller: Any) -> Outcome:
+        with StoreServer(make_secret()) as store, caller.store_user(store):
             store.set(result_key(0), cloudpickle.dumps(Fragile()))
         return Outcome(0)
 
-    monkeypatch.setattr("horovod.runner.function.run.launch", launch)
+    monkeypatch.setattr("horovod.runner.function.run.start", start)
     with pytest.raises(RankFailedError, match="the result of rank 0 cannot be read here: ValueErr"):
         horovod.run(print)

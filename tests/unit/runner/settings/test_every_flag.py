@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horovod.runner.cli.command import main
-from horovod.runner.cli.options import _make_options
-from horovod.runner.starting import launch as launching
+from horovod.runner.cli.options import make_parser
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horovod.runner.placing.hosts import Slot
-    from horovod.runner.placing.plan import JobSettings
-    from horovod.runner.starting.launch import LaunchOptions
+    from horovod.runner.starting.requests import Caller, JobRequest
 
 
 @dataclass(frozen=True)
@@ -57,16 +52,10 @@ class Ranks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.variables: dict[str, str] = {}
-        monkeypatch.setattr("horovod.runner.cli.command.launch", self.launch)
+        monkeypatch.setattr("horovod.runner.starting.run_job.start", self.start)
 
-    def launch(
-        self,
-        slots: Sequence[Slot],
-        settings: JobSettings,
-        options: LaunchOptions,
-        store_user: object,
-    ) -> Outcome:
-        self.variables = {**settings.environ, **settings.variables}
+    def start(self, request: JobRequest, caller: Caller) -> Outcome:
+        self.variables = {**request.settings.environ, **request.settings.variables}
         return Outcome(0)
 
 
@@ -124,10 +113,4 @@ def test_a_switch_that_is_off_beats_the_file(off: str, ranks: Ranks, tmp_path: P
 
 def test_every_option_has_a_row_or_a_test_of_its_own() -> None:
     in_rows = {word for each in ROWS for word in each.words.split() if word.startswith("--")}
-    assert _make_options().parser._option_string_actions.keys() == in_rows | OF_THE_LAUNCHER
-
-
-def test_the_stand_in_is_called_as_the_launcher_is(ranks: Ranks) -> None:
-    """A test of the tests: the arguments are those of the function that was replaced."""
-    real = launching.launch.__code__.co_varnames[:4]
-    assert real == Ranks.launch.__code__.co_varnames[1:5]
+    assert make_parser()._option_string_actions.keys() == in_rows | OF_THE_LAUNCHER

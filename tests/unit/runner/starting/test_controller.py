@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from horovod.errors import UsageError
 from horovod.runner.cli.command import main
 from horovod.runner.starting.controller import Launcher, Surroundings, choose, request_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOTHING = Surroundings()
 MPI = Surroundings(mpirun=True)
@@ -85,3 +90,13 @@ def test_what_the_default_does_too_is_only_told_to_who_asks(
 ) -> None:
     assert main(["-np", "1", *flags, "--dry-run", "true"], {}) == 0
     assert capsys.readouterr().err == said
+
+
+def test_mpirun_of_a_config_file_starts_no_elastic_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mpirun").touch(0o755)
+    (tmp_path / "config").write_text("controller: mpi")
+    words = ["-np", "1", "--min-np", "1", "--config-file", str(tmp_path / "config"), "true"]
+    assert main(words, {"PATH": str(tmp_path)}) == 2
+    assert "mpirun cannot start elastic jobs: give --gloo" in capsys.readouterr().err

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from horovod.errors import StartError, UsageError
 from horovod.runner.placing.discovery import FixedHosts, HostDiscoveryScript
 from horovod.runner.placing.hosts import Host, parse_hosts
-from horovod.runner.starting.elastic_options import Asked, elastic_options
+from horovod.runner.placing.plan import JobSettings
+from horovod.runner.starting.elastic_options import elastic_request
+from horovod.runner.starting.requests import Asked, ElasticRequest, LaunchOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def elastic(
+    asked: Asked, num_proc: int, hosts: Sequence[Host], environ: Mapping[str, str]
+) -> ElasticRequest:
+    settings = JobSettings(("x",), "/", environ)
+    return elastic_request(asked, num_proc, hosts, settings, LaunchOptions())
 
 
 @pytest.mark.parametrize(
@@ -30,15 +42,7 @@ def test_what_contradicts_itself_is_refused(
     given: dict[str, Any], num_proc: int, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        elastic_options(Asked(**given), num_proc, [Host("a", 4)], {})
-
-
-def test_what_only_elastic_jobs_heed_is_refused_elsewhere() -> None:
-    words = {name: f"--{name}" for name in ("min_num_proc", "host_discovery_script", "reset_limit")}
-    with pytest.raises(UsageError, match="--reset_limit is for elastic jobs: give --min_num_proc"):
-        Asked(reset_limit=3).check_unused(words)
-    Asked(reset_limit=3, min_num_proc=1).check_unused(words)
-    Asked().check_unused(words)
+        elastic(Asked(**given), num_proc, [Host("a", 4)], {})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ def test_fixed_hosts_without_a_number_get_slots(
     hosts: str, slots: int | None, expected: dict[str, int]
 ) -> None:
     asked = Asked(min_num_proc=1, max_num_proc=4, slots=slots)
-    found = elastic_options(asked, 2, parse_hosts(hosts), {})
+    found = elastic(asked, 2, parse_hosts(hosts), {})
     assert {host.name: host.slots for host in found.hosts} == expected
     assert found.rules.fixed_hosts
     assert found.discovery is None
@@ -59,12 +63,12 @@ def test_the_timeout_is_that_of_the_flag_or_of_the_environment() -> None:
     environ = {"HOROVOD_ELASTIC_TIMEOUT": "20"}
     hosts = [Host("a", 2)]
     asked = Asked(min_num_proc=1)
-    assert elastic_options(asked, 1, hosts, {}).rules.elastic_timeout_s == 600
-    assert elastic_options(asked, 1, hosts, environ).rules.elastic_timeout_s == 20
+    assert elastic(asked, 1, hosts, {}).rules.elastic_timeout_s == 600
+    assert elastic(asked, 1, hosts, environ).rules.elastic_timeout_s == 20
     asked = Asked(min_num_proc=1, elastic_timeout=5)
-    assert elastic_options(asked, 1, hosts, environ).rules.elastic_timeout_s == 5
+    assert elastic(asked, 1, hosts, environ).rules.elastic_timeout_s == 5
     with pytest.raises(StartError, match="HOROVOD_ELASTIC_TIMEOUT is 'soon'"):
-        elastic_options(Asked(min_num_proc=1), 1, hosts, {"HOROVOD_ELASTIC_TIMEOUT": "soon"})
+        elastic(Asked(min_num_proc=1), 1, hosts, {"HOROVOD_ELASTIC_TIMEOUT": "soon"})
 
 
 @pytest.mark.parametrize(
@@ -80,18 +84,18 @@ def test_patience_with_silent_workers_is_that_with_stalls(
 ) -> None:
     hosts = [Host("a", 2)]
     asked = Asked(min_num_proc=1)
-    assert elastic_options(asked, 1, hosts, environ).rules.worker_timeout_s == seconds
+    assert elastic(asked, 1, hosts, environ).rules.worker_timeout_s == seconds
     asked = Asked(min_num_proc=1, worker_timeout=5)
-    assert elastic_options(asked, 1, hosts, environ).rules.worker_timeout_s == 5
+    assert elastic(asked, 1, hosts, environ).rules.worker_timeout_s == 5
     with pytest.raises(StartError, match="HOROVOD_WORKER_TIMEOUT is '0'"):
-        elastic_options(Asked(min_num_proc=1), 1, hosts, {"HOROVOD_WORKER_TIMEOUT": "0"})
+        elastic(Asked(min_num_proc=1), 1, hosts, {"HOROVOD_WORKER_TIMEOUT": "0"})
 
 
 def test_a_script_or_an_object_lists_the_hosts() -> None:
     assert isinstance(
-        elastic_options(Asked(host_discovery_script="x"), 1, [], {}).discovery, HostDiscoveryScript
+        elastic(Asked(host_discovery_script="x"), 1, [], {}).discovery, HostDiscoveryScript
     )
     own = FixedHosts({"a": 1})
-    assert elastic_options(Asked(host_discovery=own), 1, [], {}).discovery is own
+    assert elastic(Asked(host_discovery=own), 1, [], {}).discovery is own
     with pytest.raises(UsageError, match="exclude each other"):
-        elastic_options(Asked(host_discovery=own, host_discovery_script="x"), 1, [], {})
+        elastic(Asked(host_discovery=own, host_discovery_script="x"), 1, [], {})

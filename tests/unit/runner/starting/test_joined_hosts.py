@@ -19,7 +19,8 @@ from horovod.runner.protocol import joining
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.protocol.joining import Word
 from horovod.runner.starting.joined_hosts import JoinedHosts, join_file
-from horovod.runner.starting.joining import JoinOptions, join, read_invitation
+from horovod.runner.starting.joining import join, read_invitation
+from horovod.runner.starting.requests import JoinRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ def test_at_the_end_of_a_job_its_hosts_are_told(tmp_path: Path) -> None:
     reasons: list[str] = []
     with ExitStack() as stack:
         job = Job(stack)
-        options = JoinOptions("", "second", 1, dict(os.environ), str(tmp_path))
+        options = JoinRequest("", "second", 1, dict(os.environ), str(tmp_path))
 
         def stay() -> None:
             reasons.append(join(options, job.invitation, read_end, said.put))
@@ -127,7 +128,7 @@ def test_a_job_that_lets_nobody_in_does_not_answer(
 ) -> None:
     monkeypatch.setattr("horovod.runner.starting.joining._ANSWER_S", 0.1)
     with StoreServer(SECRET) as server:
-        options = JoinOptions("", "second", 1, {}, str(tmp_path))
+        options = JoinRequest("", "second", 1, {}, str(tmp_path))
         with pytest.raises(StartError, match="was it started with --join-file"):
             join(options, Invitation(server.endpoints, SECRET), 0, print)
 

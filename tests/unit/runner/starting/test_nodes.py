@@ -8,7 +8,9 @@ import pytest
 
 from horovod.errors import StartError, UsageError
 from horovod.runner.cli.command import main
-from horovod.runner.starting.nodes import NodeOptions, node_names, place_ranks
+from horovod.runner.placing.plan import JobSettings
+from horovod.runner.starting.nodes import node_names, place_ranks
+from horovod.runner.starting.requests import LaunchOptions, NodeRequest
 
 
 def infos(*nodes: tuple[str, int], **more: Any) -> list[dict[str, Any]]:
@@ -48,26 +50,34 @@ def test_nodes_that_do_not_fit_together(changed: dict[str, Any], message: str) -
         place_ranks(told)
 
 
+def node(node_rank: int, num_nodes: int, num_proc: int, slots: int | None = None) -> NodeRequest:
+    settings = JobSettings(("x",), "/", {})
+    return NodeRequest(settings, LaunchOptions(), node_rank, num_nodes, "a:1", num_proc, slots)
+
+
 def test_a_node_takes_its_share() -> None:
-    assert NodeOptions(1, 2, "a:1", 4).share == 2
-    assert NodeOptions(1, 2, "a:1", 5, slots=3).share == 3
+    assert node(1, 2, 4).share == 2
+    assert node(1, 2, 5, slots=3).share == 3
     with pytest.raises(UsageError, match="-np 5 cannot be shared equally by 2 nodes"):
-        NodeOptions(0, 2, "a:1", 5)
+        node(0, 2, 5)
     for node_rank, num_nodes in ((2, 2), (-1, 2), (0, 0)):
         with pytest.raises(UsageError, match="is not below --num-nodes"):
-            NodeOptions(node_rank, num_nodes, "a:1", 4)
+            node(node_rank, num_nodes, 4)
+
+
+NODE = "--num-nodes 2 --node-rank 0 --rendezvous a:1"
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("--node-rank 0 -np 2 x", "go together: give all three"),
-        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 x", "-np is missing"),
-        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 x", "needs a secret that all nodes"),
-        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 -H a:1,b:1 x", "this host only"),
-        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --dry-run x", "goes together with"),
-        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --min-np 1 x", "whose ranks stay"),
-        ("--num-nodes 2 --node-rank 0 --rendezvous a:1 -np 2 --max-np 3 x", "is for elastic jobs"),
+        (f"{NODE} x", "-np is missing"),
+        (f"{NODE} -np 2 x", "needs a secret that all nodes"),
+        (f"{NODE} -np 2 -H a:1,b:1 x", "name only this host"),
+        (f"{NODE} -np 2 --dry-run x", "not for one node of several (--node-rank)"),
+        (f"{NODE} -np 2 --min-np 1 x", "it is for elastic jobs"),
+        (f"{NODE} -np 2 --max-np 3 x", "it is for elastic jobs"),
     ],
 )
 def test_lines_that_lack_something(

@@ -6,18 +6,23 @@ import io
 import selectors
 import subprocess
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod.runner.output.console import Console
 from horovod.runner.output.output import Output
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob
 from horovod.runner.protocol.frames import Kind, encode
-from horovod.runner.supervision.link import AgentLink
+from horovod.runner.supervision import commands, events
+from horovod.runner.supervision.agent_executor import AgentExecutor
+from horovod.runner.supervision.agents import Agents, Reporting, job_by_host
+from horovod.runner.supervision.fixed import FixedJob, placed_in
 from horovod.runner.supervision.outcome import Outcome
+from horovod.runner.supervision.policy import Decision, State
 from horovod.runner.supervision.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    import pytest
+    from horovod.runner.supervision.events import Event
 
 JOB = AgentJob(
     "somewhere", "/", {}, (WorkerJob(0, 0, {}, ("x",)), WorkerJob(1, 1, {}, ("x",))), b"s" * 32
@@ -27,23 +32,23 @@ JOB = AgentJob(
 def supervise(script: str, start_timeout_s: float = 30.0) -> tuple[Outcome, str]:
     """Runs a job whose agent is a shell script."""
 
-    def start(job: AgentJob) -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(["sh", "-c", script], stdin=pipe, stdout=pipe, stderr=pipe)
-
     stdout = io.StringIO()
-    supervisor = Supervisor(
-        [JOB],
-        start,
-        Output(Console(stdout, io.StringIO())),
-        start_timeout_s=start_timeout_s,
-        log=lambda line: None,
-        announce=lambda line: None,
-    )
+    policy = FixedJob(placed_in([JOB]), start_timeout_s, grace_s=5.0)
+    executor = executor_of(Agents(lambda job: shell(script), job_by_host([JOB])), stdout)
     began_s = time.monotonic()
-    outcome = supervisor.run()
+    outcome = Supervisor(policy, executor).run()
     assert time.monotonic() - began_s < 10
     return outcome, stdout.getvalue()
+
+
+def shell(script: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(["sh", "-c", script], stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def executor_of(agents: Agents, stdout: io.StringIO) -> AgentExecutor:
+    output = Output(Console(stdout, io.StringIO()))
+    return AgentExecutor(agents, output, Reporting(announce=lambda line: None))
 
 
 def said(*frames: bytes) -> str:
@@ -118,34 +123,54 @@ def test_the_failure_of_a_rank_is_told_even_if_the_agent_dies_after_it() -> None
     assert "boom" in outcome.report
 
 
-def test_an_agent_both_of_whose_pipes_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_both_of_whose_pipes_end_at_once() -> None:
     """The end of the first one closes the link, although the selector has found the second one."""
+    happened: list[Event] = []
     with selectors.DefaultSelector() as selector:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            ["sh", "-c", "echo bad >&2"], stdin=pipe, stdout=pipe, stderr=pipe
-        )
-        link = AgentLink(JOB, process, selector)
-        process.wait()
-        ready = [key for key, _ in selector.select(10)]
+        agents = Agents(lambda job: shell("echo bad >&2"), job_by_host([JOB]))
+        executor = executor_of(agents, io.StringIO())
+        executor.begin(selector, happened.append)
+        executor.execute(commands.UseHost("somewhere", 2))
+        ready: list[selectors.SelectorKey] = []
         while len(ready) < 2:
             ready = [key for key, _ in selector.select(10)]
-        ended: list[AgentLink] = []
-        supervisor = Supervisor(
-            [], no_agent, Output(Console(io.StringIO(), io.StringIO())),
-            start_timeout_s=1, log=print, announce=print,
-        )  # fmt: skip
-
-        def end(link: AgentLink) -> None:
-            ended.append(link)
-            link.close(0.0)
-
-        monkeypatch.setattr(supervisor, "_on_end_of", end)
-        stdout_first = sorted(ready, key=lambda key: key.fileobj is not process.stdout)
-        for key in stdout_first:
-            supervisor._serve(link, key.fileobj)
-        assert ended == [link]
+        for key in sorted(ready, key=lambda key: key.fd):  # stdout first
+            key.data(key.fileobj)
+        executor.close()
+    (lost,) = happened
+    assert isinstance(lost, events.HostLost)
+    assert "bad" in lost.reason
 
 
-def no_agent(job: AgentJob) -> subprocess.Popen[bytes]:
-    raise OSError("none is started")
+def test_an_agent_that_cannot_be_created() -> None:
+    def start(job: AgentJob) -> subprocess.Popen[bytes]:
+        raise OSError("no more processes")
+
+    executor = executor_of(Agents(start, job_by_host([JOB])), io.StringIO())
+    outcome = Supervisor(FixedJob(placed_in([JOB]), 30.0, 5.0), executor).run()
+    assert outcome.message == (
+        "cannot start on host somewhere: cannot start its agent: no more processes"
+    )
+
+
+class Twice:
+    """A policy whose first command causes an event before its second one is carried out."""
+
+    def begin(self, at_s: float) -> Decision:
+        return Decision(State(), [commands.UseHost("red", 1), commands.UseHost("blue", 1)])
+
+    def decide(self, state: State, event: Event) -> Decision:
+        return Decision(State(None, Outcome(0)), (), f"{type(event).__name__}")
+
+
+def test_what_follows_from_a_command_is_decided_after_the_decision_that_it_belongs_to() -> None:
+    told: list[str] = []
+
+    def start(job: AgentJob) -> subprocess.Popen[bytes]:
+        told.append(job.hostname)
+        raise OSError
+
+    jobs = [replace(JOB, hostname=host, workers=()) for host in ("red", "blue")]
+    executor = executor_of(Agents(start, job_by_host(jobs)), io.StringIO())
+    Supervisor(Twice(), executor, log=told.append).run()
+    assert told[:5] == ["red", "blue", "HostLost", "HostLost", "HostsGone"]

@@ -40,15 +40,15 @@ class Host:
         agent: what its agent does.
         stopping: why its agent ends what runs there; empty if it does not.
         failures: how often it was at fault.
-        failed_s: when it was for the last time.
-        rests_until_s: when it may have new workers again; infinite for never.
+        failed_at: when it was for the last time.
+        rests_until: when it may have new workers again; infinite for never.
         spent: slots whose workers ended well without a place: they have nothing to do.
         suspect: whether its other workers are to end because of a failure.
-        slow_until_s: until when slots rest whose workers were slow; each with its slot.
+        slow_until: until when slots rest whose workers were slow; each with its slot.
         times_slow: how often a worker of it went because it was slow.
-        dropped_s: when discovery dropped it for the last time.
+        dropped_at: when discovery dropped it for the last time.
         returns: how often it came back since, each time within FLIP_S.
-        steady_s: when it may be used, if it is listed until then.
+        steady_at: when it may be used, if it is listed until then.
     """
 
     name: str
@@ -58,36 +58,36 @@ class Host:
     agent: Agent = Agent.NONE
     stopping: str = ""
     failures: int = 0
-    failed_s: float = NEVER_S
-    rests_until_s: float = NEVER_S
+    failed_at: float = NEVER_S
+    rests_until: float = NEVER_S
     spent: frozenset[int] = frozenset()
     suspect: bool = False
-    slow_until_s: tuple[tuple[int, float], ...] = ()
+    slow_until: tuple[tuple[int, float], ...] = ()
     times_slow: int = 0
-    dropped_s: float = NEVER_S
+    dropped_at: float = NEVER_S
     returns: int = 0
-    steady_s: float = NEVER_S
+    steady_at: float = NEVER_S
 
     def usable(self, at_s: float) -> bool:
         """Whether new workers may be started here."""
-        return self.listed and not self.stopping and at_s >= max(self.rests_until_s, self.steady_s)
+        return self.listed and not self.stopping and at_s >= max(self.rests_until, self.steady_at)
 
     def rests(self, at_s: float) -> bool:
         """Whether it is only a matter of time that it is usable again."""
-        return self.listed and at_s < self.rests_until_s < float("inf")
+        return self.listed and at_s < self.rests_until < float("inf")
 
     @property
     def comes_and_goes(self) -> bool:
         """Whether it was listed and dropped again and again."""
-        return self.steady_s > NEVER_S
+        return self.steady_at > NEVER_S
 
     def wants(self, slot: int) -> bool:
         """Whether a worker that has this slot is to stay."""
         return self.listed and not self.stopping and slot < self.slots
 
-    def slot_rests_until_s(self, slot: int) -> float:
+    def slot_rests_until(self, slot: int) -> float:
         """When a slot may have a new worker again although its last one was slow."""
-        return dict(self.slow_until_s).get(slot, NEVER_S)
+        return dict(self.slow_until).get(slot, NEVER_S)
 
 
 def after_answer(
@@ -119,32 +119,32 @@ def after_answer(
 
 
 def _dropped(host: Host, at_s: float) -> Host:
-    forgiven = at_s - host.failed_s <= FORGIVE_S
+    forgiven = at_s - host.failed_at <= FORGIVE_S
     failures = host.failures - 1 if forgiven else host.failures
     return replace(
         host,
         listed=False,
         slots=0,
         failures=max(0, failures),
-        rests_until_s=NEVER_S,
+        rests_until=NEVER_S,
         suspect=False,
-        slow_until_s=(),
-        dropped_s=at_s,
+        slow_until=(),
+        dropped_at=at_s,
     )
 
 
 def _returned(host: Host, at_s: float) -> Host:
-    if at_s - host.dropped_s > FLIP_S:
-        return replace(host, returns=0, steady_s=NEVER_S)
+    if at_s - host.dropped_at > FLIP_S:
+        return replace(host, returns=0, steady_at=NEVER_S)
     returns = host.returns + 1
-    steady_s = at_s + min(FLIP_S, 2.0**returns) if returns > 1 else NEVER_S
-    return replace(host, returns=returns, steady_s=steady_s)
+    steady_at = at_s + min(FLIP_S, 2.0**returns) if returns > 1 else NEVER_S
+    return replace(host, returns=returns, steady_at=steady_at)
 
 
 def blamed(host: Host, at_s: float, rules: Rules) -> Host:
     """A host after a failure; one that rests already failed for the same reason."""
-    if at_s < host.rests_until_s:
+    if at_s < host.rests_until:
         return replace(host, suspect=True)
-    failures = 1 if at_s - host.failed_s > FORGET_S else host.failures + 1
-    until_s = at_s + rules.rest_s(host.name, failures)
-    return replace(host, failures=failures, failed_s=at_s, rests_until_s=until_s, suspect=True)
+    failures = 1 if at_s - host.failed_at > FORGET_S else host.failures + 1
+    until = at_s + rules.rest_s(host.name, failures)
+    return replace(host, failures=failures, failed_at=at_s, rests_until=until, suspect=True)

@@ -7,32 +7,27 @@ time. What is only a matter of time has a deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod._job.membership import assign_places
 from horovod.runner.supervision import events
+from horovod.runner.supervision.commands import Announce
 from horovod.runner.supervision.elastic import (
     endings,
-    finishes,
     news,
-    plan,
     removals,
     reports,
     slowness,
     starting,
 )
-from horovod.runner.supervision.elastic.events import Publish
-from horovod.runner.supervision.elastic.facts import Facts
-from horovod.runner.supervision.elastic.processes import FOREVER_S
-from horovod.runner.supervision.elastic.stopping import Over, Stopping, on_event, over, stop
+from horovod.runner.supervision.elastic.generations import next_generation, publish
+from horovod.runner.supervision.elastic.states import Facts, Going, Job, state_of
 from horovod.runner.supervision.elastic.turn import Turn
-from horovod.runner.supervision.events import Decision, State
-from horovod.runner.supervision.history import History
 from horovod.runner.supervision.outcome import Outcome, stopped_by
+from horovod.runner.supervision.policy import Decision, State
+from horovod.runner.supervision.stopping import Ending, Over, Stopping
 
 if TYPE_CHECKING:
-    from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.rules import Rules
     from horovod.runner.supervision.events import Event
 
@@ -40,17 +35,6 @@ if TYPE_CHECKING:
 ASSUMED_S = 10.0
 # More often than this, nothing follows from an answer.
 _MOST_PASSES = 20
-
-
-@dataclass(frozen=True)
-class Going(State):
-    """The job goes on.
-
-    Attributes:
-        facts: what is known; never changed.
-    """
-
-    facts: Facts | None = None
 
 
 class ElasticJob:
@@ -62,26 +46,26 @@ class ElasticJob:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._ending = Ending("workers", rules.grace_s)
 
-    def begin(self, at_s: float) -> State:
-        """The state of a job that begins now."""
-        return Going(at_s + self._rules.gate_timeout_s, facts=Facts(at_s))
+    def begin(self, at_s: float) -> Decision:
+        """Return the state of a job that begins now."""
+        return Decision(state_of(Facts(Job(at_s)), at_s + self._rules.gate_timeout_s))
 
     def decide(self, state: State, event: Event) -> Decision:
         """What follows from an event."""
-        if isinstance(state, Over):
-            return Decision(state)
         if isinstance(state, Stopping):
-            return on_event(state, event)
-        assert isinstance(state, Going)
-        assert state.facts is not None
+            return self._on_end(state, event)
+        if not isinstance(state, Going):
+            return Decision(state)
         turn = Turn(self._rules, state.facts, event.at_s)
         match event:
             case events.HostsGone():
-                outcome = Outcome(1, "no host of the job is left")
-                return Decision(over(turn.facts, outcome, (), self._rules, event.at_s))
+                lost = Stopping(known=state.facts, verdict=Outcome(1, "no host of the job is left"))
+                return self._on_end(lost, event)
             case events.KillAsked():
-                return stop(turn, Outcome(1), kill=True)
+                killed = Stopping(known=state.facts, verdict=Outcome(1))
+                return self._ending.kill(event.at_s, killed)
             case events.Signal():
                 turn.stop(stopped_by(event.signum))
             case events.EndAsked():
@@ -90,21 +74,47 @@ class ElasticJob:
                 news.take(turn, event)
                 self._conclude(turn)
         if turn.verdict is not None:
-            return stop(turn, turn.verdict)
-        deadline_s = None if turn.wake_s == float("inf") else turn.wake_s
-        return Decision(Going(deadline_s, facts=turn.facts), turn.commands, turn.why())
+            return self._stop(turn, turn.verdict)
+        deadline_at = None if turn.wake_at == float("inf") else turn.wake_at
+        return Decision(state_of(turn.facts, deadline_at), turn.commands, turn.why())
+
+    def _stop(self, turn: Turn, verdict: Outcome) -> Decision:
+        """End the job, with what was decided before in the same turn."""
+        facts = turn.facts
+        if verdict.exit_code == 0 and (facts.num_changes or facts.job.num_failures):
+            turn.commands.append(Announce(reports.summary(facts, turn.at_s)))
+        names = reports.listed([each.identity for each in facts.processes.values()])
+        stop = self._ending.stop(turn.at_s, facts, verdict, names, turn.commands)
+        return replace(stop, reason=turn.why(stop.reason))
+
+    def _on_end(self, state: Stopping[Facts], event: Event) -> Decision:
+        if not isinstance(event, events.HostsGone):
+            return self._ending.go_on(state, event)
+        facts, outcome = state.known, state.verdict
+        late = [facts.processes[each] for each in state.overdue if each in facts.processes]
+        overdue = [process.identity for process in late]
+        outcome = self._ending.name_overdue(outcome, overdue, reports.listed(overdue))
+        if outcome.exit_code and outcome.message and facts.job.any_started:
+            outcome = replace(outcome, summary=reports.summary(facts, event.at_s))
+        return Decision(Over(None, outcome))
 
     def _conclude(self, turn: Turn) -> None:
+        """Ask what is to be done, until the answers change nothing more."""
+        awaits = ""
         for _ in range(_MOST_PASSES):
-            turn.wake_s = float("inf")
+            turn.wake_at = float("inf")
             before = len(turn.commands)
-            self._pass(turn)
+            awaits = self._ask(turn)
             if turn.verdict is not None or len(turn.commands) == before:
-                return
+                break
+        if awaits != turn.facts.job.awaits:
+            turn.facts.job.awaits = awaits
+            turn.reasons.append(awaits)
 
-    def _pass(self, turn: Turn) -> None:
+    def _ask(self, turn: Turn) -> str:
+        """Ask once; return why the next generation is due, or not."""
         assume_running(turn)
-        finishes.resume(turn)
+        endings.resume(turn)
         removals.end_absent_members(turn)
         removals.end_neighbors(turn)
         removals.send_away_unwanted_newcomers(turn)
@@ -113,95 +123,23 @@ class ElasticJob:
         starting.start_workers(turn)
         endings.check_end(turn)
         if turn.verdict is not None:
-            return
-        proposed = plan.next_plan(turn)
-        if proposed.members:
-            publish(turn, proposed.members)
-        endings.check_shortage(turn, proposed)
+            return "the job ends"
+        plan = next_generation(turn)
+        if plan.members:
+            publish(turn, plan.members)
+        endings.check_shortage(turn, plan)
         removals.end_overdue(turn)
         starting.release_hosts(turn)
+        return plan.reason
 
 
 def assume_running(turn: Turn) -> None:
     """Workers that never say when they run are taken to, after a while."""
-    facts = turn.facts
-    if facts.membership is None or facts.hears_running or facts.runs or facts.broken_s is not None:
+    facts, generation, job = turn.facts, turn.facts.generation, turn.facts.job
+    if facts.start is not None or facts.loss is not None or job.hears_running or generation.runs:
         return
-    if turn.is_due(facts.published_s + ASSUMED_S):
+    if turn.is_due(generation.published_at + ASSUMED_S):
         for each in facts.alive():
-            turn.change(each, ran=facts.generation, entered=facts.generation)
-        facts.runs = facts.trained = facts.entered = True
+            turn.change(each, ran=generation.number, entered=generation.number)
+        generation.runs = generation.is_entered = job.has_trained = True
         news.hurry_dismissed(turn)
-
-
-def publish(turn: Turn, members: tuple[Process, ...]) -> None:
-    """Begins a new generation."""
-    facts, rules = turn.facts, turn.rules
-    generation = facts.generation + 1
-    chosen = {each.number for each in members}
-    leaving = [each for each in facts.alive() if each.number not in chosen]
-    slow = [each for each in facts.slow() if each in leaving]
-    whys = [*facts.changes, *(_why_it_leaves(turn, each) for each in leaving)]
-    joining = [each for each in members if not facts.is_member(each)] if generation else []
-    line = reports.change(generation, facts.size, members, joining, reports.joined(whys))
-    if rules.reset_limit is not None and generation and facts.num_changes >= rules.reset_limit:
-        _, _, why = line.partition(": ")
-        limit = reports.RESET_LIMIT.format(
-            limit=rules.reset_limit, word=rules.words.reset_limit, why=why
-        )
-        turn.stop(reports.failed(facts, facts.exits, limit))
-        return
-    if endings.check_stillborn(turn):
-        return
-    for each in slow:
-        slowness.let_rest(turn, each)
-    membership = assign_places(facts.membership, [each.worker for each in members], generation)
-    turn.do(Publish(membership), line if generation else f"generation 0 has {len(members)} ranks")
-    if generation and not _is_repeated(turn, chosen):
-        turn.announce(line)
-    for each in leaving:
-        waits = each.waits_s is not None
-        # Who trains goes when the others do, at a commit that may be hours away.
-        due_s = turn.at_s + rules.grace_s if waits else FOREVER_S
-        turn.dismiss(each, _why_it_leaves(turn, each), due_s)
-    if facts.entered:
-        facts.stillborn = 0 if facts.runs else facts.stillborn + 1
-        if facts.broken_s is None or facts.stopped_s is None or facts.runs:
-            facts.stopped_s = facts.broken_s
-    else:
-        facts.unseen |= {facts.generation}
-    facts.membership, facts.published_s = membership, turn.at_s
-    facts.ranks = {each.worker.identity: each.place.rank for each in membership.members}
-    senior = sorted(membership.members, key=lambda each: (each.since, each.place.rank))
-    numbers = {each.identity: each.number for each in members}
-    facts.seniority = tuple(numbers[each.worker.identity] for each in senior)
-    old = [each for each in members if each.ran >= 0]
-    facts.entered = not old or any(each.waits_s is not None for each in old)
-    facts.broken_s, facts.changes, facts.exits, facts.finished = None, (), History(), ()
-    facts.runs, facts.short_s, facts.stands_s, facts.removal_s = False, None, 0.0, None
-    facts.told_broken, facts.cut = False, ()
-    for each in members:
-        current = facts.processes[each.number]
-        facts.processes[each.number] = replace(current, waits_s=None)
-
-
-def _is_repeated(turn: Turn, chosen: set[int]) -> bool:
-    """Whether the next generation is the current one again, which nobody who trains has seen."""
-    facts = turn.facts
-    return not facts.entered and not facts.changes and chosen == set(facts.seniority)
-
-
-def _why_it_leaves(turn: Turn, process: Process) -> str:
-    name = reports.named(turn.facts, process)
-    if process.leaving:
-        return f"{name} leaves: {process.leaving}"
-    if process.slow and turn.facts.wanted(process):
-        return f"{name} leaves: {process.slow}"
-    host = turn.facts.hosts.get(process.host)
-    if host is None or not host.listed:
-        return f"{name} leaves: {process.host} is no longer listed"
-    if host.stopping:
-        return f"{name} leaves: the agent of {host.name} ends: {host.stopping}"
-    if process.worker.slot >= host.slots:
-        return f"{name} leaves: {host.name} has {host.slots} slots now"
-    return f"{name} leaves: there are as many ranks as the job may have"

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 FOREVER_S = float("inf")
 
 
+def identity_of(host: str, worker: int) -> str:
+    """Return the name of a worker in the store."""
+    return f"{host}-{worker}"
+
+
 @dataclass(frozen=True)
 class Process:
     """A worker whose process has not ended. Times are None until it happens.
@@ -18,34 +23,34 @@ class Process:
     Attributes:
         number: in frames of agents.
         worker: in the store.
-        ready_s: since when it has all that it needs for a first place.
+        ready_at: since when it has all that it needs for a first place.
         entered: the last generation that it is known to have gone into; -1 for none.
         ran: the last one of which it had an engine; -1 for none.
-        waits_s: since when it waits for a place after the current generation.
+        waits_at: since when it waits for a place after the current generation.
         leaving: why it wants to leave; empty if it does not.
-        leaving_s: since when.
+        leaving_at: since when.
         slow: why it is to go, as it makes the others wait; empty if it is not.
-        dismissed_s: when it was told that it has no place.
-        due_s: when a dismissed one must have ended.
+        dismissed_at: when it was told that it has no place.
+        due_at: when a dismissed one must have ended.
         told: why the launcher ends it; empty if it does not.
-        gone_s: when its connection to the store broke.
-        left_s: when it took leave.
+        gone_at: when its connection to the store broke.
+        left_at: when it took leave.
     """
 
     number: int
     worker: Worker
-    ready_s: float | None = None
+    ready_at: float | None = None
     entered: int = -1
     ran: int = -1
-    waits_s: float | None = None
+    waits_at: float | None = None
     leaving: str = ""
-    leaving_s: float | None = None
+    leaving_at: float | None = None
     slow: str = ""
-    dismissed_s: float | None = None
-    due_s: float = FOREVER_S
+    dismissed_at: float | None = None
+    due_at: float = FOREVER_S
     told: str = ""
-    gone_s: float | None = None
-    left_s: float | None = None
+    gone_at: float | None = None
+    left_at: float | None = None
 
     @property
     def identity(self) -> str:
@@ -60,10 +65,15 @@ class Process:
     @property
     def takes_part(self) -> bool:
         """Whether it can have a place, as far as is known."""
-        over = self.told or self.dismissed_s is not None
-        return not over and self.gone_s is None and self.left_s is None
+        over = self.told or self.dismissed_at is not None
+        return not over and self.gone_at is None and self.left_at is None
+
+    @property
+    def says_nothing_more(self) -> bool:
+        """Whether it took leave as at its end, so that only its exit code is to come."""
+        return self.left_at is not None and not self.leaving and not self.told
 
     @property
     def loads(self) -> bool:
         """Whether it is on its way to its first place."""
-        return self.takes_part and self.ready_s is None and not self.leaving
+        return self.takes_part and self.ready_at is None and not self.leaving

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.protocol.frames import Stop
 from horovod.runner.supervision.elastic import reports
-from horovod.runner.supervision.elastic.plan import is_entered
 
 if TYPE_CHECKING:
     from horovod.runner.supervision.elastic.processes import Process
@@ -26,12 +25,14 @@ def end_silent(turn: Turn, process: Process, silent_s: float) -> None:
     facts = turn.facts
     others = [each for each in facts.alive() if each.number != process.number]
     is_member = facts.is_member(process) and process.takes_part
-    if not (is_member or (process.dismissed_s is not None and process.ran >= 0)) or not others:
+    if not (is_member or (process.dismissed_at is not None and process.ran >= 0)) or not others:
         return
     then = turn.blame(process.host, suspect=False)
     why = f"it has been silent for {silent_s:.1f} s ({turn.rules.words.worker_timeout})"
     name = reports.named(facts, process)
-    line = f"{name} on {process.host} is killed: {why} in generation {facts.generation}; {then}"
+    line = (
+        f"{name} on {process.host} is killed: {why} in generation {facts.generation.number}; {then}"
+    )
     turn.announce(line)
     turn.end(process, why, Stop(signal.SIGKILL, 0.0))
 
@@ -42,24 +43,24 @@ def end_absent_members(turn: Turn) -> None:
     They may be in a long step or load data, so the others are as patient with them as with workers
     that are to come.
     """
-    facts = turn.facts
+    facts, generation = turn.facts, turn.facts.generation
     alive = facts.alive()
-    waiting = [each.waits_s for each in alive if each.waits_s is not None]
-    if facts.broken_s is None:
+    waiting = [each.waits_at for each in alive if each.waits_at is not None]
+    if facts.loss is None:
         return
-    if facts.finished:
+    if generation.finished:
         _end_last_members(turn, alive)
         return
-    if not waiting or not is_entered(turn):
+    if not waiting or not facts.is_entered():
         return
-    absent = [each for each in alive if each.waits_s is None]
+    absent = [each for each in alive if each.waits_at is None]
     timeout_s = turn.rules.elastic_timeout_s
     if not absent or not turn.is_due(min(waiting) + timeout_s):
         return
     for each in absent:
         name = reports.named(facts, each)
         then = turn.blame(each.host, suspect=False)
-        why = f"it has not given up generation {facts.generation} within {timeout_s:g} s"
+        why = f"it has not given up generation {generation.number} within {timeout_s:g} s"
         turn.announce(f"{name} on {each.host} is ended: {why}; {then}")
         turn.end(each, why)
 
@@ -67,7 +68,8 @@ def end_absent_members(turn: Turn) -> None:
 def _end_last_members(turn: Turn, alive: list[Process]) -> None:
     """Ends members that do not come to an end although others finished or had to go long ago."""
     timeout_s = turn.rules.elastic_timeout_s
-    if alive and is_entered(turn) and turn.is_due((turn.facts.broken_s or 0.0) + timeout_s):
+    facts, loss = turn.facts, turn.facts.loss
+    if alive and facts.is_entered() and loss is not None and turn.is_due(loss.since + timeout_s):
         for each in alive:
             turn.end(each, f"others finished, but it has not ended within {timeout_s:g} s")
 
@@ -76,7 +78,7 @@ def end_neighbors(turn: Turn) -> None:
     """Ends the other workers of hosts that failed, if the rest is enough for the job."""
     facts = turn.facts
     suspects = [each for each in facts.hosts.values() if each.suspect]
-    if not suspects or not turn.is_due(facts.settled_s):
+    if not suspects or not turn.is_due(facts.job.settled_at):
         return
     for host in suspects:
         facts.hosts[host.name] = replace(facts.hosts[host.name], suspect=False)
@@ -93,9 +95,9 @@ def _is_dispensable(turn: Turn, host: str) -> bool:
         at = facts.hosts[each.host]
         return each.host != host and not at.suspect and facts.stays(each)
 
-    everywhere = facts.alive() if facts.membership else list(facts.processes.values())
+    everywhere = facts.alive() if facts.generation.membership else list(facts.processes.values())
     elsewhere = sum(map(is_elsewhere, everywhere))
-    if facts.membership and elsewhere:
+    if facts.generation.membership and elsewhere:
         elsewhere += sum(map(is_elsewhere, facts.newcomers()))
     return elsewhere >= turn.rules.min_np
 
@@ -107,7 +109,7 @@ def send_away_unwanted_newcomers(turn: Turn) -> None:
         if facts.is_member(each) or not each.takes_part or facts.stays(each):
             continue
         why = each.leaving or f"{each.host} has no slot {each.worker.slot} for it any more"
-        if each.ready_s is None:
+        if each.ready_at is None:
             turn.end(each, why)
         else:
             turn.dismiss(each, why, turn.at_s + turn.rules.grace_s)
@@ -115,11 +117,11 @@ def send_away_unwanted_newcomers(turn: Turn) -> None:
 
 def note_removals(turn: Turn) -> None:
     """Since when there have been members that are to go."""
-    facts = turn.facts
+    facts, generation = turn.facts, turn.facts.generation
     if not any(not facts.stays(each) for each in facts.alive()):
-        facts.removal_s = None
-    elif facts.removal_s is None:
-        facts.removal_s = turn.at_s
+        generation.removal_at = None
+    elif generation.removal_at is None:
+        generation.removal_at = turn.at_s
 
 
 def end_overdue(turn: Turn) -> None:
@@ -128,12 +130,12 @@ def end_overdue(turn: Turn) -> None:
     for each in list(facts.processes.values()):
         if each.told:
             continue
-        if each.gone_s is not None:
-            if turn.is_due(each.gone_s + EXIT_PATIENCE_S):
+        if each.gone_at is not None:
+            if turn.is_due(each.gone_at + EXIT_PATIENCE_S):
                 turn.blame(each.host, suspect=False)
                 turn.end(each, "its connection is gone")
-        elif each.dismissed_s is not None and each.due_s < float("inf"):
-            if turn.is_due(each.due_s):
+        elif each.dismissed_at is not None and each.due_at < float("inf"):
+            if turn.is_due(each.due_at):
                 turn.end(each, "it was dismissed and has not left")
-        elif each.left_s is not None and each.leaving and turn.is_due(each.left_s + grace_s):
+        elif each.left_at is not None and each.leaving and turn.is_due(each.left_at + grace_s):
             turn.end(each, "it has left, but its process has not ended")

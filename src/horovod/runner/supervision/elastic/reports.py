@@ -10,21 +10,18 @@ from horovod.runner.supervision.outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.runner.supervision.elastic.facts import Facts
     from horovod.runner.supervision.elastic.hosts import Host
     from horovod.runner.supervision.elastic.processes import Process
+    from horovod.runner.supervision.elastic.rules import Rules
+    from horovod.runner.supervision.elastic.states import Facts
     from horovod.runner.supervision.failure import RankExit
 
 MOST_PARTS = 6
-RESET_LIMIT = (
-    "the job has changed {limit} times, as often as {word} {limit} allows, and would have "
-    "to change again: {why}"
-)
 
 
 def named(facts: Facts, process: Process) -> str:
     """Such as "rank 2 (blue-5)" or "worker blue-5"."""
-    rank = facts.ranks.get(process.identity)
+    rank = facts.generation.ranks.get(process.identity)
     return f"worker {process.identity}" if rank is None else f"rank {rank} ({process.identity})"
 
 
@@ -38,9 +35,9 @@ def end_of(process: Process, ended: RankExit) -> str:
 
 def rest(host: Host, at_s: float) -> str:
     """What becomes of a host that failed."""
-    if host.rests_until_s == float("inf"):
+    if host.rests_until == float("inf"):
         return f"{host.name} gets no new workers"
-    return f"{host.name} gets no new workers for {host.rests_until_s - at_s:.1f} s"
+    return f"{host.name} gets no new workers for {host.rests_until - at_s:.1f} s"
 
 
 def joined(parts: Iterable[str], separator: str = "; ") -> str:
@@ -80,7 +77,7 @@ def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
     if failure is None:
         return Outcome(1, otherwise)
     hosts = {each.identity: each.host for each in facts.alive()}
-    running = {facts.ranks[identity]: host for identity, host in hosts.items()}
+    running = {facts.generation.ranks[identity]: host for identity, host in hosts.items()}
     message = cause(failure, running)
     if failure.rank < 0:
         message = message.replace("rank -1 ", f"worker {failure.hostname}-{failure.worker} ", 1)
@@ -91,17 +88,31 @@ def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
 
 def summary(facts: Facts, at_s: float) -> str:
     """What became of the job, in one line."""
-    changes = facts.num_changes
+    job, changes = facts.job, facts.num_changes
     parts = [
-        f"the job ran for {at_s - facts.began_s:.1f} s",
+        f"the job ran for {at_s - job.began_at:.1f} s",
         f"{changes} change{'' if changes == 1 else 's'} of its workers",
-        f"{facts.num_failures} failure{'' if facts.num_failures == 1 else 's'}",
+        f"{job.num_failures} failure{'' if job.num_failures == 1 else 's'}",
     ]
-    if facts.gone_slow:
-        parts.append(f"{facts.gone_slow} slow worker{'' if facts.gone_slow == 1 else 's'} left")
-    if facts.hears_running and changes:
-        parts.append(f"training stood still for {facts.stood_s:.1f} s")
-    if facts.replayed:
-        samples = sum(facts.replayed.values())
+    if job.gone_slow:
+        parts.append(f"{job.gone_slow} slow worker{'' if job.gone_slow == 1 else 's'} left")
+    if job.hears_running and changes:
+        parts.append(f"training stood still for {job.stood_s:.1f} s")
+    if job.replayed:
+        samples = sum(job.replayed.values())
         parts.append(f"{samples} sample{'' if samples == 1 else 's'} done again")
     return ", ".join(parts)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of many names, and how many more there are."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{', '.join(names[:8])}{more}"
+
+
+def reset_limit(facts: Facts, rules: Rules, change: str) -> Outcome:
+    """Return how a job ends that has changed as often as it may, and would have to once more."""
+    limit = f"as often as {rules.words.reset_limit} {rules.reset_limit} allows"
+    _, _, why = change.partition(": ")
+    text = f"the job has changed {rules.reset_limit} times, {limit}, and would have to change again"
+    return failed(facts, facts.generation.exits, f"{text}: {why}")

@@ -15,9 +15,9 @@ from horovod.runner.supervision.elastic import reports
 from horovod.runner.supervision.elastic.starting import fit_slots
 
 if TYPE_CHECKING:
-    from horovod.runner.supervision.elastic.events import WorkerSlow
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.turn import Turn
+    from horovod.runner.supervision.events import WorkerSlow
 
 REMOVE = "remove"
 REPLACE = "replace"
@@ -26,7 +26,8 @@ REPLACE = "replace"
 def on_slow(turn: Turn, process: Process, event: WorkerSlow) -> None:
     """A member makes the others wait."""
     facts, rules = turn.facts, turn.rules
-    trains = facts.runs and facts.broken_s is None and not facts.finished
+    generation = facts.generation
+    trains = generation.runs and facts.loss is None and not generation.finished
     if rules.slow_worker not in (REMOVE, REPLACE) or not trains:
         return
     if any(not facts.stays(each) for each in facts.alive()) or not facts.is_member(process):
@@ -44,14 +45,16 @@ def on_slow(turn: Turn, process: Process, event: WorkerSlow) -> None:
 
 def _why_it_stays(turn: Turn, gain: float) -> str:
     facts, rules = turn.facts, turn.rules
+    generation = facts.generation
     limit = rules.reset_limit
-    if limit is not None and facts.generation >= limit:
+    if limit is not None and generation.number >= limit:
         return f"{rules.words.reset_limit} {limit} allows no further change"
     if rules.slow_worker == REMOVE:
-        if facts.size <= rules.min_np:
+        if generation.size <= rules.min_np:
             return f"the job needs {rules.min_np} ranks ({rules.words.min_np})"
-        if gain <= 1 / facts.size:
-            return f"{facts.size - 1} ranks would do less than {facts.size} with it"
+        size = generation.size
+        if gain <= 1 / size:
+            return f"{size - 1} ranks would do less than {size} with it"
     return ""
 
 
@@ -72,8 +75,8 @@ def _has_spare(turn: Turn) -> bool:
 def _keep(turn: Turn, process: Process, why: str) -> None:
     facts = turn.facts
     turn.change(process, slow="")
-    if process.identity not in facts.kept_slow:
-        facts.kept_slow |= {process.identity}
+    if process.identity not in facts.job.kept_slow:
+        facts.job.kept_slow |= {process.identity}
         turn.announce(f"{reports.named(facts, process)} is slow, but stays: {why}")
 
 
@@ -88,12 +91,12 @@ def keep_if_nobody_comes(turn: Turn) -> None:
 def let_rest(turn: Turn, process: Process) -> None:
     """The slot of a worker that goes because it is slow; called before it has gone."""
     facts = turn.facts
-    facts.gone_slow += 1
+    facts.job.gone_slow += 1
     host = facts.hosts[process.host]
     times = host.times_slow + 1
-    until_s = turn.at_s + turn.rules.rest_s(host.name, times)
+    until = turn.at_s + turn.rules.rest_s(host.name, times)
     slots = range(host.slots) if facts.is_slow_host(host.name) else (process.worker.slot,)
-    rests = {**dict(host.slow_until_s), **dict.fromkeys(slots, until_s)}
+    rests = {**dict(host.slow_until), **dict.fromkeys(slots, until)}
     facts.hosts[host.name] = replace(
-        host, slow_until_s=tuple(sorted(rests.items())), times_slow=times
+        host, slow_until=tuple(sorted(rests.items())), times_slow=times
     )

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod._job.membership import Worker
-from horovod.runner.supervision.elastic.events import ReleaseHost, StartOn, UseHost, identity_of
+from horovod.runner.supervision.commands import ReleaseHost, StartWorker, UseHost
 from horovod.runner.supervision.elastic.hosts import FLIP_S, Agent
-from horovod.runner.supervision.elastic.processes import Process
+from horovod.runner.supervision.elastic.processes import Process, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horovod.runner.supervision.elastic.facts import Facts
     from horovod.runner.supervision.elastic.hosts import Host
+    from horovod.runner.supervision.elastic.states import Facts
     from horovod.runner.supervision.elastic.turn import Turn
 
 
@@ -28,7 +28,8 @@ def free_slots(facts: Facts, host: Host) -> list[int]:
 def start_workers(turn: Turn) -> None:
     """Fills the free slots, in the order of hosts, up to the most ranks."""
     facts, rules = turn.facts, turn.rules
-    if facts.finished and facts.membership is not None:
+    generation = facts.generation
+    if generation.finished and generation.membership is not None:
         return
     if not _passes_gate(turn):
         return
@@ -44,13 +45,13 @@ def fit_slots(turn: Turn, host: Host) -> list[int]:
     if not host.usable(turn.at_s) or facts.is_slow_host(host.name):
         return []
     free = free_slots(facts, host)
-    return [slot for slot in free if turn.at_s >= host.slot_rests_until_s(slot)]
+    return [slot for slot in free if turn.at_s >= host.slot_rests_until(slot)]
 
 
 def _fit(turn: Turn, host: Host) -> list[int]:
-    for _, until_s in host.slow_until_s:
-        if until_s < float("inf"):
-            turn.is_due(until_s)
+    for _, until in host.slow_until:
+        if until < float("inf"):
+            turn.is_due(until)
     return fit_slots(turn, host)
 
 
@@ -67,9 +68,9 @@ def _fill(turn: Turn, number: int, most: float, slots_of: Callable[[Turn, Host],
     for name in sorted(facts.hosts, key=lambda name: name in slow):  # others are better
         host = facts.hosts[name]
         if host.rests(turn.at_s) and number < most:
-            turn.is_due(host.rests_until_s)
+            turn.is_due(host.rests_until)
         if host.listed and host.comes_and_goes and number < most:
-            turn.is_due(host.steady_s)
+            turn.is_due(host.steady_at)
         room = most - number
         slots = slots_of(turn, host) if room > 0 else []
         slots = slots[: int(min(len(slots), room))]
@@ -84,25 +85,25 @@ def _fill(turn: Turn, number: int, most: float, slots_of: Callable[[Turn, Host],
 
 
 def _passes_gate(turn: Turn) -> bool:
-    facts, rules = turn.facts, turn.rules
-    if facts.gate_s is None:
+    facts, rules, start = turn.facts, turn.rules, turn.facts.start
+    if start is not None and start.slots_at is None:
         slots = sum(each.slots for each in facts.hosts.values() if each.usable(turn.at_s))
         # Those that stay do not wait for those that come and go.
         flips = any(each.comes_and_goes for each in facts.hosts.values())
         if slots < (rules.min_np if flips else rules.gate):
             return False
-        facts.gate_s, facts.short_s = turn.at_s, None
+        start.slots_at = turn.at_s
         turn.reasons.append(f"{slots} slots are there, enough for {rules.gate} ranks")
     return True
 
 
 def _start(turn: Turn, host: str, slot: int) -> None:
     facts = turn.facts
-    number = facts.next_number
-    facts.next_number += 1
+    number = facts.job.next_number
+    facts.job.next_number += 1
     identity = identity_of(host, number)
     facts.processes[number] = Process(number, Worker(identity, host, slot))
-    turn.do(StartOn(host, number, identity, slot), f"starting {identity} on slot {slot}")
+    turn.do(StartWorker(host, number, identity, slot), f"starting {identity} on slot {slot}")
 
 
 def release_hosts(turn: Turn) -> None:
@@ -110,11 +111,11 @@ def release_hosts(turn: Turn) -> None:
     facts = turn.facts
     held = {each.host for each in facts.processes.values()}
     for name, host in list(facts.hosts.items()):
-        never = host.rests_until_s == float("inf")
+        never = host.rests_until == float("inf")
         if name in held or (host.listed and not never):
             continue
         if host.agent is not Agent.NONE:
             facts.hosts[name] = replace(host, agent=Agent.NONE, stopping="")
             turn.do(ReleaseHost(name), f"{name} is no longer used")
-        elif not host.listed and not host.failures and turn.at_s - host.dropped_s > FLIP_S:
+        elif not host.listed and not host.failures and turn.at_s - host.dropped_at > FLIP_S:
             del facts.hosts[name]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._rendezvous.bounds import one_line
 from horovod.runner.protocol.frames import STOP_SOON
+from horovod.runner.supervision.commands import Announce, BreakUp, Dismiss, EndWorker, TellLoss
 from horovod.runner.supervision.elastic import reports
-from horovod.runner.supervision.elastic.events import BreakUp, Dismiss, TellLoss
 from horovod.runner.supervision.elastic.hosts import blamed
-from horovod.runner.supervision.events import Announce, EndWorker
+from horovod.runner.supervision.elastic.states import Loss
 
 if TYPE_CHECKING:
     from horovod.runner.protocol.frames import Stop
-    from horovod.runner.supervision.elastic.facts import Facts
+    from horovod.runner.supervision.commands import Command
     from horovod.runner.supervision.elastic.processes import Process
     from horovod.runner.supervision.elastic.rules import Rules
-    from horovod.runner.supervision.events import Command
+    from horovod.runner.supervision.elastic.states import Facts
     from horovod.runner.supervision.outcome import Outcome
 
 
@@ -35,7 +35,7 @@ class Turn:
     Attributes:
         commands: to execute.
         reasons: why.
-        wake_s: when something is due although nothing happens.
+        wake_at: when something is due although nothing happens.
         verdict: as what the job ends; None while it goes on.
     """
 
@@ -45,14 +45,14 @@ class Turn:
         self.at_s = at_s
         self.commands: list[Command] = []
         self.reasons: list[str] = []
-        self.wake_s = float("inf")
+        self.wake_at = float("inf")
         self.verdict: Outcome | None = None
 
     def is_due(self, at_s: float) -> bool:
         """Whether a time has come; if not, there will be a deadline then."""
         if self.at_s >= at_s:
             return True
-        self.wake_s = min(self.wake_s, at_s)
+        self.wake_at = min(self.wake_at, at_s)
         return False
 
     def do(self, command: Command, reason: str = "") -> None:
@@ -80,7 +80,7 @@ class Turn:
         """The current generation cannot go on as it is if it loses a member."""
         if self.facts.is_member(process):
             self.miss(process, text)
-            self.facts.changes = (*self.facts.changes, text)
+            self.facts.generation.changes += (text,)
         else:
             self.tell_lost(process.ran, text)  # it may still train with those it is to leave
 
@@ -88,27 +88,27 @@ class Turn:
         """A member is gone: those who connect to it, or train with it, must not wait for it."""
         facts = self.facts
         self.break_up(text)
-        self.tell_lost(process.ran if facts.hears_running else facts.generation, text)
-        facts.settled_s = self.at_s + self.rules.settle_s
+        self.tell_lost(process.ran if facts.job.hears_running else facts.generation.number, text)
+        facts.job.settled_at = self.at_s + self.rules.settle_s
 
     def break_up(self, text: str) -> None:
         """The current generation no longer trains, or never will."""
-        if self.facts.broken_s is None:
-            self.facts.broken_s = self.at_s
+        if self.facts.loss is None:
+            self.facts.loss = Loss(self.at_s)
         self.tell_broken(text)
 
     def tell_broken(self, text: str) -> None:
         """Lets those who connect in the current generation give it up."""
         facts = self.facts
-        is_connected = facts.runs and facts.hears_running
-        if not is_connected and not facts.told_broken:
-            facts.told_broken = True
+        is_connected = facts.generation.runs and facts.job.hears_running
+        if not is_connected and not facts.generation.is_told_broken:
+            facts.generation.is_told_broken = True
             self.do(BreakUp(text))
 
     def tell_lost(self, generation: int, text: str) -> None:
         """Lets those who train in a generation give it up, even if nothing wakes them up."""
-        if generation > self.facts.told_lost:  # not if it never trained
-            self.facts.told_lost = generation
+        if generation > self.facts.job.told_lost:  # not if it never trained
+            self.facts.job.told_lost = generation
             self.do(TellLoss(generation, text))
 
     def end(self, process: Process, why: str, how: Stop = STOP_SOON) -> None:
@@ -127,14 +127,14 @@ class Turn:
     def cut_short(self, process: Process, text: str) -> None:
         """Note a member that is gone before its end: if the others finish, the job has not."""
         facts = self.facts
-        may_go = process.leaving or process.dismissed_s is not None or not facts.wanted(process)
+        may_go = process.leaving or process.dismissed_at is not None or not facts.wanted(process)
         if facts.is_member(process) and facts.counts(process) and not may_go:
-            facts.cut = (*facts.cut, text)
+            facts.generation.cut += (text,)
 
-    def dismiss(self, process: Process, why: str, due_s: float) -> None:
+    def dismiss(self, process: Process, why: str, due_at: float) -> None:
         """Tells a process that it is no longer needed."""
-        if process.dismissed_s is None:
-            self.change(process, dismissed_s=self.at_s, due_s=due_s)
+        if process.dismissed_at is None:
+            self.change(process, dismissed_at=self.at_s, due_at=due_at)
             self.do(Dismiss(process.identity, why), f"dismissing {process.identity}: {why}")
 
     def blame(self, name: str, suspect: bool) -> str:
@@ -151,7 +151,7 @@ class Turn:
         host = facts.hosts.get(name)
         if host is None or not host.listed or host.stopping:
             return f"{name} is leaving anyway"
-        facts.num_failures += 1
+        facts.job.num_failures += 1
         host = blamed(host, self.at_s, self.rules)
         facts.hosts[name] = host if suspect else replace(host, suspect=facts.hosts[name].suspect)
         return reports.rest(host, self.at_s)

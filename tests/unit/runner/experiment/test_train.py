@@ -21,13 +21,13 @@ DISCOVERY = ("--host-discovery-script", "echo localhost:2")
 @pytest.mark.parametrize(
     ("text", "words", "code", "said"),
     [
-        (PLAIN, DISCOVERY, 2, "write 'elastic: {min: N}' under train"),
-        (PLAIN, ("--reset-limit", "2"), 2, "--reset-limit is for elastic jobs"),
+        (PLAIN, DISCOVERY, 2, "elastic jobs ('elastic: {min: N}' under train"),
+        (PLAIN, ("--reset-limit", "2"), 2, "it is for elastic jobs"),
         (ON_HOSTS, DISCOVERY, 2, "lines for some ranks (on), which need hosts that stay"),
         (INSTALL, DISCOVERY, 2, "commands to install, which need hosts that stay"),
         (INSTALL, (), 0, "\nonce on each host: b\n"),
-        (ELASTIC, ("--min-np", "1"), 2, "--min-np does not go together with -f"),
-        (ELASTIC, ("--join-file", "x"), 2, "--join-file does not go together with -f"),
+        (ELASTIC, ("--min-np", "1"), 2, "not for job files (-f)"),
+        (ELASTIC, ("--join-file", "x"), 2, "not for job files (-f)"),
         (ELASTIC, ("--reset-limit", "-1"), 2, "--reset-limit is -1"),
         (ELASTIC, DISCOVERY, 0, "then from 1 to 4\n  on the hosts that the discovery tells\n"),
         (ELASTIC, ("-H", "a:1,b:3"), 0, "then from 1 to 4\n  rank 0 on a\n  rank 1 on b\n"),
