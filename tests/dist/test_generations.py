@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horovod._job.environment import with_horovod_on_path
-from horovod._job.job import Job, open_job, open_job_process
+from horovod._job.job import Job, open_job
 from horovod._job.records import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SCRIPT = Path(__file__).parent / "generations_worker.py"
 PATIENCE_S = 120.0
@@ -97,11 +97,10 @@ def generation(job: Job, processes: list[Process]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["one leaves", "one is killed"])
-@pytest.mark.parametrize("opened", [open_job, open_job_process])
-def test_from_3_to_2_to_4_workers(opened: Callable[[], Job], killed: bool) -> None:
+def test_from_3_to_2_to_4_workers(killed: bool) -> None:
     staying, going = ("works", "sleeps") if killed else ("stays", "leaves")
     with (
-        opened() as job,
+        open_job() as job,
         started(job, ("a", 0, going), ("a", 1, staying), ("b", 0, staying)) as processes,
     ):
         first = generation(job, processes)

@@ -22,12 +22,10 @@ from horovod._job.records import (
     lost_key,
     places_to_json,
 )
-from horovod._job.store_process import start_store_process
 from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod._rendezvous.roster import HOSTS_KEY
 from horovod._rendezvous.secret import make_secret, write_secret
 from horovod._rendezvous.server import StoreServer
-from horovod._rendezvous.store import StoreClient
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
@@ -267,30 +265,3 @@ def open_job(
     """
     secret = make_secret() if secret is None else secret
     return LocalJob(StoreServer(secret, address, port, further_addresses=further_addresses), secret)
-
-
-def open_job_process(
-    address: str = _LOOPBACK, port: int = 0, *, secret: bytes | None = None
-) -> Job:
-    """Opens a job whose store is a process of its own, which outlives every rank.
-
-    The process ends when the job is closed. If this process dies first, it ends when the last
-    worker has closed its connection.
-
-    Args:
-        address, port, secret: see :func:`open_job`.
-
-    Raises:
-        StartError: the process cannot be started, or cannot listen there.
-    """
-    secret = make_secret() if secret is None else secret
-    process = start_store_process(address, port, secret)
-    try:
-        client = StoreClient(*process.endpoint, secret)
-    except BaseException:
-        process.close()
-        raise
-    job = Job(client, StoreAddress(*process.endpoint, secret))
-    job._cleanup.callback(process.close)
-    job._cleanup.callback(client.close)
-    return job

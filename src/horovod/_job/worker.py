@@ -273,18 +273,6 @@ class JoinedWorker:
             self._address, place, self.identity, self.worker.host, start_timeout_s=self._timeout_s
         )
 
-    def await_change(self, generation: int, timeout_s: float = MAX_TIMEOUT_S) -> bool:
-        """Waits until a generation is over, because the next one was published.
-
-        Returns:
-            Whether it is over; False if the time was.
-
-        Raises:
-            StartError: this worker has left, or the store was lost.
-            Dismissed: the job goes on without this worker.
-        """
-        return self._wait_for(generation + 1, timeout_s) is not None
-
     def on_change(
         self,
         generation: int,
