@@ -13,7 +13,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from measure import Seat
+    from seat import Seat
 
 LIBRARIES = {"horovod": "Horovod", "gloo": "gloo", "mpi": "Open MPI", "mpich": "MPICH"}
 

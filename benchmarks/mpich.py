@@ -26,7 +26,7 @@ from horovod._settings.config import Config, inherited_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import measure
+    from seat import Seat
 
 END_TIMEOUT_S = 10.0
 ORDER_TIMEOUT_S = 1800.0
@@ -59,7 +59,7 @@ class MpichLibrary:
         RuntimeError: MPICH is not there.
     """
 
-    def __init__(self, seat: measure.Seat) -> None:
+    def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._num_orders = 0
         self._process = self._start() if seat.rank == 0 else None

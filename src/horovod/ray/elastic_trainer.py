@@ -24,24 +24,22 @@ if TYPE_CHECKING:
 
     from ray.train import DataConfig, RunConfig, ScalingConfig
 
-    from horovod.ray.trainer import HorovodConfig
-
 _logger = logging.getLogger(__name__)
 
 
 def fit(
     function: Callable[[], object],
-    scaling: ScalingConfig,
-    horovod: HorovodConfig,
+    limits: Limits,
+    settings: MiniSettings,
     run_context: Any,
     tables: Mapping[str, Table],
 ) -> Result:
-    """Trains with ``scaling.num_workers=(min, max)`` ranks.
+    """Train with as many ranks as the limits allow.
 
     Args:
         function: the training function.
-        scaling: how many workers, with what resources.
-        horovod: how ranks find each other, and how long a job waits for them.
+        limits: how many workers, with what resources; see :func:`limits_of`.
+        settings: how ranks find each other.
         run_context: of Ray Train, with the configuration of the run.
         tables: see :func:`tables_of`.
 
@@ -53,11 +51,7 @@ def fit(
     storage = config.storage_context
     checkpoints = CheckpointManager(config.checkpoint_config, storage)
     reports = _Reports(checkpoints, config, run_context)
-    workers = ElasticWorkers(
-        _limits_of(scaling, horovod),
-        MiniSettings(timeout_s=horovod.timeout_s, nics=horovod.nics),
-        _variables_of(config),
-    )
+    workers = ElasticWorkers(limits, settings, _variables_of(config))
     num_failures = 0
     while True:
         run = Run(storage, reports.latest, tables)
@@ -103,7 +97,16 @@ def _train(run: Run, function: Callable[[], Any], _: None) -> Any:
     return run.train(function)
 
 
-def _limits_of(scaling: ScalingConfig, horovod: HorovodConfig) -> Limits:
+def limits_of(scaling: ScalingConfig, elastic_timeout_s: float) -> Limits:
+    """Return how many workers an elastic run may have, with what resources.
+
+    Args:
+        scaling: with ``num_workers=(min, max)``.
+        elastic_timeout_s: how long the job waits for the smaller number.
+
+    Raises:
+        UsageError: the resources of a worker are of a kind that elastic jobs do not know.
+    """
     further = sorted(scaling.additional_resources_per_worker)
     if further or scaling.label_selector:
         asked = ", ".join(map(repr, further)) or "label_selector"
@@ -112,7 +115,7 @@ def _limits_of(scaling: ScalingConfig, horovod: HorovodConfig) -> Limits:
             f"but {asked} is given, too; leave it out, or give a fixed number of workers"
         )
     least, most = scaling.num_workers
-    rules = rules_of(least, most, None, None, horovod.elastic_timeout_s)
+    rules = rules_of(least, most, None, None, elastic_timeout_s)
     return Limits(rules, scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, True)
 
 

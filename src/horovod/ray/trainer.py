@@ -14,6 +14,7 @@ from horovod._job.assigned import assigned
 from horovod._rank import context
 from horovod.errors import UsageError
 from horovod.ray.job_actor import Found, JobActor
+from horovod.ray.settings import MiniSettings
 from horovod.ray.worker import BaseHorovodWorker
 
 try:
@@ -152,11 +153,12 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]
         """
         if not self.scaling_config.elasticity_enabled:
             return super().fit()
+        horovod: HorovodConfig = self.backend_config
         tables = elastic_trainer.tables_of(self.datasets, self.data_config)
         return elastic_trainer.fit(
             self._get_train_func(),
-            self.scaling_config,
-            self.backend_config,
+            elastic_trainer.limits_of(self.scaling_config, horovod.elastic_timeout_s),
+            MiniSettings(timeout_s=horovod.timeout_s, nics=horovod.nics),
             self.train_run_context,
             tables,
         )

@@ -40,6 +40,7 @@ from horovod.runner.experiment.schema import (
     duration_s,
     shell_words,
 )
+from horovod.runner.experiment.search import sampled
 from horovod.runner.experiment.spelling import canonical, is_raw
 from horovod.runner.experiment.yaml_tree import Document, Path, Problem, load
 
@@ -399,8 +400,6 @@ class _Meaning:
         search = self._train.search
         if search is None:
             return runs_of(values, self._lines)
-        from horovod.runner.experiment.search import sampled
-
         return [filled(each, self._lines) for each in sampled(values, between, search)]
 
     def _complain(self, path: Path, text: str) -> None:

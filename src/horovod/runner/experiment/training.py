@@ -10,6 +10,7 @@ from horovod.runner.experiment import record
 from horovod.runner.experiment.job_file import canonical_text
 from horovod.runner.experiment.lines import Ended, RunContext, RunLines, add
 from horovod.runner.experiment.plan import described
+from horovod.runner.experiment.pruning import Pruning
 from horovod.runner.experiment.side_by_side import in_lanes
 from horovod.runner.experiment.trusted import close_to_others
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from horovod.runner.experiment.job_file import Experiment
     from horovod.runner.experiment.lines import Launch
     from horovod.runner.experiment.record import Record, RunRecord
-    from horovod.runner.experiment.search import Pruning
     from horovod.runner.experiment.side_by_side import Lane
     from horovod.runner.starting.requests import JobFileRequest
     from horovod.runner.supervision.outcome import Outcome
@@ -121,8 +121,6 @@ class Training:
         train = self._experiment.file.train
         if train.search is None or train.search.method != "asha":
             return None
-        from horovod.runner.experiment.search import Pruning
-
         pruning = Pruning(train.search, *next(iter(train.metrics.items())))
         for index, each in enumerate(records, 1):
             if each.state in _DONE:

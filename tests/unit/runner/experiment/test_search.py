@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("optuna")
 
-from horovod.runner.experiment.search import Pruning, sampled
+from horovod.runner.experiment.pruning import Pruning
+from horovod.runner.experiment.search import sampled
 
 
 def bounds(low: str, high: str, log: str = "false") -> dict[str, Between]:
