@@ -54,7 +54,7 @@ def wasted_s(arrivals: Mapping[int, Arrival]) -> float:
 
 
 def _median(seconds: Sequence[float]) -> float:
-    """Of an even number of values the lower one: of two ranks the faster one."""
+    """Return the median; of an even number of values the lower one of the middle."""
     return sorted(seconds)[(len(seconds) - 1) // 2]
 
 
