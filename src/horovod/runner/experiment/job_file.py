@@ -119,7 +119,7 @@ class Experiment:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Return the file's contents as data that the caller may change."""
+        """Contents of the file as data that the caller may change."""
         return self.file.model_dump(exclude_unset=True, exclude_none=True)
 
 

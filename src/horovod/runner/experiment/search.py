@@ -155,7 +155,7 @@ class Judged:
         self._attempt = attempt
 
     def why_in_vain(self) -> str:
-        """Return why the reported results do not justify more time for the run; empty if none."""
+        """Return why the results make more time for the run pointless; empty if they do not."""
         why = ""
         for line in self._results.read():
             attempt, value = _value_in(line, self._metric)
