@@ -249,7 +249,7 @@ class Monitor:
         ]
 
     def title(self) -> str:
-        """Progress of the experiment at the last look, in words."""
+        """Return the progress of the experiment at the last look, in words."""
         done = sum(run.is_over for run in self._runs)
         return f"experiment {self._number}: {done} of {len(self._runs)} run(s) done"
 

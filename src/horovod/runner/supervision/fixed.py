@@ -296,7 +296,7 @@ class FixedJob:
         return Outcome(failure.exit_code, message, failure, details=details)
 
     def _ended_early(self, progress: Progress, failure: RankExit) -> str:
-        """Return which rank ended well before those that fail as a result; empty if none did."""
+        """Return which rank exited with 0 while others still needed it, in words; empty if none."""
         exits = progress.exits
         for ended in exits:
             if ended.returncode == 0 and ended.rank == failure.culprit:
