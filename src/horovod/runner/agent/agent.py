@@ -285,7 +285,7 @@ class Agent:
             processes.signal_session(pid, signal.SIGKILL)
 
     def _threads(self, env: Mapping[str, str], num_ranks: int) -> dict[str, str]:
-        """What divides the cores of this host among its ranks; told to the launcher."""
+        """Return variables that divide this host's cores among its ranks; notify the launcher."""
         num_cores = computing_cores()
         variables = threads.thread_variables(env, num_cores, num_ranks)
         if line := threads.describe(variables, num_cores, num_ranks):
@@ -421,7 +421,7 @@ class Agent:
         self._loop.call_soon(self._on_child)
 
     def _signal(self, signum: int) -> None:
-        """As a terminal does with Ctrl-C; SIGTERM reaches daemons, too."""
+        """Signal the workers' process groups, as a terminal does; SIGTERM reaches daemons, too."""
         for pid in self._workers:
             with contextlib.suppress(PermissionError):  # it changed its user
                 os.killpg(pid, signum)

@@ -1,4 +1,4 @@
-"""How the agent starts a worker, and why a command cannot be started."""
+"""Starts workers, and explains why a command cannot be started."""
 
 from __future__ import annotations
 

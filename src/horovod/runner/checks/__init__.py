@@ -1,4 +1,4 @@
-"""What is found out about hosts before a job: ``--check`` and ``--check-build``.
+"""Examines hosts before a job: ``--check`` and ``--check-build``.
 
 check_build  what this installation can work with
 check_hosts  ``--check``; preflight asks the hosts, probe answers there with facts, and

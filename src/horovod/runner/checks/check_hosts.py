@@ -1,4 +1,4 @@
-"""What ``horovodrun --check`` does: asks the hosts and prints a table and advice."""
+"""Implements ``horovodrun --check``: asks the hosts and prints a table and advice."""
 
 from __future__ import annotations
 

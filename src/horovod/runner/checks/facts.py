@@ -1,4 +1,4 @@
-"""What a host is like: versions, limits, the engine. Nothing heavy is imported to find out."""
+"""Collects facts of a host: versions, limits, the engine. It imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Facts:
     boot: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As it travels in JSON."""
+        """Return the facts as a dictionary for JSON."""
         return asdict(self)
 
 

@@ -46,7 +46,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one host.
+    """Result of the examination of one host.
 
     Attributes:
         host: as the user wrote it.
@@ -144,7 +144,7 @@ def _ask(
 
 
 def _clock_s(store: StoreServer, index: int, timeout_s: float) -> float | None:
-    """How far a host's clock is ahead, to some milliseconds: the time of the message is in it."""
+    """Return by how many seconds a host's clock is ahead, including the message's travel time."""
     try:
         told = store.get(f"clock/{index}", timeout_s)
     except StartError:

@@ -43,7 +43,7 @@ class Advice:
 
 
 def advice_on_hosts(findings: Sequence[Finding]) -> list[Advice]:
-    """What is wrong with the hosts; the versions of the majority are taken for right.
+    """Return advice on faults of the hosts; the majority's versions count as correct.
 
     Args:
         findings: of all hosts.

@@ -1,4 +1,4 @@
-"""What ``horovodrun --check`` runs on each host (``python -m horovod.runner.checks.probe``).
+"""Runs on each host for ``horovodrun --check`` (``python -m horovod.runner.checks.probe``).
 
 It tells what the host is like, connects to the launcher as a rank would, and measures the network
 to its neighbors: host i dials host i - 1, and the last one dials host 0 as well. A part that fails

@@ -51,7 +51,7 @@ def launcher(environ: Mapping[str, str], options: ssh.SshOptions) -> StartModule
 
 
 def explain_here(code: int, lines: Sequence[str]) -> str:
-    """Why a module that ran on this machine gave no answer."""
+    """Return why a module that ran on this machine gave no answer."""
     why = f": {lines[-1][:300]}" if lines else ""
     return f"it ended with code {code} and gave no answer{why}"
 

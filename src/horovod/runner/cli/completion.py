@@ -137,7 +137,7 @@ def _bash(options: Sequence[_Option]) -> str:
 
 
 def _typed(option: _Option) -> str:
-    """What was typed of a value, in capitals if all choices are: such may be given in any case."""
+    """Return the typed part of a value for the shell, in capitals if all choices are capitals."""
     return "${cur^^}" if all(map(str.isupper, option.choices)) else "$cur"
 
 

@@ -40,7 +40,7 @@ def run(request: FixedRequest) -> int:
 
 
 def describe_job(slots: Sequence[Slot], settings: JobSettings) -> str:
-    """What ``--dry-run`` prints.
+    """Return the output of ``--dry-run``.
 
     Args:
         slots: where each rank would run.

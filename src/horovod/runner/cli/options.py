@@ -217,7 +217,7 @@ def _in_case_of(choices: Sequence[str]) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the user wrote.
+    """Command line as the user wrote it.
 
     Attributes:
         values: the value of each option by attribute; None for a tuning flag that was not given.

@@ -192,7 +192,7 @@ class _Reader:
         )
 
     def _settings(self, mode: Mode) -> JobSettings:
-        """What to run; says what the config file and the choice of a launcher deserve."""
+        """Return the settings of the job; print advice on the config file and the launcher."""
         values, environ = vars(self._values), self._environ
         if self._config is not None:
             for line in self._config.advice:

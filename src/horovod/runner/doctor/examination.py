@@ -37,7 +37,7 @@ _SETTING = ("setdefault", "putenv")
 
 
 def examine_environment(environ: Mapping[str, str]) -> list[Remark]:
-    """What becomes of each HOROVOD_… variable that is set."""
+    """Return a remark on each HOROVOD_… variable that is set."""
     return [
         _on_setting("environment", name, environ[name])
         for name in sorted(environ)
@@ -71,7 +71,7 @@ def _on_library(name: str, search: Search[Any]) -> Remark:
 
 
 def examine_script(text: str, path: str, environ: Mapping[str, str] | None = None) -> list[Remark]:
-    """What in a script changed, is gone or has no effect, in the order of its lines.
+    """Return remarks on changed, removed and ineffective parts of a script, in line order.
 
     Args:
         text: the script.
@@ -101,7 +101,7 @@ def _uses_keras_2(text: str, environ: Mapping[str, str]) -> bool:
 
 
 def _on_setting(place: str, name: str, value: str | None) -> Remark:
-    """What becomes of a variable; its value is None if only running the script could tell it."""
+    """Return the remark on a variable; its value is None if only a run could determine it."""
     setting = TABLE.get(name)
     if setting is None:
         unknown = unknown_names([name]) or [f"{name} is not a setting"]
@@ -175,7 +175,7 @@ class _Reading(ast.NodeVisitor):
     # -- uses
 
     def _meaning_of(self, node: ast.AST) -> str:
-        """What an expression stands for, in full; empty if it is not ours."""
+        """Return the full name that an expression refers to; empty if it is not Horovod's."""
         if isinstance(node, ast.Name):
             return self._meanings.get(node.id, "")
         if isinstance(node, ast.Attribute):
@@ -253,7 +253,7 @@ class _Reading(ast.NodeVisitor):
             self._say(node, remark.level, remark.text)
 
     def _on_reading(self, node: ast.AST, name: str) -> None:
-        """Of what a script reads, only what no launcher sets is worth a word."""
+        """Remark on a variable that a script reads if no launcher sets it."""
         if name.startswith(_PREFIXES) and name not in TABLE:
             self._say(node, Level.IGNORED, _on_setting("", name, None).text)
 
@@ -293,7 +293,7 @@ def _similar(name: str, known: frozenset[str]) -> str:
 
 
 def report(remarks: list[Remark]) -> tuple[str, int]:
-    """What ``horovodrun doctor`` prints, and its exit code: 1 if something will fail."""
+    """Return the output of ``horovodrun doctor``, and its exit code: 1 if something will fail."""
     num_fails = sum(remark.level is Level.FAILS for remark in remarks)
     num_others = sum(
         remark.level in (Level.DEPRECATED, Level.CHANGED, Level.IGNORED) for remark in remarks

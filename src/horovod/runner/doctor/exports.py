@@ -1,4 +1,4 @@
-"""What Horovod's modules export, read from their files: no framework needs to be installed."""
+"""Lists the exports of Horovod's modules from their files, without any framework installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow 2 and Keras 3 dropped, and GPUs of MXNet, for the doctor: old scripts have both.
+"""Finds what TensorFlow 2 and Keras 3 dropped, and GPUs of MXNet, in old scripts.
 
 Which names are gone is data; ``tests/unit/runner/doctor/test_frameworks.py`` compares it with the
 TensorFlow that is installed.

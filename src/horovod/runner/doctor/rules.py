@@ -1,4 +1,4 @@
-"""What changed since Horovod 0.28, as data for the doctor; compatibility.md says why."""
+"""Lists changes since Horovod 0.28 as data for the doctor; compatibility.md explains them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Level(enum.Enum):
-    """How much something matters."""
+    """Severity of a remark."""
 
     FAILS = "fails"
     DEPRECATED = "deprecated"
@@ -37,7 +37,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Rule:
-    """What to say about a call or an argument."""
+    """Remark on a call or an argument."""
 
     level: Level
     text: str

@@ -1,1 +1,1 @@
-"""Where earlier versions had what elastic training knows of hosts that come and go."""
+"""Keeps the path by which earlier versions exported host discovery for elastic training."""

@@ -116,7 +116,7 @@ def status(root: Path, name: str | None, stdout: TextIO) -> int:
 
 
 def _state(states: list[str], *, is_running: bool) -> str:
-    """What is to be said of several runs. Pure."""
+    """Return one state for several runs. Pure."""
     if is_running:
         return "running"
     for state in ("killed", "lost", "failed"):

@@ -1,4 +1,4 @@
-"""How a monitor shows what it sees: as a table, as JSON lines, or to Prometheus."""
+"""Shows a monitor's data as a table, as JSON lines, or to Prometheus."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _serve(
 
 
 def token_in(folder: Path) -> str:
-    """Of an experiment; made at first, and readable for its owner only.
+    """Return the token of an experiment; create it at first, readable by its owner only.
 
     Raises:
         UsageError: it cannot be written, was damaged, or somebody else could have put it there.

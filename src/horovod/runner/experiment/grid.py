@@ -37,7 +37,7 @@ export CUDA_VISIBLE_DEVICES
 
 @dataclass(frozen=True)
 class Line:
-    """What processes run.
+    """One command line of a run, and the processes that execute it.
 
     Attributes:
         text: for a shell.
@@ -54,7 +54,7 @@ class Line:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What each process executes; what is in front of the line itself is for any sh."""
+        """Command of each process; any sh can run what precedes the line itself."""
         if self.on == "all" and not self.gpus:
             return *self.shell, self.text
         own_gpus = _OWN_GPUS.format(gpus=self.gpus) if self.gpus else ""

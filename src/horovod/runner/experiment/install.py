@@ -51,7 +51,7 @@ def install(
 
 
 def install_line(commands: Sequence[str], shell: Sequence[str]) -> Line:
-    """What one process of each host runs; the first command that fails is the last in any shell."""
+    """Return the installation line for one process of each host; it ends at the first failure."""
     return Line("\n".join(["set -e", *commands]), "host", shell=tuple(shell))
 
 

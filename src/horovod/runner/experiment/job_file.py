@@ -57,7 +57,7 @@ _RESERVED = re.compile(
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a job file asks for.
+    """Contents of a job file, checked.
 
     Attributes:
         path: of the file, for messages.
@@ -77,12 +77,12 @@ class Experiment:
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return self.workers * self.processes
 
     @property
     def threads(self) -> int | None:
-        """What the CPUs of a worker are for each of its processes; None if the file has none."""
+        """Number of a worker's CPUs for each of its processes; None if the file names none."""
         cpus = self.file.train.resources.cpus
         return None if cpus is None else max(1, int(cpus / self.processes))
 
@@ -93,7 +93,7 @@ class Experiment:
 
     @property
     def install(self) -> tuple[str, ...]:
-        """What is run once on each host before the lines."""
+        """Commands to run once on each host before the lines."""
         image = self.file.train.image
         own = [] if image is None or isinstance(image, str) else image.install
         return (*own, *self.file.train.install)
@@ -109,7 +109,7 @@ class Experiment:
 
     @property
     def timeout_s(self) -> float | None:
-        """How long a run may take; None for any time."""
+        """Time limit of a run; None for no limit."""
         text = self.file.train.timeout
         return None if text is None else duration_s(text)
 
@@ -120,7 +120,7 @@ class Experiment:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The same as data, of which the caller may change what it likes."""
+        """Contents of the file as data that the caller may change."""
         return self.file.model_dump(exclude_unset=True, exclude_none=True)
 
 
@@ -209,7 +209,7 @@ def _complaints(error: ValidationError, document: Document) -> Iterator[Problem]
 
 
 def _path_of(loc: Path, document: Document, *, is_missing: bool) -> Path:
-    """Where something stands; pydantic names the kind of a value in between."""
+    """Return the path of a value in the file, without the type names that pydantic adds."""
     path: Path = ()
     for index, part in enumerate(loc):
         is_last_of_missing = is_missing and index == len(loc) - 1
@@ -261,7 +261,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 class _Meaning:
-    """What a file means that has the right form.
+    """Meaning of a file that has the right form.
 
     Attributes:
         problems, warnings: what is wrong, and what is doubtful.

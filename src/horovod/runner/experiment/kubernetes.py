@@ -32,7 +32,7 @@ _MOST_CHARACTERS = 52
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the command line adds to the file.
+    """Options of the command line that complete the file.
 
     Attributes:
         image: in place of that of the file; empty for none.
@@ -205,12 +205,12 @@ def _pod(
 
 
 def _places(node_rank: str, address: str) -> str:
-    """How a worker learns its number, and where it meets the others."""
+    """Return the shell line that sets a worker's number and the rendezvous address."""
     return f': "${{NODE_RANK:={node_rank}}}" "${{RENDEZVOUS:={address}:{PORT}}}"\n'
 
 
 def _script(experiment: Experiment, run: Run) -> str:
-    """What each worker runs: a launch of all workers for each line."""
+    """Return the script of each worker, which launches all workers for each line."""
     launch = (
         f"horovodrun -np {experiment.size} --num-nodes {experiment.workers}"
         ' --node-rank "$NODE_RANK" --rendezvous "$RENDEZVOUS"'
@@ -241,7 +241,7 @@ def _environment(experiment: Experiment, run: Run, name: str) -> list[dict[str, 
 
 
 def _unexpanded(text: str) -> str:
-    """What Kubernetes makes the text of: it takes $(NAME) for a variable, and $$ for one $."""
+    """Escape text for Kubernetes, which expands $(NAME) as a variable and $$ to one $."""
     return _EXPANDED.sub("$$", text)
 
 

@@ -38,7 +38,7 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the lines of all runs share.
+    """Context that the lines of all runs share.
 
     Attributes:
         settings: of the launcher, with any command.
@@ -67,7 +67,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its state, and the exit code of the rank that failed first, or 0."""
+    """End of a run: its state, and the exit code of the rank that failed first, or 0."""
 
     state: str
     exit_code: int = 0

@@ -1,4 +1,4 @@
-"""What ranks tell of themselves, for whoever looks at an experiment from outside."""
+"""Publishes the reports of ranks for monitors of an experiment."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class RankView:
-    """What is known of a rank of a run that goes on.
+    """Current view of a rank of an active run.
 
     Attributes:
         run: its id.
@@ -159,7 +159,7 @@ class RunView:
 
 
 def _last_line(folder: Path) -> str:
-    """What a rank wrote last, to stdout or to stderr."""
+    """Return the last line that a rank wrote to stdout or stderr."""
     newest, text = 0.0, ""
     for stream in ("stdout", "stderr"):
         with suppress(OSError), (folder / stream).open("rb") as file:
@@ -249,7 +249,7 @@ class Monitor:
         ]
 
     def title(self) -> str:
-        """How far the experiment was at the last look."""
+        """Return the progress of the experiment at the last look, in words."""
         done = sum(run.is_over for run in self._runs)
         return f"experiment {self._number}: {done} of {len(self._runs)} run(s) done"
 

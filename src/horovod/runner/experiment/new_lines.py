@@ -24,7 +24,7 @@ class NewLines:
         self._begun: list[bytes] = []
 
     def read(self, *, is_last: bool = False) -> Iterator[str]:
-        """What was written since the last time, without the ends of lines.
+        """Yield the lines written since the last time, without their ends.
 
         Args:
             is_last: also a line without an end.

@@ -42,7 +42,7 @@ _CLOSES = {"double": '"', "arithmetic": "))", "braces": "}"}
 
 
 class Place(Enum):
-    """Where something is, for a shell."""
+    """Context of a placeholder in the syntax of a shell."""
 
     ALONE = auto()
     IN_WORD = auto()

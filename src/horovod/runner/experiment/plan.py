@@ -1,4 +1,4 @@
-"""What ``horovodrun experiment plan`` prints: what would run where."""
+"""Makes the output of ``horovodrun experiment plan``: what would run on which host."""
 
 from __future__ import annotations
 

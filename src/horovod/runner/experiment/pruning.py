@@ -79,7 +79,7 @@ class Judged:
         self._attempt = attempt
 
     def why_in_vain(self) -> str:
-        """Why the run is not worth more time, after what it has reported; nothing if it is."""
+        """Return why the results make more time for the run pointless; empty if they do not."""
         why = ""
         for line in self._results.read():
             attempt, value = _value_in(line, self._metric)

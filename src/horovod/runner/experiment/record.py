@@ -1,4 +1,4 @@
-"""What the output folder of an experiment tells: who runs it, and what became of each run."""
+"""Reads and writes an experiment's output folder: its launcher, and the state of each run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAME_START_S = 1.0
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What became of a run so far.
+    """State and results of a run so far.
 
     Attributes:
         name: its id, such as ``3`` or ``3.1``.
@@ -115,7 +115,7 @@ class Record:
         return f"{self.number}.{index}" if len(self.runs) > 1 else f"{self.number}"
 
     def run_records(self, *, is_running: bool) -> list[RunRecord]:
-        """What became of each run."""
+        """Return the record of each run."""
         return [
             _run_record(
                 self.name_of(index), parameters, self.folder_of(index), is_running=is_running
@@ -151,7 +151,7 @@ def begin(folder: Path, runs: Sequence[Run]) -> Record:
 
 
 def read(folder: Path) -> Record:
-    """What was noted of an experiment.
+    """Return the record of an experiment.
 
     Raises:
         UsageError: there is none, it cannot be read, or another user could have written it.
@@ -345,5 +345,5 @@ def _is_complete(path: Path) -> bool:
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:
-    """What to tell of a file that cannot be written."""
+    """Return the error for a file that cannot be written."""
     return UsageError(f"cannot write the output of the experiment: {path}: {error.strerror}")

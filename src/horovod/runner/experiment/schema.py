@@ -1,4 +1,4 @@
-"""What may stand in a job file."""
+"""Defines the contents of a job file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Strict(BaseModel):
 
 
 class Workers(_Strict):
-    """How many workers there are, and how many processes each of them has."""
+    """Number of workers, and number of processes of each."""
 
     count: int = Field(ge=1, le=1_000_000)
     processes: int | None = Field(None, ge=1, le=10_000)
@@ -136,7 +136,7 @@ def _checked_number(value: Any) -> Any:
 
 
 class Resources(_Strict):
-    """What each worker needs."""
+    """Resources that each worker needs."""
 
     gpus: int = Field(0, ge=0, le=10_000)
     cpus: Annotated[float | None, BeforeValidator(_checked_number)] = Field(
@@ -221,7 +221,7 @@ class Elastic(_Strict):
 
 
 class Train(_Strict):
-    """What to run, and on what."""
+    """Training to run, and its environment and resources."""
 
     framework: Literal["tensorflow", "pytorch", "keras", "jax", "mxnet", "none"] | None = None
     tensorflow: TensorFlow | None = None
@@ -260,7 +260,7 @@ class JobFile(_Strict):
 
 
 def memory_bytes(value: int | str) -> int:
-    """What ``mem`` asks for. Pure.
+    """Return the number of bytes that ``mem`` asks for. Pure.
 
     Raises:
         ValueError: it is no amount of memory.
@@ -276,7 +276,7 @@ def memory_bytes(value: int | str) -> int:
 
 
 def duration_s(value: str) -> float:
-    """What ``timeout`` says, in seconds. Pure.
+    """Return the value of ``timeout`` in seconds. Pure.
 
     Raises:
         ValueError: it is no length of time above 0.
@@ -303,7 +303,7 @@ def shell_words(value: str) -> tuple[str, ...]:
 
 
 def mebibytes(value: int | str) -> int:
-    """The same in MiB, not less. Pure."""
+    """Return the value of ``mem`` in MiB, rounded up. Pure."""
     return math.ceil(memory_bytes(value) / _UNITS["Mi"])
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lane:
-    """Where runs are executed, one after the other.
+    """Slots on which runs are executed one after the other.
 
     Attributes:
         slots: of the ranks of each run.

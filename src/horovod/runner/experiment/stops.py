@@ -1,4 +1,4 @@
-"""What ends a launch before its ranks have ended by themselves: its time, or poor results."""
+"""Stops a launch before its ranks end by themselves: for its time limit or poor results."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Training:
         return code
 
     def _pruning(self, own: Record, records: Sequence[RunRecord]) -> Pruning | None:
-        """What judges runs while they go on; it knows those that are done already."""
+        """Return the judge of active runs, which knows those that are done; None without ASHA."""
         train = self._experiment.file.train
         if train.search is None or train.search.method != "asha":
             return None
@@ -156,7 +156,7 @@ class Training:
         return ended
 
     def _threads(self) -> dict[str, str]:
-        """What the CPUs of a worker are for each of its processes."""
+        """Return the variable that divides a worker's CPUs among its processes; empty for none."""
         threads = self._experiment.threads
         if threads is None or "OMP_NUM_THREADS" in self._settings.environ:
             return {}

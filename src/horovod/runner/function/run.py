@@ -228,7 +228,7 @@ def _check(given: Mapping[str, Any]) -> None:
 
 
 def _variables(given: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """What the config and the arguments set, and who starts the ranks; an argument is stronger."""
+    """Return variables from config and arguments, which win, and the controller's name."""
     variables, controller = {}, ""
     if "config" in given:
         # Not for every job: yaml takes its time to load.

@@ -1,4 +1,4 @@
-"""What each rank of ``horovod.run`` executes: fetch the function, call it, store the result.
+"""Runs on each rank of ``horovod.run``: fetch the function, call it, store the result.
 
 Keys of the store: ``function`` (from the caller), ``result/<rank>`` and ``error/<rank>`` (text of a
 traceback). The store takes only peers that know the job's secret, so what is unpickled comes from
@@ -33,12 +33,12 @@ QUIET = "--quiet"
 
 
 def result_key(rank: int) -> str:
-    """Where the result of a rank lies, pickled."""
+    """Return the store key of a rank's pickled result."""
     return f"result/{rank}"
 
 
 def error_key(rank: int) -> str:
-    """Where the traceback of a rank lies, as text."""
+    """Return the store key of a rank's traceback, which is text."""
     return f"error/{rank}"
 
 

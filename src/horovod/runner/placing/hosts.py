@@ -49,7 +49,7 @@ class Host:
         return self.name
 
     def __str__(self) -> str:
-        """As it stands in a list of hosts."""
+        """Return the host in the form of an entry in a list of hosts."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         name = f"{self.user}@{name}" if self.user else name
         return name if self.slots is None else f"{name}:{self.slots}"
@@ -57,7 +57,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one rank runs, and whom to log in as there (empty for the one that ssh takes)."""
+    """Place of one rank: its numbers, its host, and the ssh user (empty for ssh's default)."""
 
     rank: int
     size: int

@@ -1,4 +1,4 @@
-"""What the agent of each host has to do. Pure: settings and addresses in, jobs out."""
+"""Plans the job of each host's agent. Pure: settings and addresses in, jobs out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERFACE_NAMES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What the user wants to run, and how.
+    """Program to run, and the settings to run it with.
 
     Attributes:
         command: the program and its arguments.

@@ -1,4 +1,4 @@
-"""How many threads the ranks of a host compute with, if the user leaves it open. Pure.
+"""Chooses the number of compute threads of a host's ranks if the user does not. Pure.
 
 Each framework starts as many threads as the machine has cores. Ranks that share the cores then
 wait for each other's threads: a step takes several times as long as with one thread for each core.

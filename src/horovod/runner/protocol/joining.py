@@ -1,4 +1,4 @@
-"""How a host joins an elastic job by itself: what it and the launcher leave in the job's store.
+"""Defines how a host joins a job by itself: the values exchanged through the job's store.
 
 No ssh leads to such a host. The host starts its agent itself, and the frames between launcher and
 agent are values in the store. What is stored cannot be forged, but can be read on the network. So

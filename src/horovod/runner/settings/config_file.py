@@ -34,7 +34,7 @@ _SECTIONS = {key.partition(".")[0] for key in _BY_KEY}
 
 @dataclass
 class ConfigFile:
-    """What a config file says.
+    """Contents of a config file.
 
     Attributes:
         values: by :attr:`Setting.attribute`, only what the file sets.

@@ -1,4 +1,4 @@
-"""What can be found wrong before any rank runs, in one line instead of a traceback per rank."""
+"""Finds errors before any rank runs: one line instead of a traceback per rank."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def check_timeline(settings: JobSettings) -> None:
 
 
 def _variables(settings: JobSettings) -> Mapping[str, str]:
-    """What the ranks of this machine get of the user's environment and flags."""
+    """Return the variables that ranks of this machine get from the user's environment and flags."""
     return {**settings.environ, **settings.variables}

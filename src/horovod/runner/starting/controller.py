@@ -1,4 +1,4 @@
-"""Who starts the ranks, from what the user asked for and what is there.
+"""Chooses the launcher of the ranks, from the user's request and the installed programs.
 
 Earlier versions chose a library for the control messages at the same time. Here the engine is
 always Horovod's own, so the old words only say who starts the processes.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Launcher(enum.Enum):
-    """Who starts the ranks."""
+    """Program that starts the ranks."""
 
     AGENTS = "agents"
     MPIRUN = "mpirun"
@@ -28,7 +28,7 @@ class Launcher(enum.Enum):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What was found on this machine.
+    """Launchers found on this machine.
 
     Attributes:
         mpirun, jsrun: whether the program is on the path.
@@ -52,7 +52,7 @@ def find_surroundings(environ: Mapping[str, str]) -> Surroundings:
 
 @dataclass(frozen=True)
 class Choice:
-    """Who starts the ranks, and one line that says so and why."""
+    """Chosen launcher of the ranks, and one line that names it and the reason."""
 
     launcher: Launcher
     line: str

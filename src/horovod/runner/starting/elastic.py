@@ -1,4 +1,4 @@
-"""What an elastic job is made of: its hosts and workers come and go while it trains."""
+"""Assembles an elastic job, whose hosts and workers come and go during training."""
 
 from __future__ import annotations
 

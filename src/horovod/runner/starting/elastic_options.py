@@ -1,4 +1,4 @@
-"""What a user asks of an elastic job, by flags or by arguments of ``horovod.run``."""
+"""Reads the options of an elastic job, from flags or arguments of ``horovod.run``."""
 
 from __future__ import annotations
 

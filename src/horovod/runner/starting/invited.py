@@ -1,4 +1,4 @@
-"""What a job of a fixed size is made of whose hosts join by themselves."""
+"""Assembles a job of a fixed size whose hosts join by themselves."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class JoinedHosts:
         self._server.set(joining.answer_key(word.visit), reason.encode())
 
     def _objection(self, word: Word) -> str:
-        """Why a host may not join; empty if it may."""
+        """Return why a host may not join; empty if it may."""
         if word.version != horovod.__version__:
             return (
                 f"it has Horovod {word.version}, but the launcher has {horovod.__version__}; "

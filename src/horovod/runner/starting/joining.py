@@ -56,7 +56,7 @@ def run(request: JoinRequest) -> int:
 
 
 def read_invitation(where: str, environ: Mapping[str, str], stdin: IO[str]) -> Invitation:
-    """Where the store of the job is, and its secret.
+    """Return the address of the job's store, and its secret.
 
     Args:
         where: see :class:`JoinRequest`.

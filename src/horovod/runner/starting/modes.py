@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Mode(enum.Flag):
-    """What a launcher can be asked to do with a job."""
+    """Kinds of work that a launcher can do with a job."""
 
     FIXED = enum.auto()
     ELASTIC = enum.auto()

@@ -59,7 +59,7 @@ def identify(version: str) -> Mpi:
 
 @dataclass(frozen=True)
 class MpiJob:
-    """What mpirun has to start.
+    """Job that mpirun has to start.
 
     Attributes:
         slots: where each rank runs.

@@ -205,7 +205,7 @@ def _failure(cause: dict[str, Any]) -> Outcome:
 
 
 def place_ranks(infos: Sequence[Mapping[str, Any]]) -> list[Slot]:
-    """Where each rank runs, from what the nodes told. Pure.
+    """Return the slot of each rank, from the nodes' reports. Pure.
 
     Args:
         infos: of each node, in their order: host, slots, num_proc and version.

@@ -1,4 +1,4 @@
-"""What a launcher is asked for: one frozen request for each mode.
+"""Defines the requests to a launcher: one frozen class for each mode.
 
 The command line, ``horovod.run``, job files and Spark make them; all below work with them alone.
 """
@@ -38,7 +38,7 @@ GONE = "it had joined by itself, and its connection has ended"
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """How the user wants the launcher to behave.
+    """Options for the behavior of the launcher.
 
     Attributes:
         output_filename: folder for the output of the ranks; None for no files.
@@ -57,7 +57,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True)
 class Caller:
-    """What the process that launches a job offers, and wants to hear.
+    """Resources and callbacks of the process that launches a job.
 
     Attributes:
         console: gets the output of the ranks and the messages of the launcher.
@@ -141,7 +141,7 @@ class ElasticRequest(JobRequest):
 
 @dataclass(frozen=True)
 class Asked:
-    """What was given; None or empty for what was not.
+    """Options given for an elastic job; None or empty for those not given.
 
     Attributes:
         min_num_proc, max_num_proc, slots, elastic_timeout, reset_limit, cooldown_range,
@@ -224,7 +224,7 @@ class NodeRequest(JobRequest):
 
     @property
     def share(self) -> int:
-        """How many ranks this node takes."""
+        """Number of ranks on this node."""
         return self.num_proc // self.num_nodes if self.slots is None else self.slots
 
 

@@ -70,7 +70,7 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class SshOptions:
-    """What the user told about ssh.
+    """The user's options for ssh.
 
     Attributes:
         port: of sshd on every host; None for what ssh finds in its configuration.
@@ -151,7 +151,7 @@ def start(
 
 
 def explain(code: int | None, lines: Sequence[str]) -> str:
-    """Why a module did not run on another host, in one line. Pure.
+    """Return one line on why a module did not run on another host. Pure.
 
     Args:
         code: the exit code of ssh; None if it still runs or was killed.

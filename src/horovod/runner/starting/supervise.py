@@ -1,4 +1,4 @@
-"""What a job is made of once its store is open, and the one place that makes its supervisor."""
+"""Assembles a job once its store is open; the only module that makes its supervisor."""
 
 from __future__ import annotations
 

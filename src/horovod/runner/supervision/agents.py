@@ -1,4 +1,4 @@
-"""How the agents of a job are started, and who hears of what they report."""
+"""Describes how to start the agents of a job, and the receivers of its reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explain(link: AgentLink) -> str:
 
 @dataclass(frozen=True)
 class Agents:
-    """How the agents of a job are started, and what they are told.
+    """Functions that start the agents of a job, and the contents of the jobs they get.
 
     Attributes:
         start: creates the agent process of a host; raises OSError if it cannot.
@@ -60,7 +60,7 @@ def job_by_host(jobs: Sequence[AgentJob]) -> Callable[[str, int], AgentJob]:
 
 @dataclass(frozen=True)
 class Reporting:
-    """Who hears what happens to a job.
+    """Callbacks that report what happens to a job.
 
     Attributes:
         announce: takes one line for the user.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def note(ended: RankExit, num_inits: int) -> str:
-    """What those that wait in ``init`` for a rank shall know of its end. Pure.
+    """Return the message on a rank's end for ranks that wait for it in ``init``. Pure.
 
     Args:
         ended: how it ended.

@@ -59,7 +59,7 @@ class RankExit:
 
     @property
     def signal_name(self) -> str | None:
-        """Such as SIGKILL; None if the rank was not killed by a signal."""
+        """Name of the signal that killed the rank, such as SIGKILL; None if none did."""
         if self.returncode >= 0:
             return None
         try:
@@ -79,7 +79,7 @@ class RankExit:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What it died of; as it printed it, if it reported nothing."""
+        """Lines of the rank's error report, or else the last lines of its stderr."""
         return self.stderr_tail if self.report is None else self.report.lines
 
     @property
@@ -150,7 +150,7 @@ def cause(failure: RankExit, running: Mapping[int, str] | None = None) -> str:
 
 
 def last_words(failure: RankExit) -> str:
-    """Why the rank failed, to follow :func:`cause`; empty if it said nothing.
+    """Return why the rank failed, to follow :func:`cause`; empty if it said nothing.
 
     These are the last lines of its stderr or, if it printed nothing, what it reported.
     """

@@ -1,4 +1,4 @@
-"""What becomes of a job whose workers are fixed: the first failure ends it. Pure.
+"""Decides the course of a job whose workers are fixed: the first failure ends it. Pure.
 
 The states follow one another:
 
@@ -39,7 +39,7 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a worker is, and under which rank its output appears."""
+    """Host of a worker, and the rank under which its output appears."""
 
     rank: int
     hostname: str
@@ -54,7 +54,7 @@ def placed_in(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known in every state.
+    """Facts that are known in every state.
 
     Attributes:
         began_at: when the job began.
@@ -284,7 +284,7 @@ class FixedJob:
         }
 
     def _verdict(self, progress: Progress) -> Outcome | None:
-        """How the job ends as far as its workers have failed; None if none has."""
+        """Return the outcome of the job after its workers' failures; None if none has failed."""
         failure = first_failure(progress.exits)
         if failure is None:
             return None
@@ -296,7 +296,7 @@ class FixedJob:
         return Outcome(failure.exit_code, message, failure, details=details)
 
     def _ended_early(self, progress: Progress, failure: RankExit) -> str:
-        """Who ended well before those that fail because of it; empty if nobody did."""
+        """Return which rank exited with 0 while others still needed it, in words; empty if none."""
         exits = progress.exits
         for ended in exits:
             if ended.returncode == 0 and ended.rank == failure.culprit:
@@ -307,7 +307,7 @@ class FixedJob:
 
 
 def named(ranks: Collection[int]) -> str:
-    """Such as "rank 3", "ranks 0, 2" or "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"."""
+    """Return names such as "rank 3", "ranks 0, 2" or "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"."""
     names = ", ".join(map(str, sorted(ranks)[:8]))
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {names}{more}"

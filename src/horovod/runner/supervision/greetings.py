@@ -1,4 +1,4 @@
-"""What TensorFlow prints at each start, on every rank: nothing that explains a failure. Pure."""
+"""Drops what TensorFlow prints at each start, as it does not explain a failure. Pure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _ACKNOWLEDGED_BYTES = WINDOW_BYTES // 4
 
 
 class AgentProcess(Protocol):
-    """What leads to an agent: its process, that of ssh, or an object that stands for one."""
+    """Process of an agent, the ssh process that leads to it, or an object that acts as one."""
 
     @property
     def stdin(self) -> IO[bytes] | None:
@@ -54,7 +54,7 @@ class AgentProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of the process on this machine; 0 for none."""
+        """ID of the process on this machine; 0 for none."""
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code; raises ``subprocess.TimeoutExpired`` if it goes on for longer."""
@@ -115,7 +115,7 @@ class AgentLink:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started on this machine."""
+        """ID of the process that was started on this machine."""
         return self._process.pid
 
     def complaints(self) -> tuple[str, ...]:

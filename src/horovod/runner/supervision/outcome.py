@@ -1,4 +1,4 @@
-"""How a job ended."""
+"""Describes the outcome of a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES_INCOMPLETE = "the files of the output are not complete: "
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended.
+    """Outcome of a job.
 
     Attributes:
         exit_code: for the launcher: 0, that of the first failure, or 128 + signal.
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def stopped_by(signum: int) -> Outcome:
-    """How a job ends whose launcher gets a signal. A terminal that closes is no Ctrl-C."""
+    """Return the outcome if the launcher gets a signal. Only SIGINT is passed on as Ctrl-C."""
     passed_on = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
     name = signal.Signals(signum).name
     return Outcome(128 + signum, f"stopped by {name}", stop_signal=passed_on)

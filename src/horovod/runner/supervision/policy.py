@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class State:
-    """Where a job is.
+    """State of a job.
 
     Attributes:
         deadline_at: when a ``Deadline`` is to come; None for never.
@@ -33,7 +33,7 @@ class State:
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows from an event.
+    """Next state and commands that follow from an event.
 
     Attributes:
         state: the next one.

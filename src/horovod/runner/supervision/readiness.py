@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Readiness:
-    """What the agents have reported so far.
+    """Reports of the agents so far.
 
     Attributes:
         missing: hosts whose agents have not reported.

@@ -1,4 +1,4 @@
-"""What ranks print, on its way to the console and to files, neither of which holds up the loop."""
+"""Relays the output of ranks to the console and to files; neither of them delays the loop."""
 
 from __future__ import annotations
 

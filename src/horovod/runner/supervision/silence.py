@@ -25,7 +25,7 @@ class _Heard:
 
 
 class Silence:
-    """What was heard of the members of a job.
+    """Signs of life from the members of a job.
 
     Only time in which others are heard counts: if all are silent at once, as when the job is
     suspended, nobody would be left to go on, and they need not all come back at the same moment.

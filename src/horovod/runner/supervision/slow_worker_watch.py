@@ -68,7 +68,7 @@ class Watch:
         raise NotImplementedError
 
     def _summary(self, elapsed_s: float) -> str:
-        """What is said at the end of the job; nothing if it is empty."""
+        """Return the line to print at the end of the job; empty for none."""
         return ""
 
 
@@ -150,7 +150,7 @@ def told_of(member: SlowMember) -> WorkerSlow:
 
 
 def told_waits(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:
-    """What the first ranks of a generation have told last, up to one that has told nothing."""
+    """Return the last reports of a generation's first ranks, up to one without a report."""
     told: dict[int, Waits] = {}
     for rank in range(size):
         text = store.try_get(waits_key(generation, rank))

@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass
 class Slowness:
-    """What is known of one rank.
+    """Measurements of one rank.
 
     Attributes:
         gains: in the last windows.
@@ -146,7 +146,7 @@ def describe(finding: Finding, who: str) -> str:
 
 
 def would_save(gain: float) -> str:
-    """What a job would gain without a rank, in words."""
+    """Return what a job would gain without a rank, in words."""
     return f"without it, a step would take {round(100 * gain)} % less time"
 
 
@@ -225,7 +225,7 @@ class SlowMembers:
         return lines
 
     def slow(self) -> list[SlowMember]:
-        """Who is slow now."""
+        """Return the members that are slow now."""
         return [
             SlowMember(self._identities[rank], self._name(rank), median(one.gains))
             for rank, one in enumerate(self._workers.ranks)
@@ -233,7 +233,7 @@ class SlowMembers:
         ]
 
     def totals(self) -> dict[str, Slowness]:
-        """What is known of each worker that was ever slow, by its identity."""
+        """Return the measurements of each worker that was ever slow, by its identity."""
         totals = dict(self._totals)
         for identity, one in zip(self._identities, self._workers.ranks, strict=True):
             if one.slow_s > 0:

@@ -54,7 +54,7 @@ def wasted_s(arrivals: Mapping[int, Arrival]) -> float:
 
 
 def _median(seconds: Sequence[float]) -> float:
-    """Of an even number of values the lower one: of two ranks the faster one."""
+    """Return the median; the lower middle value if the number of values is even."""
     return sorted(seconds)[(len(seconds) - 1) // 2]
 
 

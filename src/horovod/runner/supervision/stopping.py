@@ -63,7 +63,7 @@ class Over(State):
 
 @dataclass(frozen=True)
 class Ending:
-    """How the workers of a job end.
+    """Rules for ending the workers of a job.
 
     Attributes:
         noun: what the user calls them: "ranks" or "workers".

@@ -1,4 +1,4 @@
-"""How a job that failed ended, in one line: how long it ran, and what became of each rank. Pure."""
+"""Summarizes a failed job in one line: its duration, and the end of each rank. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def summarize(
     lost: Iterable[int],
     elapsed_s: float,
 ) -> str:
-    """What became of all ranks.
+    """Return one line on how long the job ran and how each rank ended.
 
     Args:
         first: the failure that came first; None if the job was stopped from outside.
@@ -67,7 +67,7 @@ def _singular(text: str, ranks: Sequence[int]) -> str:
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    """Such as "rank 3" or "ranks 0, 2 to 5"."""
+    """Return names such as "rank 3" or "ranks 0, 2 to 5"."""
     ordered = sorted(ranks)
     runs = []
     for _, members in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
@@ -80,7 +80,7 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Such as "3.2 s", "4 min 5 s" or "2 h 3 min"."""
+    """Return a duration such as "3.2 s", "4 min 5 s" or "2 h 3 min"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = int(seconds) // 60

@@ -84,7 +84,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Outside:
-    """What reaches a job from outside of it.
+    """Events that reach a job from outside.
 
     Attributes:
         interrupts: descriptor on which the number of a signal arrives as one byte; None if the

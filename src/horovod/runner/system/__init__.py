@@ -1,4 +1,4 @@
-"""What the operating system gives to launcher and agents alike.
+"""Wraps services of the operating system for launcher and agents.
 
 processes    who dies with whom, and who inherits orphans
 signals      signals as bytes on a descriptor

@@ -1,1 +1,1 @@
-"""Where libraries look for what the launcher knows of hosts."""
+"""Keeps the path by which libraries import the launcher's classes for hosts."""

@@ -1,4 +1,4 @@
-"""Where libraries look for lists of hosts; :mod:`horovod.runner.placing.hosts` has them."""
+"""Exports :mod:`horovod.runner.placing.hosts` under the path that libraries import."""
 
 from horovod.runner.placing.hosts import (
     Host,

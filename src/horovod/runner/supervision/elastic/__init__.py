@@ -1,4 +1,4 @@
-"""What becomes of an elastic job, whose hosts and workers come and go. Pure.
+"""Decides the course of an elastic job, whose hosts and workers come and go. Pure.
 
 policy       decides: takes an event in, asks the questions of the other files, gives commands
 states       the states of a job, and what is known in each: job, start, generation, loss

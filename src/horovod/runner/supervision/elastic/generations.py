@@ -1,4 +1,4 @@
-"""Who is in the next generation, and when it begins. Pure.
+"""Chooses the members of the next generation, and when it begins. Pure.
 
 A generation that is *lost* has lost a member, or one of them gave it up. Before the next one, all
 that can be in it have to give it up, too: who did not is busy elsewhere, or silent. Only where no
@@ -38,7 +38,7 @@ REPLACE_PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is possible now.
+    """Members of the next generation, or the reason why none is due.
 
     Attributes:
         reason: why the next generation is due, or not.

@@ -21,7 +21,7 @@ FORGET_S = 3600.0
 
 
 class Agent(Enum):
-    """What a host's agent does."""
+    """State of a host's agent."""
 
     NONE = "none"
     STARTING = "starting"

@@ -1,4 +1,4 @@
-"""What each event changes in what is known of an elastic job. Pure."""
+"""Updates the known facts of an elastic job with each event. Pure."""
 
 from __future__ import annotations
 

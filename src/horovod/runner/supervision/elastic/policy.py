@@ -1,4 +1,4 @@
-"""What becomes of a job whose hosts and workers come and go. Pure.
+"""Decides the course of a job whose hosts and workers come and go. Pure.
 
 Each event changes what is known. Then the same questions are asked of all that is known, until
 their answers change nothing more: so no event can be missed, and none has to come at a certain
@@ -53,7 +53,7 @@ class ElasticJob:
         return Decision(state_of(Facts(Job(at_s)), at_s + self._rules.gate_timeout_s))
 
     def decide(self, state: State, event: Event) -> Decision:
-        """What follows from an event."""
+        """Return the decision that follows from an event."""
         if isinstance(state, Stopping):
             return self._on_end(state, event)
         if not isinstance(state, Going):

@@ -59,7 +59,7 @@ class Process:
 
     @property
     def host(self) -> str:
-        """Where it runs."""
+        """Name of the host that it runs on."""
         return self.worker.host
 
     @property

@@ -1,4 +1,4 @@
-"""What the user is told of an elastic job. Pure."""
+"""Composes the messages for the user of an elastic job. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOST_PARTS = 6
 
 
 def named(facts: Facts, process: Process) -> str:
-    """Such as "rank 2 (blue-5)" or "worker blue-5"."""
+    """Return the name of a worker, such as "rank 2 (blue-5)" or "worker blue-5"."""
     rank = facts.generation.ranks.get(process.identity)
     return f"worker {process.identity}" if rank is None else f"rank {rank} ({process.identity})"
 
 
 def end_of(process: Process, ended: RankExit) -> str:
-    """How a worker ended, in one line."""
+    """Return one line on how a worker ended."""
     line = headline(ended)
     if ended.rank < 0:
         return line.replace(f"rank {ended.rank} ", f"worker {process.identity} ", 1)
@@ -34,7 +34,7 @@ def end_of(process: Process, ended: RankExit) -> str:
 
 
 def rest(host: Host, at_s: float) -> str:
-    """What becomes of a host that failed."""
+    """Return whether and when a host that failed gets new workers, in words."""
     if host.rests_until == float("inf"):
         return f"{host.name} gets no new workers"
     return f"{host.name} gets no new workers for {host.rests_until - at_s:.1f} s"
@@ -66,7 +66,7 @@ def change(
 
 
 def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
-    """How a job ends whose workers failed.
+    """Return the outcome of a job whose workers failed.
 
     Args:
         facts: of the job.
@@ -87,7 +87,7 @@ def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
 
 
 def summary(facts: Facts, at_s: float) -> str:
-    """What became of the job, in one line."""
+    """Return one line that summarizes the job."""
     job, changes = facts.job, facts.num_changes
     parts = [
         f"the job ran for {at_s - job.began_at:.1f} s",

@@ -1,4 +1,4 @@
-"""What the user asked of an elastic job. Pure."""
+"""Holds the user's rules for an elastic job. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 
 @dataclass(frozen=True)
 class Words:
-    """What the user calls the rules, for messages. Those of ``horovodrun`` by default."""
+    """Names of the rules in messages; by default the flags of ``horovodrun``."""
 
     np: str = "-np"
     min_np: str = "--min-np"
@@ -24,7 +24,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Rules:
-    """How an elastic job is to go. All times are in seconds.
+    """The user's rules for an elastic job. All times are in seconds.
 
     Attributes:
         np: the slots for which the start waits; at most ``max_np`` of them if that is less.
@@ -106,7 +106,7 @@ class Rules:
         return int(min(self.np, self.most))
 
     def rest_s(self, host: str, failures: int) -> float:
-        """How long a host rests after so many failures: twice as long each time, up to a limit."""
+        """Return the rest of a host after its failures: doubled each time, up to a limit."""
         if self.cooldown_range is None:
             return float("inf")
         least, most = self.cooldown_range

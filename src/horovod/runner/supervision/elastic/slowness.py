@@ -1,4 +1,4 @@
-"""What becomes of workers that make the others wait. Pure.
+"""Decides whether workers that make the others wait have to go. Pure.
 
 A worker that is *slow* is to go, because the user wants that and the job is better off without it:
 with "remove" at once; with "replace" as soon as another worker is ready, in the same change. There

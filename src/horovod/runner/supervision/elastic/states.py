@@ -180,7 +180,7 @@ class Facts:
 
     @property
     def num_changes(self) -> int:
-        """How often those who train have gone over to another generation."""
+        """Number of times that training has moved to another generation."""
         waits = 0 if self.generation.is_entered else 1
         return max(0, self.generation.number) - len(self.job.unseen) - waits
 
