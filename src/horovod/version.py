@@ -1,4 +1,4 @@
-"""Where older programs look for the version: ``horovod.__version__``."""
+"""The version at the path that older programs use: ``horovod.__version__``."""
 
 from horovod import __version__
 

@@ -1,4 +1,4 @@
-"""Where Horovod's Python side writes what is no exception: the logger ``horovod``.
+"""The logger ``horovod``, for everything that Horovod's Python side reports without an exception.
 
 Each module has a child of it, by its own name, such as ``horovod._settings.config``. What the code
 of the caller should do otherwise is a warning of Python's module ``warnings`` instead.

@@ -47,7 +47,7 @@ what is in it, so a row below a package that is missing would never be read."""
 
 
 def hint_for(module: str) -> str:
-    """What to use instead of a module that Horovod does not have; empty if it never had it.
+    """Return the replacement of a module that Horovod does not have; empty if it never had it.
 
     Args:
         module: in full, such as ``horovod.torch.elastic.state``.

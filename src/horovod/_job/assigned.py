@@ -35,7 +35,7 @@ def assigned(assignment: Assignment) -> Iterator[None]:
 
 
 def elastic_assignment(job: Assignment | None) -> Assignment | None:
-    """What an executor told a worker whose place changes; None if it told nobody such a thing.
+    """Return an executor's assignment of a worker whose place changes; None if there is none.
 
     Args:
         job: the assignment; None for that of the block of :func:`assigned` around the caller.
@@ -45,7 +45,7 @@ def elastic_assignment(job: Assignment | None) -> Assignment | None:
 
 
 def elastic_environment() -> Assignment | None:
-    """What the environment tells a worker whose place changes; None if it is no such worker's.
+    """Return the environment's assignment of a worker whose place changes; None if there is none.
 
     Raises:
         StartError: a value makes no sense.

@@ -1,4 +1,4 @@
-"""How ranks that another launcher started find each other: mpirun, srun, jsrun, Kubernetes.
+"""Lets ranks of another launcher find each other: mpirun, srun, jsrun, Kubernetes.
 
 Rank 0 opens the store of the job in its own process. Where it listens, and the secret, the other
 ranks learn over the first of these that there is:

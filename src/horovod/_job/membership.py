@@ -1,4 +1,4 @@
-"""Who has which rank in a generation, and why. Pure: workers in, places out.
+"""Assigns ranks in a generation, each with a reason. Pure: workers in, places out.
 
 The rules, the strongest first:
 

@@ -1,4 +1,4 @@
-"""What a job and its workers leave for each other in the store: keys and texts. Pure.
+"""Keys and values that a job and its workers exchange in the store. Pure.
 
 Workers append to the list ``job/events/``; whoever coordinates the job reads it from the front. A
 generation is ``job/generation/<number>``, the places of all its members by identity, and the key

@@ -1,4 +1,4 @@
-"""How a worker takes part: it joins, awaits its place, hears of changes, and leaves."""
+"""A worker's part in a job: it joins, waits for its place, hears of changes, and leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ranks of a job find and trust each other, before the native engine takes over.
+"""Lets the ranks of a job find and trust each other, before the native engine takes over.
 
 Everything that listens here speaks only to peers that prove to know the job's secret
 (:mod:`~horovod._rendezvous.handshake`). Messages to the store are protected against change,

@@ -57,7 +57,7 @@ _LOOK_AROUND_S = 0.5
 
 @dataclass(frozen=True)
 class Connections(Generic[PortT]):
-    """What the engine needs. All descriptors are close-on-exec and belong to the receiver.
+    """The connections for the engine. Descriptors are close-on-exec and belong to the receiver.
 
     Sockets are in non-blocking mode.
 

@@ -1,4 +1,4 @@
-"""What to tell a user about the variables that are set, though the job can run with them."""
+"""Advice for a user on variables that are set, though the job can run with them."""
 
 from __future__ import annotations
 

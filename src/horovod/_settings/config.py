@@ -194,7 +194,7 @@ class Config(HonoredSettings):
 
 
 def _places(reader: SettingsReader) -> dict[str, Any]:
-    """Where this process is in the job, from our launcher or from another launcher."""
+    """Return this process's place in the job, from our launcher or from another one."""
     values: dict[str, Any] = {"is_placed": bool(reader.text(_CROSS_RANK_NAMES[0]))}
     rank_names, local_names = _RANK_NAMES, _LOCAL_RANK_NAMES
     values["foreign_launcher"] = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ForeignLauncher:
-    """What a launcher that is not ours says of the job.
+    """The variables with which a launcher that is not ours describes a job.
 
     Attributes:
         name: for messages.
@@ -35,7 +35,7 @@ class ForeignLauncher:
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one launcher names what it says."""
+    """The names that one launcher uses."""
 
     name: str
     rank: str
@@ -129,7 +129,7 @@ def _foreign_launcher(kind: _Kind, variables: Mapping[str, str]) -> ForeignLaunc
 
 @dataclass(frozen=True)
 class _Unserved:
-    """How a launcher that Horovod does not join shows that it started several processes."""
+    """The signs that a launcher which Horovod does not join started several processes."""
 
     name: str
     size: str

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class Status(Enum):
-    """What becomes of a variable that is set."""
+    """The effect of a variable that is set."""
 
     HONORED = "honored"
     PLACE = "set by the launcher for each rank"

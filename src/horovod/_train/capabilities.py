@@ -1,4 +1,4 @@
-"""What scripts ask before they train: which controllers and libraries are there.
+"""Answers to scripts that ask which controllers and libraries are available.
 
 This Horovod has one engine of its own, found in every build. Scripts take ``gloo_*`` for "works
 without MPI", so these answer True. MPI, NCCL and the drivers of GPUs are found at run time.

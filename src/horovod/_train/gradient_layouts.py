@@ -41,10 +41,10 @@ class Gradients(Protocol[P_contra]):
     """An adapter's view of this rank's gradients."""
 
     def kind(self, param: P_contra) -> Kind:
-        """What there is of the gradient of a parameter now."""
+        """Return the kind of the current gradient of a parameter."""
 
     def sparse_extent(self, param: P_contra) -> tuple[int, int]:
-        """Of a sparse gradient the number of sparse dimensions, and the bytes of its elements."""
+        """Return a sparse gradient's number of sparse dimensions, and the bytes of its elements."""
 
     def dense_bytes(self, param: P_contra) -> int:
         """The bytes of the whole gradient of a parameter."""

@@ -80,7 +80,7 @@ class Buckets(Protocol[P, B_co]):
 
 @dataclass(frozen=True)
 class ReducerSettings:
-    """How the gradients of one optimizer are reduced.
+    """The options with which the gradients of one optimizer are reduced.
 
     Attributes:
         op: Average, Sum, Min, Max or Product.
@@ -496,7 +496,7 @@ class GradientReducer(ABC, Generic[P, B]):
 
     @abstractmethod
     def _describe(self, name: str, param: P) -> Parameter:
-        """What must be the same on all ranks."""
+        """Return the properties of a parameter that must be the same on all ranks."""
 
     @abstractmethod
     def _places(self, group: Group) -> Mapping[P, int]:

@@ -82,7 +82,7 @@ class GradientUsage(Generic[P]):
             self._handle.wait()
 
     def unused(self) -> frozenset[P]:
-        """What no rank has used in this step; waits until all have told.
+        """Return the parameters that no rank used in this step, after all have reported.
 
         Empty if this rank has not told.
 

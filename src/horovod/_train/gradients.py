@@ -90,7 +90,7 @@ class GradientSchedule(Generic[K]):
 
     @property
     def groups(self) -> tuple[tuple[K, ...], ...]:
-        """What leaves together, in the order in which it was added."""
+        """Return the parameters that leave together, in the order in which they were added."""
         return tuple(self._groups)
 
     def __contains__(self, key: K) -> bool:

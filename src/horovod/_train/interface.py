@@ -1,4 +1,4 @@
-"""What the interface of every adapter has: the job, its process sets, reductions, capabilities.
+"""The common interface of all adapters: the job, its process sets, reductions, capabilities.
 
 Adapters import all of it and add ``__all__`` to their own, so that each name stands here once.
 """

@@ -1,4 +1,4 @@
-"""What the module ``mpi_ops`` of every adapter has beside its operations and the interface."""
+"""Further names in the module ``mpi_ops`` of every adapter, for libraries."""
 
 from horovod._train.availability import gpu_available
 from horovod._train.basics import HorovodBasics

@@ -35,7 +35,7 @@ class NameSuffix:
         self._number = JobNumber(_numbers, names)
 
     def within(self, group: Group) -> str:
-        """What to append to each name; empty for the first optimizer that uses them in this job.
+        """Return a suffix for all names; empty for the first optimizer that uses them in this job.
 
         Args:
             group: the ranks that reduce; they are about to.

@@ -23,7 +23,7 @@ _DIGEST_BYTES = 16
 
 
 class Parameter(NamedTuple):
-    """What must be the same on all ranks.
+    """The properties of a parameter that must be the same on all ranks.
 
     Attributes:
         key: tells it from the other parameters: its name, or its place.

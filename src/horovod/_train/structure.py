@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the ranks compare of a group of arrays, in addition to shapes and dtypes.
+    """The structure of a group of arrays, which ranks compare in addition to shapes and dtypes.
 
     Attributes:
         digest: of the paths, in their order; from 1 to 2 ** 40.

@@ -62,7 +62,7 @@ class Array:
 
 
 class Fingerprint(NamedTuple):
-    """What is compared of an array.
+    """The compared properties of an array.
 
     Attributes:
         name, layout: see :class:`Array`.

@@ -20,7 +20,7 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True)
 class Shares:
-    """How a new gradient is added to the one that exists.
+    """The factors with which a new gradient is added to the existing one.
 
     Attributes:
         kept: multiplies what earlier passes of this step have left.
@@ -94,7 +94,7 @@ class WeightedPasses(Generic[P]):
         return Shares(*shares(before, now, self._of_pass, num_passes), is_first)
 
     def complete(self, param: P) -> float | None:
-        """What multiplies the gradient of a parameter that gets no more passes in this step.
+        """Return the factor for the gradient of a parameter that gets no more passes in this step.
 
         None if there is nothing to do: no pass has had a gradient of it.
         """

@@ -96,7 +96,7 @@ class GradientWeight:
 
 
 def shares(before: float, now: float, weight: float = 0.0, passes: int = 1) -> tuple[float, float]:
-    """What a weighted sum over backward passes keeps of its value and takes of a new gradient.
+    """Return the factors for the old and the new part of a weighted sum over backward passes.
 
     The sum is ``passes * sum(weight * gradient) / sum(weight)``: equal weights make it the plain
     sum over the passes. With ``passes=1`` it is the mean. Among ranks the value weighs as much as

@@ -1,4 +1,4 @@
-"""What a training job has to know of a compute job, as a file that both can read."""
+"""The facts about a compute job that a training job needs, as a file that both can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the servers of tf.data's service meet: dispatchers, workers, and the ranks that train.
+"""The meeting point of tf.data's servers: dispatchers, workers, and the ranks that train.
 
 It is a store such as every job has, with the secret of the compute job, and keys of its own. Only
 those who know the secret can register an address or read one.
@@ -67,7 +67,7 @@ class ComputeService:
         self._server.set(_SHAPE, json.dumps(shape).encode())
 
     def addresses(self) -> Addresses:
-        """Where it listens, by network interface."""
+        """The addresses at which it listens, by network interface."""
         found: Addresses = {}
         for address, port in self._server.endpoints:
             for nic in interfaces_of(address):

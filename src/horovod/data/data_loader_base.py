@@ -24,7 +24,7 @@ _CLOSING_S = 10.0
 
 
 class _Raised:
-    """What stands in the queue where `_iterate` raised."""
+    """The queue's entry for an exception of `_iterate`."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -49,7 +49,7 @@ class BaseDataLoader:
             yield self._process_batch(batch)
 
     def _process_batch(self, batch: Any) -> Any:
-        """What becomes of a batch before it is handed out; override it to move or convert it."""
+        """Process a batch before it is returned; override it to move or convert the batch."""
         return batch
 
 
@@ -175,7 +175,7 @@ class AsyncDataLoaderMixin:
             print(f"{type(self).__name__}: {text}", file=sys.stderr, flush=True)
 
     def _read(self, queue: EpochQueue[Any]) -> None:
-        """What the thread does: epoch after epoch, until the loader is closed."""
+        """Read epoch after epoch on the thread, until the loader is closed."""
         for epoch in itertools.count():
             if queue.closed:
                 return

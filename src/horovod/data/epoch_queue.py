@@ -1,4 +1,4 @@
-"""What one thread hands to another, epoch by epoch; an epoch may be given up in its middle."""
+"""A queue from one thread to another, epoch by epoch; an epoch may be abandoned in its middle."""
 
 from __future__ import annotations
 

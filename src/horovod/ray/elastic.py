@@ -19,7 +19,7 @@ __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
 
 
 class RayHostDiscovery(discovery.RayHostDiscovery):
-    """As :class:`horovod.ray.elastic_v2.RayHostDiscovery`, which says workers for slots."""
+    """:class:`horovod.ray.elastic_v2.RayHostDiscovery`, with slots called workers."""
 
     def __init__(
         self, use_gpu: bool = False, cpus_per_slot: float = 1, gpus_per_slot: float = 1
@@ -28,7 +28,7 @@ class RayHostDiscovery(discovery.RayHostDiscovery):
 
 
 class TestDiscovery(discovery.TestDiscovery):
-    """As :class:`horovod.ray.elastic_v2.TestDiscovery`, which says workers for slots."""
+    """:class:`horovod.ray.elastic_v2.TestDiscovery`, with slots called workers."""
 
     def __init__(
         self,

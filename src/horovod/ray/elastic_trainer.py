@@ -120,7 +120,7 @@ def limits_of(scaling: ScalingConfig, elastic_timeout_s: float) -> Limits:
 
 
 def _variables_of(config: RunConfig) -> dict[str, str]:
-    """Of ``worker_runtime_env``, what workers of elastic jobs have of it.
+    """Return the variables of ``worker_runtime_env``, the only part that elastic workers get.
 
     Raises:
         UsageError: there is more than variables.

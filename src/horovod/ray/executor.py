@@ -197,7 +197,7 @@ class RayExecutor:
         args: Sequence[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> list[Any]:
-        """As :meth:`run`, but returns at once: references to the result of each rank.
+        """Do the same as :meth:`run`, but return at once: references to the result of each rank.
 
         Raises:
             UnsupportedError: the job is elastic, so its ranks come and go.

@@ -1,4 +1,4 @@
-"""What was asked of an executor, and what of it makes no sense."""
+"""The options of an executor, and the refusal of those that are not valid."""
 
 from __future__ import annotations
 

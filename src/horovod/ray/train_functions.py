@@ -1,4 +1,4 @@
-"""What ``ray.train`` offers to the function of an elastic run, in the process of a worker."""
+"""The functions of ``ray.train`` for the function of an elastic run, in a worker's process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Run:
 
 
 class ElasticContext(TrainContext):  # type: ignore[misc]
-    """Of ``ray.train.get_context()``: the place of this rank, as it is when it is asked for.
+    """The current place of this rank, for ``ray.train.get_context()``.
 
     Args:
         storage: of the run.

@@ -43,7 +43,7 @@ _MOST_CHARACTERS = 500
 
 @dataclasses.dataclass
 class HorovodConfig(BackendConfig):  # type: ignore[misc]
-    """What makes the workers of a trainer of Ray Train ranks; give it to any of its trainers.
+    """Makes the workers of a trainer of Ray Train ranks; give it to any of its trainers.
 
     Attributes:
         timeout_s: how long ``hvd.init()`` waits for the other ranks, in seconds.

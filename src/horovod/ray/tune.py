@@ -44,7 +44,7 @@ __all__ = ["DistributedTrainableCreator", "get_checkpoint", "report"]
 
 @dataclass(frozen=True)
 class _Workers:
-    """What the ranks of each trial need."""
+    """The needs of the ranks of each trial."""
 
     num_workers: int
     num_hosts: int | None
@@ -53,7 +53,7 @@ class _Workers:
     timeout_s: int
 
     def resources(self) -> Any:
-        """What Tune reserves for a trial: nothing for its controller, the rest for its ranks."""
+        """Resources of a trial: none for its controller, the rest for its ranks."""
         each = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
         per_bundle = self.num_workers if self.num_hosts else 1
         bundle = {name: amount * per_bundle for name, amount in each.items() if amount}
@@ -166,7 +166,7 @@ def get_checkpoint() -> Any:
 
 @dataclass(frozen=True)
 class _Trial:
-    """What a rank knows of its trial.
+    """A rank's view of its trial.
 
     Attributes:
         accepted: a queue with an item for each report: None, or the error that it has met.

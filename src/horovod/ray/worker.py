@@ -24,7 +24,7 @@ __all__ = ["BaseHorovodWorker"]
 
 
 class BaseHorovodWorker:
-    """What runs in the process of a rank; calls of functions inside of it take part in the job.
+    """The object in the process of a rank; functions that it calls take part in the job.
 
     Args:
         world_rank, world_size: what the variables of the environment say until it has a place.

@@ -182,7 +182,7 @@ class Workers:
         )
 
     def _cause(self, error: Exception, rank: int, pending: dict[Any, int]) -> tuple[Exception, int]:
-        """Who failed by itself; others only lost it, but may have noticed earlier."""
+        """Return the rank that failed by itself; others only lost it, maybe noticed earlier."""
         pending = dict(pending)
         first = error, rank
         while _is_loss(first[0]) and pending:

@@ -61,7 +61,7 @@ def run_elastic(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """As :func:`horovod.spark.run`, but ranks come and go while ``fn`` trains.
+    """Do the same as :func:`horovod.spark.run`, but let ranks come and go while ``fn`` trains.
 
     The job begins when Spark runs ``num_proc`` tasks. Further ones take part as soon as Spark has
     room for them, up to ``max_num_proc``. If an executor is lost, the others go on; Spark starts

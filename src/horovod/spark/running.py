@@ -191,7 +191,7 @@ def start_timeout_s(given: float | None, caller: str) -> float:
 
 
 def python_path(executable: str | None) -> list[str]:
-    """Where modules of the driver may be found, if the ranks have the same file system."""
+    """Return the paths of the driver's modules, if the ranks have the same file system."""
     # A notebook has an empty entry, which means its folder.
     return [] if executable else [os.path.abspath(entry) for entry in sys.path]
 
@@ -199,7 +199,7 @@ def python_path(executable: str | None) -> list[str]:
 def settings_of(
     env: Mapping[str, str | None], timeout_s: float, nics: Iterable[str] | None
 ) -> JobSettings:
-    """What the ranks run; their environment is that of their tasks."""
+    """Return the settings of the ranks; their environment is that of their tasks."""
     own = {name: value for name, value in env.items() if name.startswith("HOROVOD_") and value}
     variables = {"HOROVOD_START_TIMEOUT": repr(timeout_s), **own}
     return JobSettings(

@@ -29,7 +29,7 @@ _MANY = 1_000_000
 
 
 class Session:
-    """What Horovod needs of a session.
+    """The parts of a session that Horovod needs.
 
     Args:
         caller: who asks, for messages.
@@ -61,14 +61,14 @@ class Session:
         return self.conf("spark.dynamicAllocation.enabled", "false").lower() == "true"
 
     def default_parallelism(self) -> int:
-        """How many tasks Spark takes for a good number; usually that of all cores."""
+        """Return the number of tasks that Spark recommends; usually that of all cores."""
         if self.context is not None:
             return int(self.context.defaultParallelism)
         ids = self.spark.range(_MANY).selectExpr("spark_partition_id() AS id")
         return int(ids.distinct().count())
 
     def num_slots(self) -> int:
-        """How many tasks can run at once with the executors that there are; a classic session."""
+        """Return the number of tasks that the executors can run at once; a classic session."""
         java = self.context._jsc.sc()
         profile = java.resourceProfileManager().defaultResourceProfile()
         return int(java.maxNumConcurrentTasks(profile))

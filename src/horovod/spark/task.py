@@ -1,4 +1,4 @@
-"""What a training function may ask about its task of Spark."""
+"""Questions that a training function may ask about its task of Spark."""
 
 from __future__ import annotations
 

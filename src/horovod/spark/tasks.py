@@ -1,4 +1,4 @@
-"""What runs in the tasks of Spark: each one lends its place to a rank.
+"""The tasks of Spark: each one lends its place to a rank.
 
 The rank is a process of its own, below an agent (:mod:`horovod.runner.agent`), so nothing of it is
 left in the worker of Spark, which takes up other tasks later. See decision 0039.
@@ -38,7 +38,7 @@ SCHEMA = "task int"
 
 @dataclass(frozen=True)
 class Hosting:
-    """What each task is told.
+    """The instructions for each task.
 
     Attributes:
         invitation: leads to the store of the job.
@@ -96,7 +96,7 @@ def take_part(hosting: Hosting) -> None:
 
 
 def worker_of(store: StoreServer, name: str) -> Worker:
-    """Who runs in a task that has joined under a name, and on which machine."""
+    """Return the worker in a task that joined under a name, with its machine."""
     place = json.loads(store.try_get(_place_key(name)) or b"{}")
     return Worker(name, place["machine"], place["index"])
 

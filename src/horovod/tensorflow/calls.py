@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """What every collective needs.
+    """The arguments that every collective needs.
 
     Attributes:
         process_set_id: the public number of the set.

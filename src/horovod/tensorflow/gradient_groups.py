@@ -21,7 +21,7 @@ GROUP_BYTES = 4 << 20
 
 
 def variable_key(variable: Any) -> Hashable:
-    """What tells a variable apart: the same for a Keras variable and the ``tf.Variable`` in it."""
+    """Return the key of a variable: the same for a Keras variable and the ``tf.Variable`` in it."""
     if not isinstance(variable, tf.Variable):
         held = getattr(variable, "value", None)
         variable = held if isinstance(held, tf.Variable) else variable

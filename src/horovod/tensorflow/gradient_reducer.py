@@ -177,7 +177,7 @@ class GradientReducer:
 
 
 class _Plan(NamedTuple):
-    """What is known of some gradients before their values are.
+    """The facts about some gradients that are known before their values.
 
     Attributes:
         scope: the scope of their names in the graph; empty if the names alone travel.
@@ -332,7 +332,7 @@ def _as_complex(gradient: Any) -> Any:
 def _num_bytes(
     settings: ReductionSettings, gradient: Any, shape: tuple[int, ...] | None
 ) -> int | None:
-    """What a dense gradient holds, if that is known before its values are."""
+    """Return the bytes of a dense gradient, if they are known before its values."""
     is_sparse = isinstance(gradient, tf.IndexedSlices) and not settings.sparse_as_dense
     if is_sparse or shape is None:
         return None

@@ -54,7 +54,7 @@ def _grouped_allreduce(op: Any, *gradients: Any) -> Gradients:
 
 
 def _scaled(op: Any, gradient: Any) -> Any:
-    """What a reducescatter multiplied its input with, beside summing or averaging."""
+    """Apply the factors of a reducescatter to its gradient, besides summing or averaging."""
     reduction = calls.reduction_of(op)
     factor = reduction.prescale * reduction.postscale
     scaled = gradient * tf.cast(factor, gradient.dtype)

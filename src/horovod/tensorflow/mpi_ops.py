@@ -1,4 +1,4 @@
-"""Where libraries look for the operations; scripts find them in ``horovod.tensorflow``."""
+"""The operations at the path that libraries use; scripts find them in ``horovod.tensorflow``."""
 
 from horovod._train import interface, library_interface
 from horovod._train.interface import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""What optimizers of both generations hold: their variables, learning rate and momentum."""
+"""The state of optimizers of both generations: variables, learning rate and momentum."""
 
 from __future__ import annotations
 

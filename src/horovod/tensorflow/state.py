@@ -192,7 +192,7 @@ def _assign_in_place(
 
 
 def _name_of(variable: Any, index: int) -> str:
-    """What the ranks agree on: where variables have names of the user's choice, their names."""
+    """Return the name that ranks compare: that of the variable if the user chose it."""
     graph = tf.compat.v1.get_default_graph()
     if getattr(graph, "building_function", False):
         return f"broadcast_variables.{index}"

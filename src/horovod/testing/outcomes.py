@@ -1,4 +1,4 @@
-"""What became of the ranks of a test, and what the test hears of it."""
+"""The outcomes of the ranks of a test, and their report to the test."""
 
 from __future__ import annotations
 

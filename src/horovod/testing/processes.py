@@ -127,7 +127,7 @@ class _Rank:
         return stacks.exists() and stacks.stat().st_size > 0
 
     def stacks(self) -> str:
-        """Where it was when its time was over."""
+        """Return the position of the rank when its time was over."""
         with suppress(OSError):
             return (self._folder / stacks_file(self.rank)).read_text(errors="replace")
         return "(it has not said where)"

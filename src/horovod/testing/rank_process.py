@@ -1,4 +1,4 @@
-"""What the process of a rank executes: read the call, do it, leave the outcome in a file.
+"""The program of a rank's process: read the call, do it, leave the outcome in a file.
 
 The folder belongs to the user who runs the test, who alone can read and write it.
 """
@@ -21,7 +21,7 @@ CALL_FILE = "call"
 
 
 class Outcome(NamedTuple):
-    """How a call ended.
+    """The outcome of a call.
 
     Attributes:
         value: the result or the exception, pickled.
@@ -35,12 +35,12 @@ class Outcome(NamedTuple):
 
 
 def outcome_file(rank: int) -> str:
-    """Where the outcome of a rank is."""
+    """Return the file of the outcome of a rank."""
     return f"outcome-{rank}"
 
 
 def stacks_file(rank: int) -> str:
-    """Where a rank leaves its stacks if its time is over."""
+    """Return the file in which a rank leaves its stacks if its time is over."""
     return f"stacks-{rank}"
 
 

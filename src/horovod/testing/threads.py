@@ -208,7 +208,7 @@ def _await(
 
 
 def _tell(threads: Sequence[threading.Thread]) -> str:
-    """Where threads are."""
+    """Describe the positions of threads."""
     frames = sys._current_frames()
     return "\n".join(
         f"{thread.name} is here:\n{''.join(traceback.format_stack(frames[thread.ident]))}"

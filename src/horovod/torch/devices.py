@@ -1,4 +1,4 @@
-"""Where tensors live, and the streams that use them: the one place that touches ``torch.cuda``.
+"""The devices of tensors, and their streams: the one place that touches ``torch.cuda``.
 
 AMD's GPUs have the same names in PyTorch. Nothing here is called for tensors on the CPU.
 """

@@ -1,4 +1,4 @@
-"""What :mod:`horovod._train.gradient_layouts` asks of the gradients of PyTorch parameters."""
+"""Answers :mod:`horovod._train.gradient_layouts` about the gradients of PyTorch parameters."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _TIMEOUT_S = 1.0
 
 
 def to_print(error: BaseException, config: Config) -> BaseException:
-    """What a rank prints that dies of an error: this one, or one of the same class that is shorter.
+    """Return the exception for a rank to print: the given one, or a shorter one of its class.
 
     Args:
         error: as it was raised; it is left as it is.

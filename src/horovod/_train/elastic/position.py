@@ -1,4 +1,4 @@
-"""Where a program of epochs and loops is, so that a rank can be sent to where another one is."""
+"""The position of a program of epochs and loops, so that a rank can be sent to that of another."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def stream_shares(
     *,
     drop_last: bool = False,
 ) -> Iterator[tuple[Share, list[Any]]]:
-    """What a rank does in each step that is left, as the ledger divides samples with places.
+    """Yield this rank's part of each remaining step, as the ledger divides samples with places.
 
     One step is read ahead, to know which is the last.
 

@@ -1,4 +1,4 @@
-"""Where estimators run their training function."""
+"""Backends that run the training function of estimators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Backend(ABC):
 
     @abstractmethod
     def num_processes(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
 
 
 class SparkBackend(Backend):
@@ -107,7 +107,7 @@ class SparkBackend(Backend):
         return run_elastic(fn, args, kwargs, min_num_proc=fewest, max_num_proc=most, **options)
 
     def num_processes(self) -> int:
-        """How many ranks there are, at the beginning of an elastic job."""
+        """Return the number of ranks at the beginning of an elastic job."""
         return self._num_proc
 
     @property

@@ -77,7 +77,7 @@ class DataCache:
                 entry.users -= 1
 
     def properties(self, index: int) -> tuple[int, int, dict[str, Any], float]:
-        """Of the data set that has a number now.
+        """Return the properties of the data set that currently has a number.
 
         Raises:
             UsageError: there is none.

@@ -1,4 +1,4 @@
-"""What a folder of data holds: rows, bytes and columns, kept in a file of the folder."""
+"""The contents of a data folder: rows, bytes and columns, kept in a file of the folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """What is in a folder.
+    """The contents of a folder.
 
     Attributes:
         num_rows, num_bytes: of all files; bytes before compression.

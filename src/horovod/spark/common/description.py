@@ -116,7 +116,7 @@ def _object(value: Any, depth: int) -> Any:
 
 
 def _attributes(value: Any, depth: int, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What an object was made with; of what it keeps for itself only numbers and texts."""
+    """Return the constructor arguments of an object; of private ones only numbers and texts."""
     attributes = vars(value)
     return {
         name: described(attributes[name], depth + 1)

@@ -34,7 +34,7 @@ COMMIT_EVERY = 100
 
 @dataclass(frozen=True, kw_only=True)
 class RankTask:
-    """What a rank is to do, whatever the framework; can be sent to it.
+    """The task of a rank, whatever the framework; can be sent to it.
 
     Attributes:
         data: what it reads.
@@ -53,7 +53,7 @@ class RankTask:
 
 
 class Framework(Protocol):
-    """What differs between the frameworks: the training of a model on one rank.
+    """The framework's part: the training of a model on one rank.
 
     Attributes:
         whole_batches: whether a fixed number of ranks leaves out rows that fill no batch.

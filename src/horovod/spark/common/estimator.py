@@ -160,7 +160,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
             yield
 
     def _description(self) -> dict[str, str]:
-        """What is trained, without the data, see :mod:`horovod.spark.common.description`."""
+        """Return the training without its data, see :mod:`horovod.spark.common.description`."""
         found = {"estimator": f"{type(self).__module__}.{type(self).__qualname__}"}
         found |= flat("model", self._described_model())
         found |= flat("optimizer", self._described_optimizer())
@@ -169,7 +169,7 @@ class HorovodEstimator(Saved, EstimatorParams, Estimator):  # type: ignore[misc]
         return found
 
     def _described_model(self) -> Any:
-        """What the model consists of, but not the values of its parameters."""
+        """Return the parts of the model, without the values of its parameters."""
         raise NotImplementedError
 
     def _described_optimizer(self) -> Any:
@@ -298,7 +298,7 @@ class HorovodModel(Saved, ModelParams, Model):  # type: ignore[misc]
         return transform.predicted(dataset, plan, self._predictor(), self._example())
 
     def _predictor(self) -> Predictor:
-        """What can be sent to the tasks, and makes there what predicts a batch."""
+        """Return a predictor that can be sent to the tasks."""
         raise NotImplementedError
 
     def _example(self) -> list[np.ndarray] | None:

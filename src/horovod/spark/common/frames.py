@@ -1,4 +1,4 @@
-"""What becomes of a DataFrame before it is written: columns, vectors, and the split."""
+"""Prepares a DataFrame before it is written: columns, vectors, and the split."""
 
 from __future__ import annotations
 

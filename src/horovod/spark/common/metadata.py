@@ -1,4 +1,4 @@
-"""What is known of the columns that a model is trained on."""
+"""Metadata of the columns that a model is trained on."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def array_column(kind: types.DataType, length: int) -> Column:
 
 
 def dense_column(length: int) -> Column:
-    """Of a column of vectors that all have the same length."""
+    """Return the metadata of a column of vectors that all have the same length."""
     return _column(linalg.DenseVector, length, length, ARRAY)
 
 
 def sparse_column(length: int, most: int) -> Column:
-    """Of a column of sparse vectors, of which each stores so many numbers at most."""
+    """Return the metadata of a column of sparse vectors with at most so many stored numbers."""
     column = _column(linalg.SparseVector, length, most, CUSTOM_SPARSE)
     return {**column, "is_sparse_vector_only": True}
 

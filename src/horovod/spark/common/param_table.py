@@ -34,7 +34,7 @@ class ParamRow:
     stems: tuple[str, ...] = ()
 
     def accessor_stems(self) -> tuple[str, ...]:
-        """What stands behind ``get`` and ``set``: ``BatchSize`` for ``batch_size``."""
+        """Names behind ``get`` and ``set``: ``BatchSize`` for ``batch_size``."""
         parts = self.name.strip("_").split("_")
         return ("".join(part[:1].upper() + part[1:] for part in parts), *self.stems)
 
@@ -125,7 +125,7 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _signature(rows: dict[str, ParamRow]) -> inspect.Signature:
-    """What ``help`` shows of the constructor."""
+    """Return the signature of the constructor for ``help``."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Signature(
         [inspect.Parameter(row.name, keyword, default=row.default) for row in rows.values()]

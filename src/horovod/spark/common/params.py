@@ -124,7 +124,7 @@ def _without_effect(value: Any) -> Any:
     ),
 )
 class EstimatorParams(TableParams):
-    """What an estimator can be told; see the table in docs/spark_estimators.md."""
+    """The parameters of an estimator; see the table in docs/spark_estimators.md."""
 
 
 @with_params(
@@ -143,4 +143,4 @@ class EstimatorParams(TableParams):
     ParamRow("outputCols", "the columns of predictions; None: <label>__output", check=_Texts),
 )
 class ModelParams(TableParams):
-    """What a trained model consists of."""
+    """The parameters of a trained model."""

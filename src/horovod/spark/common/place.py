@@ -1,4 +1,4 @@
-"""Where this process runs: which host or container, and whether on Databricks."""
+"""The host or container of this process, and whether it is on Databricks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task does to predict: from columns of pandas to arrays, through the model, and back."""
+"""Predicts in a task: from columns of pandas to arrays, through the model, and back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """How the numbers of an output come back to Spark.
+    """The type in which the numbers of an output return to Spark.
 
     Attributes:
         raw: their type in SQL: float, double or bigint.

@@ -120,7 +120,7 @@ def prepare_data(
 
 
 def get_dataset_properties(dataset_idx: int) -> Properties:
-    """Of a data set that :func:`prepare_data` has written in this process.
+    """Return the properties of a data set that :func:`prepare_data` wrote in this process.
 
     Args:
         dataset_idx: its number.
@@ -146,7 +146,7 @@ def get_simple_meta_from_parquet(
     sample_weight_col: str | None = None,
     dataset_idx: int | None = None,
 ) -> Properties:
-    """Of data that are in the folders of a store.
+    """Return the properties of data that are in the folders of a store.
 
     Args:
         store: has the data.
@@ -180,7 +180,7 @@ def get_simple_meta_from_parquet(
 
 
 class _Writing:
-    """How a frame is written, and what its data depend on."""
+    """The options with which a frame is written, on which its data depend."""
 
     say: Callable[[str], None]
     check_lengths: Callable[[Mapping[str, tuple[int, int]]], None] | None

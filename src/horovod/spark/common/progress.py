@@ -1,4 +1,4 @@
-"""How far a training is: what an elastic state keeps, and sends to ranks that come."""
+"""The progress of a training: the content of an elastic state, sent to ranks that come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Progress:
-    """How far a training is, the same on all ranks after each commit.
+    """The progress of a training, the same on all ranks after each commit.
 
     Attributes:
         size: the number of ranks by which the learning rate is multiplied; 0 before the training

@@ -1,4 +1,4 @@
-"""What the ranks know of a store."""
+"""The ranks' view of a store."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _busy_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the checkpoint of a run is.
+    """The folder of the checkpoint of a run.
 
     Attributes:
         store: which can be sent to ranks.

@@ -1,4 +1,4 @@
-"""Where an estimator keeps intermediate data, checkpoints and logs."""
+"""The place where an estimator keeps intermediate data, checkpoints and logs."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Store(ABC):
 
     @abstractmethod
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """The same for validation."""
+        """Return the path of the validation data, in the same way."""
 
     @abstractmethod
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """The same for tests."""
+        """Return the path of the test data, in the same way."""
 
     @abstractmethod
     def saving_runs(self) -> bool:
@@ -139,7 +139,7 @@ class Store(ABC):
         return _temporary_folder
 
     def to_remote(self, run_id: str, dataset_idx: int | None = None) -> RemoteStore:
-        """What the ranks need to know; it can be pickled.
+        """Return the facts that the ranks need; they can be pickled.
 
         Args:
             run_id: of their run.

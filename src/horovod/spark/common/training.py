@@ -1,4 +1,4 @@
-"""What a training is told, whatever the framework: data, steps, the folder of its run."""
+"""The settings of a training, whatever the framework: data, steps, the folder of its run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class EpochRest:
-    """What is left of an epoch for the ranks that there are.
+    """The rest of an epoch for the ranks that exist now.
 
     Attributes:
         division: of the rows that are left.
@@ -68,7 +68,7 @@ class EpochRest:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What ranks read, and how; can be sent to them, except for the types of Spark.
+    """The data for the ranks; can be sent to them, except for the types of Spark.
 
     Attributes:
         module: the class of the data module.
@@ -112,7 +112,7 @@ class TrainingData:
         dataset_idx: int | None,
         marks: Sequence[str],
     ) -> TrainingData:
-        """What an estimator trains with.
+        """Return the data with which an estimator trains.
 
         Args:
             estimator: its Params count.
@@ -171,7 +171,7 @@ class TrainingData:
         return {**vars(self), "metadata": metadata}
 
     def columns(self) -> list[str]:
-        """What is read."""
+        """Return the columns that are read."""
         found = [*self.features, *self.labels, *([self.weights] if self.weights else [])]
         return list(dict.fromkeys(found))
 

@@ -42,7 +42,7 @@ _FOUND = "found"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is predicted from what.
+    """The columns that are predicted, and those from which they are.
 
     Attributes:
         features: columns, in the order of the model's inputs.

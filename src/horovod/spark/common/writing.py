@@ -89,7 +89,7 @@ def upload_atomically(fs: AbstractFileSystem, source: str, path: str) -> None:
 
 @contextmanager
 def _replacing(fs: Any, path: str) -> Iterator[str]:
-    """Where to write what is to become a file."""
+    """Yield a temporary path for the content of a future file."""
     folder, _, name = path.rpartition("/")
     fs.makedirs(folder, exist_ok=True)
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)

@@ -18,7 +18,7 @@ Stretches = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Division:
-    """How ranks divide rows, and how many of them each rank trains in a step.
+    """The division of rows among ranks, and of each rank's rows into steps.
 
     Attributes:
         rows: how many there are.

@@ -78,12 +78,12 @@ class ParquetFiles:
 
     @property
     def num_rows(self) -> int:
-        """Of all files."""
+        """Return the number of rows of all files."""
         return sum(map(sum, self.rows))
 
     @property
     def num_bytes(self) -> int:
-        """Of all columns of all files, before compression."""
+        """Return the bytes of all columns of all files, before compression."""
         return sum(
             int(footer.row_group(index).total_byte_size)
             for footer in self._footers
@@ -239,7 +239,7 @@ def _said_of_chunk(chunk: pq.ColumnChunkMetaData) -> tuple[Any, ...]:
 
 
 def _bytes_in_memory(chunk: pq.ColumnChunkMetaData) -> int:
-    """Of a column chunk whose values are decoded."""
+    """Return the bytes of a column chunk whose values are decoded."""
     if width := _BYTES_OF_TYPES.get(chunk.physical_type):
         return int(chunk.num_values) * width
     return int(chunk.total_uncompressed_size) + int(chunk.num_values) * _OBJECT_BYTES

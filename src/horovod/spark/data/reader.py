@@ -182,7 +182,7 @@ class ParquetReader:
         )
 
     def _passes_for(self, steps: int, rows: int) -> int:
-        """How often this rank goes through its share to get some batches."""
+        """Return the number of passes through its share that this rank needs for some batches."""
         if self._drop_last:
             return math.ceil(steps * self.batch_size / rows)
         return math.ceil(steps / math.ceil(rows / self.batch_size))
@@ -225,7 +225,7 @@ class ParquetReader:
     def _kept_blocks(
         self, windows: Iterator[Window], share: list[Piece], name: object
     ) -> Generator[Block, None, None]:
-        """The same from memory, as copies.
+        """Yield the blocks from memory, as copies.
 
         Args:
             windows: each of them is the whole share.

@@ -105,7 +105,7 @@ def split_evenly(count: int, parts: int) -> list[slice]:
 
 
 class Window(NamedTuple):
-    """What is read, and shuffled, together.
+    """The rows that are read, and shuffled, together.
 
     Attributes:
         pieces: in the order in which they are read.
@@ -117,7 +117,7 @@ class Window(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Of all pieces."""
+        """Return the number of rows of all pieces."""
         return count(self.pieces)
 
     def after(self, done: int) -> list[Piece]:
@@ -136,7 +136,7 @@ class Window(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What decides in which order the rows of an epoch come; the same on all ranks.
+    """The inputs to the order of an epoch's rows; the same on all ranks.
 
     Attributes:
         seed: of the run and the number of the epoch; None for the order of the files.

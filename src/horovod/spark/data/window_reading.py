@@ -99,7 +99,7 @@ class WindowReading:
             self._futures.popleft().cancel()
 
     def _read(self, columns: Sequence[str]) -> deque[Block]:
-        """What a thread does."""
+        """Read columns on a thread."""
         chunks: dict[str, list[np.ndarray]] = {name: [] for name in columns}
         for piece in self._window.pieces:
             if self._background.closed:

@@ -104,7 +104,7 @@ class PytorchDataLoader(BaseDataLoader):
 
 
 class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader):
-    """The same on a thread, which begins the next epoch while one is consumed.
+    """A loader that begins the next epoch on a thread while one is consumed.
 
     Args:
         args, kwargs: ``async_loader_queue_size`` and ``debug_data_loader``, then as of
@@ -131,7 +131,7 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
 
 
 class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLoader):
-    """The same on a thread; what it has read of an epoch that is left early is lost.
+    """An infinite loader on a thread; rows read ahead of an epoch that is left early are lost.
 
     Args:
         args, kwargs: as of :class:`PytorchAsyncDataLoader`.
@@ -189,7 +189,7 @@ class PytorchInmemDataLoader(PytorchDataLoader):
 
 
 class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader):
-    """The same on a thread.
+    """An in-memory loader on a thread.
 
     Args:
         args, kwargs: ``async_loader_queue_size`` and ``debug_data_loader``, then as of

@@ -18,7 +18,7 @@ class ParquetDataModule(datamodule.ParquetDataModule):
         return self.options["make_dataset"](super().train_data)
 
     def val_data(self) -> Any:
-        """The same for the validations."""
+        """Return the validation data, in the same way."""
         return self.options["make_dataset"](super().val_data)
 
 

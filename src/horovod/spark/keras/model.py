@@ -25,7 +25,7 @@ CUSTOM_OBJECTS = ParamRow("custom_objects", "classes and functions that Keras do
 
 
 class KerasStage(Saved, TableParams):
-    """How KerasEstimator and KerasModel are saved."""
+    """The way in which KerasEstimator and KerasModel are saved."""
 
     def _encode(self, name: str, value: Any) -> bytes:
         if name == "model":

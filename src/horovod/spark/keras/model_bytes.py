@@ -67,7 +67,7 @@ class OptimizerRecord:
 
     @classmethod
     def of(cls, optimizer: keras.optimizers.Optimizer) -> OptimizerRecord:
-        """What there is to know of an optimizer, or of its name."""
+        """Record an optimizer, or its name."""
         optimizer = keras.optimizers.get(optimizer)
         values = [variable.numpy() for variable in optimizer.variables] if optimizer.built else []
         return cls(keras.optimizers.serialize(optimizer), values)
@@ -124,7 +124,7 @@ def _without_names(config: Any) -> Any:
 
 
 def suffix_of(data: bytes) -> str:
-    """How the name of a file with a checkpoint ends, by which Keras knows its format."""
+    """Return the suffix of a checkpoint's file name, by which Keras recognizes its format."""
     return ".keras" if data.startswith(b"PK") else ".weights.h5"
 
 
@@ -145,7 +145,7 @@ def add_state(path: Path, state: Mapping[str, object]) -> None:
 
 
 def state_in(path: Path) -> dict[str, Any]:
-    """What :func:`add_state` has added.
+    """Return the state that :func:`add_state` added.
 
     Raises:
         UsageError: nothing was.

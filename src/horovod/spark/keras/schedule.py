@@ -25,7 +25,7 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
         return self.schedule(step) * self.factor
 
     def get_config(self) -> dict[str, Any]:
-        """What can be saved."""
+        """Return the configuration to save."""
         schedule = keras.saving.serialize_keras_object(self.schedule)
         return {"schedule": schedule, "factor": self.factor}
 
@@ -78,7 +78,7 @@ class Rate:
             self.begin(optimizer, saved / self._base)
 
     def for_one_rank(self, optimizer: keras.optimizers.Optimizer) -> float | None:
-        """What the rate is now, for one rank; None if it follows a schedule."""
+        """Return the current rate for one rank; None if it follows a schedule."""
         if self._base is None or not self.scaled:
             return self._base
         # Exactly what it was, if nothing has changed it.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shaping:
-    """How the columns of a batch become inputs, labels and sample weights.
+    """Turns the columns of a batch into inputs, labels and sample weights.
 
     Attributes:
         data: which columns there are, and in what form.

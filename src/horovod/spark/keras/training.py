@@ -35,7 +35,7 @@ _SYNCED = "run"  # the folder whose content goes to that of the run after each e
 
 @dataclass(frozen=True, kw_only=True)
 class KerasTask(RankTask):
-    """What a rank is to do.
+    """The task of a rank.
 
     Attributes:
         optimizer: with the learning rate for one rank.
@@ -218,7 +218,7 @@ class _Training:
         return [*found, following]
 
     def _boards(self) -> list[keras.callbacks.Callback]:
-        """What writes logs for TensorBoard, if the store keeps them."""
+        """Return the callbacks that write logs for TensorBoard, if the store keeps them."""
         logs = self._task.run.store.get_logs_path(self._task.run.run_id)
         boards = [
             each for each in self._task.callbacks if isinstance(each, keras.callbacks.TensorBoard)

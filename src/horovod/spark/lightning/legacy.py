@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlainMethods:
-    """What such a module is made of, whichever Lightning has its base class."""
+    """The methods of such a module, whichever Lightning has its base class."""
 
     model: Any
     record: OptimizerRecord
@@ -35,7 +35,7 @@ class PlainMethods:
         return self._measured("loss", batch)
 
     def validation_step(self, batch: Mapping[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
-        """The same, as ``val_loss``."""
+        """Run a validation step in the same way; its loss is logged as ``val_loss``."""
         return self._measured("val_loss", batch)
 
     def _measured(self, name: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

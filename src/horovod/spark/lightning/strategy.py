@@ -23,7 +23,7 @@ _RATES = ("lr", "initial_lr")
 
 
 class HorovodMethods:
-    """What the strategy is made of, whichever Lightning has its base class.
+    """The methods of the strategy, whichever Lightning has its base class.
 
     Learning rates are multiplied by the number of ranks; in checkpoints, they are those for one.
 
@@ -52,22 +52,22 @@ class HorovodMethods:
 
     @property
     def global_rank(self) -> int:
-        """As of ``hvd.rank()``."""
+        """Return ``hvd.rank()``."""
         return hvd.rank()
 
     @property
     def local_rank(self) -> int:
-        """As of ``hvd.local_rank()``."""
+        """Return ``hvd.local_rank()``."""
         return hvd.local_rank()
 
     @property
     def node_rank(self) -> int:
-        """As of ``hvd.cross_rank()``."""
+        """Return ``hvd.cross_rank()``."""
         return hvd.cross_rank()
 
     @property
     def world_size(self) -> int:
-        """As of ``hvd.size()``."""
+        """Return ``hvd.size()``."""
         return hvd.size()
 
     @property
@@ -77,7 +77,7 @@ class HorovodMethods:
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """What a sampler needs to know."""
+        """Return the arguments of a distributed sampler."""
         return {"num_replicas": hvd.size(), "rank": hvd.rank()}
 
     def set_world_ranks(self) -> None:

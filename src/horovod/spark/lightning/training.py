@@ -43,7 +43,7 @@ _WRITER = "TorchEstimator of Lightning"
 
 @dataclass(frozen=True, kw_only=True)
 class LightningTask(RankTask):
-    """What a rank is to do.
+    """The task of a rank.
 
     Attributes:
         optimizer, loss, loss_weights: of a plain model; None for a LightningModule.
@@ -275,7 +275,7 @@ class _Loader:
 
 
 class _FollowingMethods:
-    """What the callback is made of that counts steps and epochs, and commits them."""
+    """The methods of the callback that counts steps and epochs, and commits them."""
 
     training: _Training
     loop: EpochLoop
@@ -326,7 +326,7 @@ def _validates(module: torch.nn.Module) -> bool:
 
 
 def _over_all_ranks(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """What was logged last, averaged over the ranks; collective."""
+    """Average the metrics logged last over the ranks; collective."""
     mine = {name: float(value) for name, value in metrics.items()}
     everyone = hvd.allgather_object(mine, name="metrics")
     return {

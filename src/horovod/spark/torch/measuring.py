@@ -99,7 +99,7 @@ class Measuring:
 
 
 def in_words(measured: Measured) -> str:
-    """What was measured in an epoch: ``loss 0.25, group_0_y 0.5``."""
+    """Format the measures of an epoch: ``loss 0.25, group_0_y 0.5``."""
     values = {"loss": measured["loss"]}
     for group in measured["all_metrics"]:
         values.update(group)

@@ -23,7 +23,7 @@ __all__ = ["TorchModel"]
 
 
 class TorchStage(Saved, TableParams):
-    """What TorchEstimator and TorchModel share: how they are saved, and their optimizer."""
+    """The common part of TorchEstimator and TorchModel: saving, and their optimizer."""
 
     def getOptimizer(self) -> Any:
         """A new optimizer of the same class and state, over the parameters of the model."""
@@ -106,7 +106,7 @@ def outputs_of(
     input_shapes: Sequence[Sequence[int]] | None,
     names: Sequence[str] | None,
 ) -> list[torch.Tensor]:
-    """What a model gives for a batch.
+    """Return the outputs of a model for a batch.
 
     Args:
         model: to call.

@@ -55,7 +55,7 @@ class OptimizerRecord:
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> OptimizerRecord:
-        """What there is to know of an optimizer.
+        """Record an optimizer.
 
         Args:
             optimizer: whose parameters are those of the model, or of another one like it.

@@ -48,7 +48,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many there are in it."""
+        """Return the number of its rows."""
         return len(self.inputs[0])
 
     def twice(self) -> Batch:
@@ -62,7 +62,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Shaping:
-    """How the columns of a batch become tensors.
+    """Turns the columns of a batch into tensors.
 
     Attributes:
         data: which columns there are, and in what form.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTask(RankTask):
-    """What a rank is to do.
+    """The task of a rank.
 
     Attributes:
         optimizer: with the learning rates for one rank.
@@ -247,7 +247,7 @@ def _step(
 
 
 def checkpoint_of(data: bytes) -> dict[str, Any]:
-    """What is in a checkpoint, on the CPU.
+    """Return the contents of a checkpoint, on the CPU.
 
     Raises:
         UsageError: it is no checkpoint of a TorchEstimator.

@@ -127,7 +127,7 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """What each process of the compute job does: serves until the service is shut down.
+    """Serve in each process of the compute job, until the service is shut down.
 
     It returns when all ranks have stopped their workers.
 

@@ -13,7 +13,7 @@ from horovod._rank.group import ReduceOp
 
 
 class CallbackOfAnyKeras:
-    """What Keras 2 asks of a callback, for those that are made from one of Keras 3."""
+    """The methods that Keras 2 needs from a callback, for callbacks made from one of Keras 3."""
 
     def _implements_train_batch_hooks(self) -> bool:
         return self._overrides("batch_begin", "batch_end", "train_batch_begin", "train_batch_end")

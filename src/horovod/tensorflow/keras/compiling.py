@@ -1,4 +1,4 @@
-"""What ``model.compile`` of Keras 3 does when it is given a distributed optimizer."""
+"""The extension of ``model.compile`` of Keras 3 for distributed optimizers."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied_model(function: Callable[..., Any], given: Any, wrapped: Wrapped) -> Any:
-    """What a function makes of a saved model, with the optimizer wrapped, if it has one yet."""
+    """Return a function's copy of a saved model, with the optimizer wrapped, if it has one yet."""
     plain = wrapped.plain_class
     with keras_of(plain).utils.custom_object_scope({plain.__name__: plain}):
         model = function(*given)

@@ -99,7 +99,7 @@ class Training(training.Training, TrainingCallback):
     def dataset(
         self, dataset: object, batch_size: int | None = None, *, shuffle: bool = True, seed: int = 0
     ) -> tf.data.Dataset:
-        """What to fit: this rank's batches, which follow the changes of the job.
+        """Return the data to fit: this rank's batches, which follow the changes of the job.
 
         Args:
             dataset: the same on all ranks: inputs and targets, as :meth:`batches` takes them. Of a
@@ -272,7 +272,7 @@ def _forgive_no_more(model: Any) -> None:
 
 
 class _Data:
-    """What ``fit`` reads, one batch for each step that is taken.
+    """The data that ``fit`` reads, one batch for each step that is taken.
 
     Args:
         source: of the samples.
@@ -307,11 +307,11 @@ class _Data:
         return dataset.with_options(options)
 
     def go_on(self, shares: Iterator[Share], batches: Iterator[Any]) -> None:
-        """What comes from now on."""
+        """Continue with other shares and batches."""
         self._shares, self._batches, self._ahead = shares, batches, 0
 
     def next_share(self) -> Share:
-        """What the next step does."""
+        """Return the share of the next step."""
         self.share = next(self._shares)
         self._ahead -= 1
         return self.share

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _EpochHasEnded:
-    """What a short epoch puts in place of ``model.stop_training``, told from the True of others."""
+    """A short epoch's value of ``model.stop_training``, different from the True of others."""
 
     def __bool__(self) -> bool:
         return True

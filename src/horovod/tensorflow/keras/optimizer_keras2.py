@@ -1,4 +1,4 @@
-"""Where the optimizers of Keras 2 reduce gradients: the new ones of 2.11, and the legacy ones."""
+"""Reduces gradients in the optimizers of Keras 2: the new ones of 2.11, and the legacy ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReducedOnes:
-    """Whose gradients have been reduced already, but not applied yet.
+    """Gradients that have been reduced already, but not applied yet.
 
     A step that computes gradients by the optimizer gets reduced ones, which it may clip before it
     applies them; one that computes them by a tape has them reduced when it applies them. Both come
@@ -127,7 +127,7 @@ class NewReducingOptimizer2(ReducingOptimizer2):
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> Pairs:
-        """What scripts call that were written for legacy optimizers."""
+        """Compute gradients for scripts that were written for legacy optimizers."""
         if grad_loss is not None:
             raise UsageError("grad_loss is for legacy optimizers; multiply the loss by it")
         return self.compute_gradients(loss, var_list, tape)
@@ -258,7 +258,7 @@ class LegacyReducingOptimizer2(ReducingOptimizer2):
 
 
 def reducing_class(optimizer: Optimizer) -> type[ReducingOptimizer]:
-    """What stands in front of the class of an optimizer.
+    """Return the class to put in front of the class of an optimizer.
 
     Raises:
         UsageError: it is neither new nor legacy.

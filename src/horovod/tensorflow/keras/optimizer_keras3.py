@@ -81,7 +81,7 @@ class ReducingOptimizer3(ReducingOptimizer):
 
 
 def reducing_class(optimizer: Optimizer) -> type[ReducingOptimizer]:
-    """What stands in front of the class of an optimizer.
+    """Return the class to put in front of the class of an optimizer.
 
     Raises:
         UsageError: it cannot be wrapped.

@@ -60,7 +60,7 @@ class CallableList(list[T]):
 
 
 class ReducingOptimizer:
-    """What ``DistributedOptimizer`` adds to the class of the given optimizer.
+    """The extension by ``DistributedOptimizer`` of the class of the given optimizer.
 
     Where gradients are reduced depends on the generation of Keras; see the classes that derive from
     this one, which stand in front of the given optimizer's class.

@@ -164,7 +164,7 @@ class _Batches:
         return list(share.indices)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader is, whatever the sampler was told."""
+        """Return the position of the loader, not that of the sampler."""
         return self._ledger.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a state has kept at a commit, which nobody changes any more.
+    """The state kept by a commit, which no code changes any more.
 
     Attributes:
         kept: by attribute, what its handler has kept; all of it must be data.
