@@ -182,7 +182,7 @@ class Workers:
         )
 
     def _cause(self, error: Exception, rank: int, pending: dict[Any, int]) -> tuple[Exception, int]:
-        """Return the rank that failed by itself; others only lost it, maybe noticed earlier."""
+        """Return the error of a rank that failed by itself, not of one that only lost it."""
         pending = dict(pending)
         first = error, rank
         while _is_loss(first[0]) and pending:
