@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 import horovod.torch as hvd
 from horovod.errors import UsageError
 from horovod.testing import run_ranks
-from horovod.torch.elastic.loader import order_of_sampler
+from horovod.torch.elastic.loader import drawing, order_of_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,6 +105,21 @@ def test_the_indices_of_the_sampler_are_divided_among_the_ranks(kind: str) -> No
             assert together == Counter(expected)
     if kind not in ("list", "part"):
         assert drawn[0] != drawn[1]
+
+
+def test_a_loader_takes_its_seed_while_no_sampler_draws(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[bool] = []
+    plain = DataLoader.__iter__
+
+    def begin(loader: DataLoader[Any]) -> Any:
+        locked.append(drawing.locked())
+        return plain(loader)
+
+    monkeypatch.setattr(DataLoader, "__iter__", begin)
+    assert epochs_of(lambda: range(LENGTH), 1) == [list(range(LENGTH))]
+    assert locked == [True]
 
 
 def test_drawing_disturbs_no_other_random_numbers() -> None:

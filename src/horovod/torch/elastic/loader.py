@@ -37,7 +37,7 @@ _HONOURED = (
 )  # fmt: skip
 
 # Ranks that are threads of one process share what numbers are drawn from.
-_drawing = threading.Lock()
+drawing = threading.Lock()
 
 
 def check_loader(loader: DataLoader[Any]) -> None:
@@ -117,8 +117,8 @@ def order_of_sampler(loader: DataLoader[Any], seed: int, epoch: int) -> Sequence
         raise UsageError(
             f"batches() of a DataLoader with a {name}: the sampler needs a length"
         ) from None
-    with _drawn_from(sampler, seed, epoch) as drawing:
-        drawn = list(islice(drawing, length + 1))
+    with _drawn_from(sampler, seed, epoch) as seeded:
+        drawn = list(islice(seeded, length + 1))
     if len(drawn) > length:
         raise UsageError(
             f"batches() of a DataLoader with a {name}: the sampler yields more indices than its "
@@ -142,7 +142,7 @@ def _drawn_from(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
         own.generator.manual_seed(number)
         yield own
         return
-    with _drawing:
+    with drawing:
         restore = [_seeded_torch(number), _seeded_python(number), _seeded_numpy(number)]
         if generator is not None:
             restore.append(_reseeded(generator, number))

@@ -20,6 +20,7 @@ from horovod._train.reduce_op import Average
 from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.loader import (
     check_loader,
+    drawing,
     has_plain_order,
     options_of,
     order_of_sampler,
@@ -178,7 +179,8 @@ class Training(ElasticLoop):
         options = options_of(dataset) if isinstance(dataset, DataLoader) else {}
         sampler = (list(share.indices) for share in ledger.shares(rank, size, batch_size))
         loader = DataLoader(_data_of(dataset), batch_sampler=sampler, **options)
-        return zip(shares, loader, strict=True)
+        with drawing:  # it takes a seed for its workers from the generator of all threads
+            return zip(shares, loader, strict=True)
 
     def _before_step(self, share: Share) -> None:
         for optimizer in self._optimizers:
