@@ -153,7 +153,7 @@ $(VENV)/installed.stamp: $(VENV)/demo.stamp $(VENV)/sources.txt $(SOURCES)
 # ---- Tests
 
 # pytest comes last, so that its closing lines are those of `make test`.
-test: ## the core of the tests: a quarter of an hour on two cores
+test: ## the core of the tests: 7 to 11 minutes on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
