@@ -83,9 +83,10 @@ def test_the_coordinator_may_be_the_one_that_dies() -> None:
     assert all("rank 0 (" in text and at - planted < 2.0 for at, text in errors.values())
 
 
-def test_a_rank_whose_descriptors_were_closed_holds_nobody() -> None:
+def test_a_rank_whose_descriptors_were_closed_holds_nobody(tmp_path: Path) -> None:
     script = Path(__file__).with_name("closing_rank.py")
-    with launched("-np", "3", sys.executable, str(script)) as launcher:
+    os.mkfifo(tmp_path / "done")
+    with launched("-np", "3", sys.executable, str(script), str(tmp_path / "done")) as launcher:
         launcher.wait()
     output = "\n".join(launcher.lines["stdout"])
     closed = re.search(r"\[1\]<stdout>:closed ([\d.]+)", output)
