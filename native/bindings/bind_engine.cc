@@ -10,6 +10,7 @@
 #include "backend/mpi/mpi_process.h"
 #include "bindings/bindings.h"
 #include "bindings/c_reference.h"
+#include "bindings/completions.h"
 #include "bindings/interpreter_lock.h"
 #include "bindings/kept_objects.h"
 #include "bindings/submit_request.h"
@@ -132,6 +133,13 @@ struct PyHandle {
     return true;
   }
 
+  void notify(const std::shared_ptr<Completions>& completions, nb::object token) const {
+    // A function has to be copied, and so has what it keeps.
+    auto kept = std::make_shared<Keeper>(keep(std::move(token)));
+    if (operation->notify([completions, kept] { completions->put(std::move(*kept)); })) return;
+    throw Error(ErrorKind::kUsage, operation->spec.name + ": the end of this operation is told to somebody already");
+  }
+
   [[nodiscard]] std::vector<OwnedArray> results() const {
     if (!operation->done()) throw Error(ErrorKind::kUsage, operation->spec.name + " is still in flight");
     throw_error();
@@ -156,7 +164,7 @@ PyHandle submit(PyEngine& self, int kind, nb::handle name, std::vector<Buffer> i
   const DropEnded drops;
   SubmitRequest request = request_from(options);
   if (!name.is_none()) request.name = name_from(nb::cast<nb::str>(name));
-  if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory)) {
+  if (kind < 0 || kind >= kNumOpKinds) {
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   }
   request.kind = static_cast<OpKind>(kind);
@@ -280,7 +288,13 @@ void bind_handle(nb::module_& module) {
           "After ADD_PROCESS_SET: return the engine's number of the set, which is never used again.")
       .def(
           "last_joined", [](const PyHandle& self) { return self.operation->result.last_joined; },
-          "After a JOIN: return the global rank that joined last, the same on all ranks.");
+          "After a JOIN: return the global rank that joined last, the same on all ranks.")
+      .def(
+          "source", [](const PyHandle& self) { return self.operation->result.source; },
+          "After a RECV: return the set rank of the sender.")
+      .def("notify", &PyHandle::notify, nb::arg("completions"), nb::arg("token").none(),
+           "Put an object into a list when the operation has ended, also with an error; at once if it has. Refuse a "
+           "second one while the operation is in flight.");
 }
 
 // Where this rank is, for the stall reports of others; and what it did, for the timeline.
@@ -334,6 +348,7 @@ void bind_observation(nb::class_<PyEngine>& engine) {
 void bind_engine(nb::module_& module) {
   bind_constants(module);
   bind_port(module);
+  bind_completions(module);
   bind_handle(module);
   nb::class_<PyEngine> engine(
       module, "Engine",
