@@ -65,6 +65,10 @@ class PyEngine {
   std::shared_ptr<Engine>* abandoned_ = nullptr;
 };
 
+// A wait that may take longer is one that its thread goes on from in no other way: a library that gives each operation
+// half an hour must not hide a deadlock.
+constexpr double kEndlessWaitSeconds = 120.0;
+
 // Wakes the engine's thread when a caller that promised to wait goes away without having waited.
 struct Promise {
   explicit Promise(std::shared_ptr<Engine> engine) : engine(std::move(engine)) {}
@@ -109,8 +113,9 @@ struct PyHandle {
     const DropEnded drops;
     if (promise != nullptr) promise->kept = true;
     const bool forever = !timeout_s || *timeout_s > 1e8;
+    const bool is_endless = forever || *timeout_s > kEndlessWaitSeconds;
     std::optional<Waiting> waiting;
-    if (forever) waiting.emplace(*operation);
+    if (is_endless) waiting.emplace(*operation);
     const TimePoint until =
         std::chrono::steady_clock::now() +
         (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
@@ -122,7 +127,7 @@ struct PyHandle {
       {
         const InterpreterUnlocked unlocked;
         if (engine->wait(*operation, slice)) break;
-        if (forever) waits_long.begin();
+        if (is_endless) waits_long.begin();
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       drop_ended();

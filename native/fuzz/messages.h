@@ -9,8 +9,8 @@
 namespace hvd::fuzz {
 
 // The names that the engine under test submits, and some that it does not.
-inline constexpr std::array<const char*, 11> kNames{"reduced", "gathered", "spread",   "exchanged", "scattered",
-                                                    "small",   kJoinName,  "nobody's", "sent",      "received", ""};
+inline constexpr std::array<const char*, 11> kNames{"reduced", "gathered", "spread", "exchanged", "scattered", "small",
+                                                    kJoinName, "nobody's", "sent",   "received",  ""};
 
 inline RequestSpec make_spec(Input& in, const std::string& name) {
   RequestSpec spec;

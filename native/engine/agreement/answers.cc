@@ -125,7 +125,8 @@ void Agreement::check_change(const ProcessSet& set, const RequestSpec& spec) con
   } else {
     fits = fits && spec.kind == OpKind::kAddProcessSet;
   }
-  if (!fits) throw Error(ErrorKind::kInternal, "the coordinator changes process sets in a way that no ranks can ask for");
+  if (!fits)
+    throw Error(ErrorKind::kInternal, "the coordinator changes process sets in a way that no ranks can ask for");
 }
 
 // All ranks of `set`, or the members of what they change, agreed on something that moves no data.

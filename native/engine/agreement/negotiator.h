@@ -6,8 +6,8 @@
 // A member that has joined is absent from all that it did not announce: names become ready without it, and the answer
 // tells it to take part with neutral values. When all have joined, the joins are answered and everybody is back.
 //
-// A process set that its members alone ask for is ready when these have announced it; all learn of it. Sends and receives
-// are matched by Pairing.
+// A process set that its members alone ask for is ready when these have announced it; all learn of it. Sends and
+// receives are matched by Pairing.
 #pragma once
 
 #include <deque>
@@ -203,9 +203,9 @@ class Negotiator {
   std::unordered_map<std::string, RefusedSet> refused_sets_;
   Pairing pairing_;
   std::vector<Directed> directed_;  // errors of process sets that members asked for
-  std::list<Entry*> recent_;       // entries with a number, the one used last in front
-  std::vector<Response> answers_;  // results and errors, ready to go
-  std::deque<Entry*> ready_;       // to be executed
+  std::list<Entry*> recent_;        // entries with a number, the one used last in front
+  std::vector<Response> answers_;   // results and errors, ready to go
+  std::deque<Entry*> ready_;        // to be executed
   int num_pending_ = 0;
   std::vector<bool> joined_;  // by set rank
   int num_joined_ = 0;

@@ -40,8 +40,8 @@ std::optional<Duration> Pairing::add(Half half, const std::vector<std::string>& 
   const size_t most = is_send ? half.spec.total_bytes() : 0;
   if (half.peer >= static_cast<int>(member_names.size()) || half.peer == half.member || (is_send && half.peer < 0) ||
       half.spec.tag < 0 || (!half.payload.empty() && half.payload.size() != most)) {
-    throw Error(ErrorKind::kInternal, member_names[static_cast<size_t>(half.member)] +
-                                          " sent a damaged announcement of " + half.spec.name);
+    throw Error(ErrorKind::kInternal,
+                member_names[static_cast<size_t>(half.member)] + " sent a damaged announcement of " + half.spec.name);
   }
   const Key key{.receiver = is_send ? half.peer : half.member, .tag = half.spec.tag};
   Halves& halves = waiting_[key];
@@ -65,8 +65,10 @@ void Pairing::answer(const Half& send, const Half& receive, const std::vector<st
   if (!differs.empty()) {
     to_sender.kind = to_receiver.kind = Response::Kind::kError;
     to_sender.error_kind = to_receiver.error_kind = ErrorKind::kMismatch;
-    const std::string what = "Mismatched " + differs + ": the receiver needs as many elements as are sent, of the same "
-                             "data type." + line_of(send, member_names) + line_of(receive, member_names);
+    const std::string what = "Mismatched " + differs +
+                             ": the receiver needs as many elements as are sent, of the same "
+                             "data type." +
+                             line_of(send, member_names) + line_of(receive, member_names);
     to_sender.message = send.spec.name + " failed. " + what;
     to_receiver.message = receive.spec.name + " failed. " + what;
   } else {

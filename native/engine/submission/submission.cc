@@ -161,8 +161,8 @@ void Submission::check_by_members(const Operation& operation) const {
   if (!operation.request.name) throw Error(ErrorKind::kUsage, name + ": needs a name that its members agree on");
   const std::span<const int64_t> askers = operation.spec.askers();
   if (std::find(askers.begin(), askers.end(), job_.rank) != askers.end()) return;
-  throw Error(ErrorKind::kUsage,
-              name + ": " + job_.name_of_rank(job_.rank) + " is not one of the ranks that it lists; only those may call");
+  throw Error(ErrorKind::kUsage, name + ": " + job_.name_of_rank(job_.rank) +
+                                     " is not one of the ranks that it lists; only those may call");
 }
 
 // From now on nothing more may be submitted to the set here.
