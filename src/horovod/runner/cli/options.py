@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 from horovod.runner.settings.flags import FLAGS, heading_of, help_of
 from horovod.runner.starting.modes import Mode, check_options

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.environment import Assignment, StoreAddress, store_in
 from horovod._rendezvous.secret import check_secret
 from horovod._settings.config import Config

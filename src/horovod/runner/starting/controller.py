@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import os
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:

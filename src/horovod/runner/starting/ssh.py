@@ -11,9 +11,9 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.environment import with_horovod_on_path
 
 if TYPE_CHECKING:

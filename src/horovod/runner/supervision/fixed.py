@@ -13,9 +13,10 @@ deadline.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.early_exit import blame
 from horovod.runner.supervision.failure import cause, first_failure, headline, last_words

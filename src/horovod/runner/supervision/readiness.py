@@ -6,8 +6,10 @@ the proof that it knows the job's secret. So nobody needs to know names of inter
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ change at a time, and all that is about to happen at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.membership import assign_places
 from horovod.runner.supervision.commands import Publish
 from horovod.runner.supervision.elastic import endings, reports, slowness
