@@ -10,7 +10,7 @@ those that derive from it use the same one.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __all__ = ["dataclass"]
 

@@ -11,6 +11,7 @@ change at a time, and all that is about to happen at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod._base.fast_dataclass import dataclass
@@ -200,7 +201,7 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     )
     facts.start = facts.loss = None
     for process in members:
-        turn.change(facts.processes[process.number], waits_at=None)
+        turn.note(replace(facts.processes[process.number], waits_at=None))
 
 
 def _count(turn: Turn) -> None:
