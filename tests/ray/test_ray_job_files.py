@@ -114,7 +114,7 @@ def test_a_secret_of_the_user_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) 
         environ=dict.fromkeys(names, "1"), variables={"LR": "2"}, grace_s=3, command=[], cwd="."
     )
     options: Any = SimpleNamespace(start_timeout_s=None, output_filename=None)
-    launch = job_lines.launch_on_ray(1, None, 0)
+    launch = job_lines.make_launch(1, None, 0)
     request: Any = SimpleNamespace(settings=settings, options=options, slots=[])
     with Console(None, None) as console:
         launch(Line("a"), request, Caller(console))
