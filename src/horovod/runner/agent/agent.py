@@ -135,7 +135,8 @@ class Agent:
         except FrameError:
             # What it was is not told: it may be a part of the job, with the secret in it.
             self.stop(
-                reason="the agent received something else than a job; does a shell's profile read?"
+                reason="the agent received something other than a job; does a shell profile read "
+                "stdin?"
             )
 
     def _obey(self, frame: Frame) -> None:

@@ -100,8 +100,8 @@ def _connect(endpoints: list[list[Any]], secret: bytes) -> StoreClient:
     except (StartError, TimeoutError):
         addresses = ", ".join(address for address, _ in known)
         raise StartError(
-            f"cannot reach the launcher at {addresses}; does a firewall let connections to it "
-            "pass? Name the interface of the right network with --network-interfaces"
+            f"cannot reach the launcher at {addresses}; does a firewall block connections to "
+            "it? Name the interface of the right network with --network-interfaces"
         ) from None
     return StoreClient(*way.endpoint, secret, _REACH_S)
 

@@ -75,7 +75,7 @@ def _begin(request: JobFileRequest, experiment: Experiment, lanes: Sequence[Sequ
             say(
                 sys.stderr,
                 f"experiment {folder.name} runs in the background; its output is in {folder}; "
-                f"'horovodrun experiment status {folder.name}' says how far it is",
+                f"'horovodrun experiment status {folder.name}' shows its progress",
             )
             return 0
         own = record.begin(folder, experiment.runs)
@@ -137,7 +137,7 @@ def _launch_of(request: JobFileRequest, experiment: Experiment) -> Launch:
 def _launch_on_cluster(experiment: Experiment, backend: str) -> Launch:
     if experiment.sizes is not None:
         raise UsageError(
-            f"{experiment.path} is elastic, which goes together with hosts only: leave out "
+            f"{experiment.path} is elastic, which needs hosts: leave out "
             f"train.elastic, or --backend {backend}"
         )
     resources = experiment.file.train.resources

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.failure import RankExit
 
 
-FILES_INCOMPLETE = "the files of the output are not complete: "
+FILES_INCOMPLETE = "the output files are incomplete: "
 """What the launcher says in front of :attr:`Outcome.files_error`."""
 
 

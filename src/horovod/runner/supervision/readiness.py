@@ -85,7 +85,7 @@ class Readiness:
         if not self.endpoints or self.choice is not None:
             return ""
         if self.trying:
-            return f"the hosts did not find a way to this machine {late}" if late else ""
+            return f"the hosts could not reach this machine {late}" if late else ""
         return self._nothing_in_common()
 
     def _nothing_in_common(self) -> str:
@@ -94,8 +94,8 @@ class Readiness:
         if none:
             return (
                 f"no address of this machine can be reached from {', '.join(none)}: tried "
-                f"{', '.join(names)}; does a firewall let connections to this machine pass? Name "
-                "the interface of the right network with --network-interfaces"
+                f"{', '.join(names)}; does a firewall block connections to this machine? Name the "
+                "interface of the right network with --network-interfaces"
             )
         found = "; ".join(
             f"{host} reached {', '.join(each[0] for each in self.endpoints if each in reached)}"

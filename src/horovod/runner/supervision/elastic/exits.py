@@ -38,7 +38,7 @@ def _on_orderly_exit(turn: Turn, process: Process, ended: RankExit) -> None:
         turn.lose(process, f"{name} left: {process.leaving}")
     elif ended.returncode:
         turn.tell_lost(process.ran, reports.end_of(process, ended))
-    turn.reasons.append(f"{name} has ended with {ended.returncode}, as it was to")
+    turn.reasons.append(f"{name} has ended with {ended.returncode}, as requested")
 
 
 def _on_finish(turn: Turn, process: Process, ended: RankExit) -> None:

@@ -235,4 +235,4 @@ def _why_it_leaves(turn: Turn, process: Process) -> str:
         return f"{name} leaves: the agent of {host.name} ends: {host.stopping}"
     if process.worker.slot >= host.slots:
         return f"{name} leaves: {host.name} has {host.slots} slots now"
-    return f"{name} leaves: there are as many ranks as the job may have"
+    return f"{name} leaves: the job already has its maximum number of ranks"

@@ -81,12 +81,12 @@ def _on_return(turn: Turn, host: Host) -> None:
 
 def _on_no_answer(turn: Turn, event: events.DiscoveryFailed) -> None:
     if event.first:
-        turn.stop(Outcome(1, f"cannot find out which hosts there are: {event.message}"))
+        turn.stop(Outcome(1, f"cannot list the hosts: {event.message}"))
         return
     turn.reasons.append(f"the hosts stay as they are: {event.message}")
     if not turn.facts.job.is_warned:
         turn.facts.job.is_warned = True
-        turn.announce(f"cannot find out which hosts there are, they stay: {event.message}")
+        turn.announce(f"cannot list the hosts, so they stay the same: {event.message}")
 
 
 def _on_agent(turn: Turn, name: str, job: commands.SendJob | None = None) -> None:
@@ -106,8 +106,9 @@ def _on_no_endpoint(turn: Turn, event: events.HostTried) -> None:
     _on_host_lost(
         turn,
         event.host,
-        f"it reaches no address of this machine: tried {tried}; does a firewall let connections "
-        "to this machine pass? Name the interface of the right network with --network-interfaces",
+        f"it reaches no address of this machine: tried {tried}; does a firewall block "
+        "connections to this machine? Name the interface of the right network with "
+        "--network-interfaces",
     )
 
 

@@ -54,7 +54,7 @@ def _why_it_stays(turn: Turn, gain: float) -> str:
             return f"the job needs {rules.min_np} ranks ({rules.words.min_np})"
         size = generation.size
         if gain <= 1 / size:
-            return f"{size - 1} ranks would do less than {size} with it"
+            return f"{size - 1} ranks would process less than {size} with it"
     return ""
 
 
