@@ -336,6 +336,7 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write tables and the stub; check programs, names and links
 	python -m horovod._settings.document docs/settings.md
+	python -m horovod.runner.cli.document docs/launching.md
 	python -m nanobind.stubgen -q -D -m horovod._native -o src/horovod/_native.pyi
 	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 
