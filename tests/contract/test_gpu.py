@@ -39,6 +39,7 @@ def test_a_single_rank_keeps_the_contract(driver: FakeDriver) -> None:
     assert driver.wrong_uses() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "ways"),
     [(2, (SHARED,)), (3, (NCCL, STAGED))],

@@ -16,6 +16,7 @@ from tensorflow_api import LACKING, MODES, run_checks
 
 # Graphs take long to make, and do not depend on Keras. On two ranks the oldest TensorFlow makes
 # them.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "keras", "modes"), [(2, "tf_keras", ("eager",)), (3, "keras", MODES)]
 )

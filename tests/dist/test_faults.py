@@ -65,6 +65,7 @@ def jobs_with_a_stopped_rank() -> Iterator[dict[int, Future[Launcher]]]:
         yield {count: pool.submit(run_faulty, "stop", count, **stalls) for count in (SMALL, LARGE)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_elements", [SMALL, LARGE])
 def test_a_stopped_rank_is_named_when_the_stall_deadline_is_over(
     num_elements: int, jobs_with_a_stopped_rank: dict[int, Future[Launcher]]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
+pytestmark = pytest.mark.slow
+
 FAULTY_RANK = str(Path(__file__).with_name("gpu_faulty_rank.py"))
 _STALLS = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5",

@@ -203,6 +203,7 @@ def test_ranks_that_fail_because_of_another_are_not_blamed(tmp_path: Path) -> No
     assert "rank 1 on localhost exited with code 3" in run.lines["stderr"][-1]
 
 
+@pytest.mark.slow
 def test_ranks_that_ignore_sigterm_are_killed_in_time() -> None:
     script = f"if [ $HOROVOD_RANK = 1 ]; then exit 3; fi; {DEAF}"
     with launched("-np", "2", "sh", "-c", script) as launcher:
