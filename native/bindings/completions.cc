@@ -27,7 +27,8 @@ std::vector<Keeper> Completions::take(std::optional<double> timeout_s) {
   waits_long.begin();  // for other threads of this process, to those who look for a deadlock
   std::unique_lock lock(mutex_);
   const auto is_due = [this] { return closed_ || !objects_.empty(); };
-  if (timeout_s) {
+  constexpr double kForEver = 1e8;  // seconds; longer times do not fit into a Duration
+  if (timeout_s && *timeout_s < kForEver) {
     changed_.wait_for(lock, from_seconds(*timeout_s), is_due);
   } else {
     changed_.wait(lock, is_due);

@@ -167,7 +167,7 @@ TEST("pairing: a member that leaves ends what waits and what comes") {
 }
 
 TEST("pairing: what no rank can submit is refused") {
-  const auto refuses = [](RequestSpec spec) {
+  const auto refuses = [](const RequestSpec& spec) {
     Members members(2);
     try {
       static_cast<void>(members.announce(0, in_full(spec)));

@@ -99,7 +99,7 @@ bool Operation::notify(Notice notice) {
   auto added = std::make_unique<Notice>(std::move(notice));
   Notice* found = nullptr;
   if (notice_.compare_exchange_strong(found, added.get(), std::memory_order_acq_rel)) {
-    static_cast<void>(added.release());
+    [[maybe_unused]] const Notice* kept = added.release();
     return true;
   }
   if (found != &told()) return false;
