@@ -202,7 +202,7 @@ def allgather(
         return tree
     own = [array.shape[0] for array in arrays]
     if sizes is not None:
-        rows = tuple(int(each) for each in sizes)
+        rows = tuple(int(size) for size in sizes)
         if len(rows) != group.size or any(each != rows[group.rank] for each in own):
             raise UsageError(
                 f"sizes={list(rows)} does not fit {group.size} ranks, of which this one "
@@ -374,7 +374,7 @@ def _table_of(splits: Any, num_rows: int, collective: Any, group: Any) -> tuple[
     if isinstance(splits, jax.core.Tracer):
         raise UsageError("alltoall: splits must be known when the program is traced")
     try:
-        given = [int(each) for each in splits] if not is_traced() else None
+        given = [int(split) for split in splits] if not is_traced() else None
         table = None if given is not None else [[int(each) for each in row] for row in splits]
     except TypeError as error:
         raise UsageError(

@@ -121,7 +121,7 @@ class SlowMemberWatch(Watch):
         """A generation was published; callable from any thread."""
         with self._lock:
             self._generation, self._size = membership.generation, len(membership.members)
-            self._members.follow([each.worker.identity for each in membership.members])
+            self._members.follow([member.worker.identity for member in membership.members])
 
     def _look(self, store: StoreServer) -> None:
         generation, size = self._generation, self._size
