@@ -99,8 +99,8 @@ def allreduce(
     """
     leaves = leaves_of(tree, "allreduce")
     return reduce_leaves(
-        leaves, op=op, name=name, compression=compression, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, weight=weight, process_set=process_set, ordered=ordered,
+        leaves, op=op, name=name, compression=compression, weight=weight, process_set=process_set,
+        factors=(float(prescale_factor), float(postscale_factor)), ordered=ordered,
     )  # fmt: skip
 
 
@@ -110,20 +110,20 @@ def reduce_leaves(
     op: int,
     name: str | None,
     compression: CompressorLike,
-    prescale_factor: float,
-    postscale_factor: float,
+    factors: tuple[float, float],
     weight: Scalar | None,
     process_set: ProcessSet,
     ordered: bool = True,
 ) -> Any:
-    """Run :func:`allreduce` with leaves that have been checked."""
+    """Run :func:`allreduce` with leaves that have been checked, and the two factors as a pair."""
+    prescale, postscale = factors
     reduction = resolve_reduce_op(op)
     check_weighting(weight, reduction)
     _check_floats(leaves.arrays, reduction, weight)
     grouped, described = leaves.description()
     collective, _ = collective_of(
-        "allreduce", process_set, name, ordered, op=reduction, prescale=float(prescale_factor),
-        postscale=float(postscale_factor), weighted=weight is not None, grouped=grouped,
+        "allreduce", process_set, name, ordered, op=reduction, prescale=prescale,
+        postscale=postscale, weighted=weight is not None, grouped=grouped,
         tree=described,
     )  # fmt: skip
     if not leaves.arrays:

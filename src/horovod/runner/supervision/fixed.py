@@ -46,7 +46,7 @@ class Placed:
     hostname: str
 
 
-def placed_in(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
+def placed_workers(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
     """Return where the workers are with which hosts start, by number."""
     return {
         worker.worker: Placed(worker.rank, job.hostname) for job in jobs for worker in job.workers
