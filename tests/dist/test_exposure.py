@@ -166,6 +166,7 @@ def assert_hidden(secret: bytes, text: bytes, where: str) -> None:
     assert not found, f"the secret stands in {where}"
 
 
+@pytest.mark.slow
 def test_the_secret_stands_on_no_command_line_in_no_environment_and_in_no_log(
     tmp_path: Path,
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() 
     assert log(2, 1) == ""
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_attempt_that_finished() -> None:
     """Run 1 reports the best value and fails; then a smaller one. Run 2 reports NaN."""
     values = "{1: [9.0, 2.0, 3.0], 2: [float('nan')], 3: [1.0]}"
@@ -242,6 +243,7 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
     assert not Path("second").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
 def test_a_search_ends_runs_that_others_surpass() -> None:
     report = f'{PYTHON} -c "import horovod; horovod.report_result(x={{{{x}}}})"'
@@ -361,6 +363,7 @@ def test_a_file_that_was_written_is_right_and_its_plan_is_told() -> None:
     assert not Path("output").exists()
 
 
+@pytest.mark.slow
 def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
     report = "import horovod; horovod.report_result(accuracy=0.5 + {{n}}, text='ok')"
     path = job_file(
@@ -439,6 +442,7 @@ def test_who_comes_last_to_the_end_of_a_line_is_named() -> None:
     assert abs(ended[1] - max(ended[0], ended[2]) - float(waited)) < 0.1
 
 
+@pytest.mark.slow
 def test_a_sweep_of_12_two_at_a_time_survives_a_failure_and_the_loss_of_its_driver() -> None:
     """Runs of a pair wait for each other; the last one of the first seven waits to be released."""
     report = f"{PYTHON} -c 'import horovod; horovod.report_result(twice=2 * {{{{n}}}})'"
@@ -493,6 +497,7 @@ def test_logs_are_followed_to_the_end_of_the_experiment() -> None:
     assert sorted(follower.lines["stdout"]) == sorted(said)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_of_an_experiment() -> None:
     path = job_file("true")
     for words, what in (
