@@ -207,7 +207,7 @@ def test_an_agent_that_reads_half_a_job_does_not_repeat_it(framed: bool) -> None
         timeout=60,
         env=environment(),
     )
-    assert b"something else than a job" in agent.stdout
+    assert b"something other than a job" in agent.stdout
     assert secret[:20] not in agent.stdout + agent.stderr
 
 

@@ -242,7 +242,7 @@ def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
         (["train.py"], 127, "the command 'train.py' was not found; write 'python train.py'"),
         (["--timeline-filename", "no/t.json", "true"], 2, "no; make it, or name another file"),
         (["--log-level", "loud", "true"], 2, "invalid choice: 'LOUD'"),
-        (["/etc/passwd"], 126, "the command '/etc/passwd' may not be executed"),
+        (["/etc/passwd"], 126, "the command '/etc/passwd' cannot be executed"),
         (["--unknown"], 2, "unknown option --unknown"),
         ([], 2, "no command was given"),
         (["-H", "localhost:1", "true"], 2, "2 ranks were requested, but only 1 slot is"),
@@ -506,9 +506,9 @@ def test_executable_and_old_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile exclude each other"),
-        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
-        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
+        ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile are mutually exclusive"),
+        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi are mutually exclusive"),
+        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi are mutually exclusive"),
         ({"max_num_proc": 1}, r"it is for elastic jobs \(min_num_proc, host_disc"),
         ({"min_num_proc": 2}, "--min-np 2 is not between 1 and -np 1"),
         ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slot is available"),
