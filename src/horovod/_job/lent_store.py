@@ -40,6 +40,27 @@ class LentStore(Protocol):
         """Deletes a key."""
 
 
+class Meeting(Protocol):
+    """Ranks that are about to find each other, and a way to bring one text to all of them."""
+
+    @property
+    def one_host(self) -> bool:
+        """Whether all ranks are certainly on one host, as one user."""
+
+    def share(self, text: str | None, deadline: float) -> str:
+        """Brings a text of rank 0 to all ranks; the others give None.
+
+        Raises:
+            StartError: it did not come in time.
+        """
+
+    def forget(self) -> None:
+        """Once all have met, or failed to: removes what others could read. Idempotent."""
+
+    def close(self) -> None:
+        """At the end of the job. Idempotent."""
+
+
 class StoreMeeting:
     """A meeting of all ranks over a lent store; every rank of the job makes one.
 
@@ -67,6 +88,7 @@ class StoreMeeting:
         self._rank, self._size = rank, size
         self._what = f"the job of {size} ranks"
         self._door: SameUserDoor | None = None
+        self._is_over = False
         place = f"{host_key(os.uname().nodename)}/{os.geteuid()}"
         self._set(f"here/{rank}", place)
         if rank == 0:
@@ -79,11 +101,7 @@ class StoreMeeting:
         self.one_host = opening.get("one_host") is True
 
     def share(self, text: str | None, deadline: float) -> str:
-        """Brings a text of rank 0 to all ranks; the others give None.
-
-        Raises:
-            StartError: it did not come in time.
-        """
+        """Do the same as :meth:`Meeting.share`."""
         if text is None:
             return self._await_text(deadline)
         if self.one_host:
@@ -96,12 +114,17 @@ class StoreMeeting:
         return text
 
     def close(self) -> None:
-        """Once all have met: removes the text of rank 0. Idempotent."""
-        if self._rank != 0:
-            return
+        """Do the same as :meth:`Meeting.close`."""
         if self._door is not None:
             self._door.close()
             self._door = None
+
+    def forget(self) -> None:
+        """Do the same as :meth:`Meeting.forget`."""
+        self.close()
+        if self._rank != 0 or self._is_over:
+            return
+        self._is_over = True
         with suppress(RuntimeError, OSError):  # the store may have ended before this job
             self._store.delete_key(f"{self._prefix}/notice")
 

@@ -111,7 +111,6 @@ def _meet(store: LentStore, context: Context, config: Config) -> Lease:
     # What an earlier round left in the store must not match.
     meeting = StoreMeeting(store, f"horovod/{_rounds[rank, size]}", rank, size, deadline, token)
     if meeting.shared != token:
-        meeting.close()
         raise StartError(_differing(rank, bool(token)))
     if token:
         return _lease(context, None, None)
