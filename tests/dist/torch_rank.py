@@ -32,9 +32,8 @@ def sum_by_gloo() -> float:
     total = torch.tensor([dist.get_rank() + 1.0])
     dist.all_reduce(total)
     place = f"rank {dist.get_rank()}/{dist.get_world_size()}"
-    tell(
-        f"{place} local {os.environ['LOCAL_RANK']}/{os.environ['LOCAL_WORLD_SIZE']} gloo {total[0]:g}"
-    )
+    local = f"local {os.environ['LOCAL_RANK']}/{os.environ['LOCAL_WORLD_SIZE']}"
+    tell(f"{place} {local} gloo {total[0]:g}")
     dist.destroy_process_group()
     return float(total[0])
 

@@ -14,8 +14,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from horovod._job.lent_store import StoreMeeting
+from horovod._job.lent_store import StoreMeeting, is_loopback_name
 from horovod._rendezvous.same_user import SameUserDoor, await_same_user
+from horovod._rendezvous.secret import has_given_secret
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def meet_at_master(config: Config, master: Master, deadline: float) -> Meeting:
     if config.foreign_launcher is not None and config.foreign_launcher.one_host:
         return HostMeeting(key, config.rank, config.size, master)
     store = _store_at(master, config, deadline)
-    return StoreMeeting(store, f"horovod/init/{key}", config.rank, config.size, deadline)
+    is_local = not has_given_secret(config) and is_loopback_name(master.address)
+    prefix = f"horovod/init/{key}"
+    return StoreMeeting(store, prefix, config.rank, config.size, deadline, is_local=is_local)
 
 
 class HostMeeting:

@@ -29,7 +29,7 @@ from horovod._rendezvous.interfaces import address_of, own_addresses, reachable_
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
 from horovod._rendezvous.reach import AuthenticationError, Endpoint, Way, reach
-from horovod._rendezvous.secret import secret_of
+from horovod._rendezvous.secret import has_given_secret, secret_of
 from horovod._rendezvous.sockets import remaining_s, resolve
 from horovod._rendezvous.store import StoreClient
 from horovod.errors import StartError
@@ -195,7 +195,7 @@ class Bootstrap:
         self, meeting: Meeting, config: Config, own: _Notice | None
     ) -> tuple[_Notice, Way]:
         """A secret that the user gave all ranks does not travel."""
-        is_given = bool(config.secret_key or config.secret_file)
+        is_given = has_given_secret(config)
         while True:
             text = None
             if own is not None:

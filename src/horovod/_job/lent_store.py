@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from horovod._rendezvous.interfaces import is_loopback
 from horovod._rendezvous.local import make_unix_name
 from horovod._rendezvous.roster import host_key
 from horovod._rendezvous.same_user import PAUSE_S, SameUserDoor, ask_same_user
@@ -72,6 +73,8 @@ class StoreMeeting:
         rank, size: of this process.
         deadline: in ``time.monotonic()``.
         token: names an engine that this process already has; empty for none.
+        is_local: whether the ranks must be on one host, as one user: nothing that other users
+            could write into the store, or read from it, is then followed, or written.
 
     Attributes:
         shared: the token of rank 0; empty if it starts a new engine.
@@ -82,8 +85,17 @@ class StoreMeeting:
     """
 
     def __init__(
-        self, store: LentStore, prefix: str, rank: int, size: int, deadline: float, token: str = ""
+        self,
+        store: LentStore,
+        prefix: str,
+        rank: int,
+        size: int,
+        deadline: float,
+        token: str = "",
+        *,
+        is_local: bool = False,
     ) -> None:
+        self._is_local = is_local
         self._store, self._prefix = store, prefix
         self._rank, self._size = rank, size
         self._what = f"the job of {size} ranks"
@@ -93,6 +105,8 @@ class StoreMeeting:
         self._set(f"here/{rank}", place)
         if rank == 0:
             places = self._gather(deadline)
+            if is_local and len(places) > 1:
+                raise StartError(_not_local(f"ranks came from {len(places)} places"))
             opening = {"shared": token, "one_host": len(places) == 1}
             self._set("opening", json.dumps(opening))
         else:
@@ -132,6 +146,8 @@ class StoreMeeting:
         while True:
             notice = self._object("notice", deadline)
             if not (name := notice.get("socket")):
+                if self._is_local:
+                    raise StartError(_not_local("rank 0 published an address for several hosts"))
                 return str(notice.get("text", ""))
             if text := ask_same_user(str(name), self._rank, self._what, deadline):
                 return text
@@ -196,3 +212,20 @@ class StoreMeeting:
 def _first_line(error: BaseException) -> str:
     """Return an error of PyTorch without the stack of its native code."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a host, as a user names it, is the machine itself, whichever it is."""
+    try:
+        return name == "localhost" or is_loopback(name)
+    except ValueError:
+        return False
+
+
+def _not_local(what: str) -> str:
+    return (
+        "the store that the ranks share is at a loopback address of this host, or "
+        f"LOCAL_WORLD_SIZE says that all ranks are here, but {what}: give all ranks "
+        "HOROVOD_SECRET_KEY or HOROVOD_SECRET_FILE, or an address as MASTER_ADDR that all hosts "
+        "reach, and start them as one user"
+    )
