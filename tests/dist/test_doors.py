@@ -76,8 +76,8 @@ CONSUME = """
     assert len(list(dataset)) == 10
     config.compute_client().shutdown()
 """
-# The servers of TensorFlow and PyTorch listen in native code. The rest is in tests of other kinds, or unpickles what
-# names no class.
+# The servers of TensorFlow and PyTorch listen in native code. The rest is in tests of other kinds,
+# or unpickles what names no class.
 ELSEWHERE = {
     "horovod/runner/function/call.py",
     "horovod/testing/processes.py",
