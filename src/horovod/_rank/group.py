@@ -235,12 +235,12 @@ class Group:
         """
         return self._submit(_native.ALLTOALL, "alltoall", inputs, (), options, splits=splits)
 
-    def barrier(self, *, call_site: str = "") -> Handle:
+    def barrier(self, **options: Unpack[SubmitOptions]) -> Handle:
         """Ends when all ranks of the set have reached it; operations in flight are not waited for.
 
-        Two barriers of one set cannot be in flight at the same time.
+        Two barriers of one set, or of one name, cannot be in flight at the same time.
         """
-        options = SubmitOptions(waits_next=True, call_site=call_site)
+        options.setdefault("waits_next", True)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
     def join(
