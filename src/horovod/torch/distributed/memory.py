@@ -58,7 +58,16 @@ def movable(tensor: torch.Tensor) -> torch.Tensor:
 
     It shares the memory of a contiguous tensor; the values of another one are copied. Dtypes that
     the engine cannot reduce, such as float8, become bytes.
+
+    Raises:
+        UsageError: it is sparse, or not on the CPU.
     """
+    if tensor.layout is not torch.strided or not tensor.is_cpu:
+        raise UsageError(
+            f"the backend horovod moves dense tensors on the CPU; got a tensor of shape "
+            f"{tuple(tensor.shape)}, {tensor.layout}, on {tensor.device}: use tensor.to_dense() or "
+            'tensor.cpu(), or init_process_group("cpu:horovod,cuda:nccl") for tensors on GPUs'
+        )
     tensor = dense(tensor.detach())
     if dtype_name(tensor.dtype) is None and not tensor.is_complex():
         return tensor.reshape(-1).view(torch.uint8)

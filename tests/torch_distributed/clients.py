@@ -1,0 +1,191 @@
+"""What trains over ``torch.distributed``: each client is a function that returns its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+Weights = list[torch.Tensor]
+STEPS = 4
+
+
+class Perceptron(nn.Module):
+    """Two layers, and one that only some passes use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.second = nn.Linear(16, 4)
+        self.sometimes = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, uses_all: bool = True) -> torch.Tensor:
+        y: torch.Tensor = self.second(torch.relu(self.first(x)))
+        return self.sometimes(y) if uses_all else y
+
+
+def model() -> Perceptron:
+    torch.manual_seed(3)
+    return Perceptron()
+
+
+def batches(rank: int, count: int = STEPS) -> Iterator[torch.Tensor]:
+    for step in range(count):
+        yield torch.randn(8, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+
+
+def full(weights: Iterator[nn.Parameter]) -> Weights:
+    """Return weights as whole tensors, whatever their placement."""
+    return [
+        (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
+        for weight in weights
+    ]
+
+
+def step(module: nn.Module, optimizer: torch.optim.Optimizer, *inputs: Any) -> None:
+    optimizer.zero_grad()
+    module(*inputs).square().mean().backward()
+    optimizer.step()
+
+
+def ddp(prepare: Callable[[DistributedDataParallel], object] | None = None, **options: Any) -> Any:
+    """Return a client that trains with DistributedDataParallel."""
+
+    def train(rank: int) -> Weights:
+        # Small buckets, so that there are several of them.
+        module = DistributedDataParallel(model(), bucket_cap_mb=0.0005, **options)
+        if prepare is not None:
+            prepare(module)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for x in batches(rank):
+            step(module, optimizer, x)
+        return full(module.parameters())
+
+    return train
+
+
+def no_sync(rank: int) -> Weights:
+    module = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for x in batches(rank):
+        optimizer.zero_grad()
+        with module.no_sync():
+            module(x).square().mean().backward()
+        module(2 * x).square().mean().backward()
+        optimizer.step()
+    return full(module.parameters())
+
+
+def unused_parameters(rank: int) -> Weights:
+    module = DistributedDataParallel(model(), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for number, x in enumerate(batches(rank)):
+        step(module, optimizer, x, (number + rank) % 2 == 0)
+    return full(module.parameters())
+
+
+def uneven_inputs(rank: int) -> Weights:
+    module = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with Join([module]):
+        for x in batches(rank, STEPS + 2 * rank):
+            step(module, optimizer, x)
+    return full(module.parameters())
+
+
+def bf16_hook(module: DistributedDataParallel) -> None:
+    module.register_comm_hook(None, default_hooks.bf16_compress_hook)
+
+
+def power_sgd(module: DistributedDataParallel) -> None:
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def zero_redundancy(rank: int) -> Weights:
+    module = DistributedDataParallel(model())
+    optimizer = ZeroRedundancyOptimizer(
+        module.parameters(), optimizer_class=torch.optim.Adam, lr=0.01
+    )
+    for x in batches(rank):
+        step(module, optimizer, x)
+    return full(module.parameters())
+
+
+def fsdp(rank: int) -> Weights:
+    module = model()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in (module.first, module.second, module.sometimes, module):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    for x in batches(rank):
+        step(module, optimizer, x)
+    return full(module.parameters())
+
+
+def tensor_parallel(rank: int) -> Weights:
+    module = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 4))
+    with torch.no_grad():
+        for index, weight in enumerate(module.parameters()):
+            weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view(weight.shape) / (index + 1))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    module = parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, foreach=False)
+    for x in batches(0):
+        step(module, optimizer, x)
+    return full(module.parameters())
+
+
+def compiled(rank: int) -> Weights:
+    """Functional collectives; the compiled forms have the eager ones below them."""
+    import torch.distributed._functional_collectives as functional
+
+    x = torch.arange(4.0) + rank
+    size = dist.get_world_size()
+    total = functional.all_reduce(x, "sum", dist.group.WORLD)
+    gathered = functional.all_gather_tensor(x, 0, dist.group.WORLD)
+    share = functional.reduce_scatter_tensor(
+        gathered * (rank + 1), "avg" if False else "sum", 0, dist.group.WORLD
+    )
+    exchanged = functional.all_to_all_single(gathered, None, None, dist.group.WORLD)
+    coalesced = functional.all_reduce_coalesced([x, 2 * x], "sum", dist.group.WORLD)
+    results = [total, gathered, share, exchanged, *coalesced]
+    assert gathered.numel() == 4 * size
+    return [torch.as_tensor(result).clone() for result in results]
+
+
+CLIENTS: dict[str, Callable[[int], Weights]] = {
+    "ddp": ddp(),
+    "ddp static_graph": ddp(static_graph=True),
+    "ddp gradient_as_bucket_view": ddp(gradient_as_bucket_view=True),
+    "ddp no_sync": no_sync,
+    "ddp find_unused_parameters": unused_parameters,
+    "ddp join": uneven_inputs,
+    "ddp bf16 hook": ddp(bf16_hook),
+    "ddp PowerSGD hook": ddp(power_sgd),
+    "ZeroRedundancyOptimizer": zero_redundancy,
+    "FSDP2": fsdp,
+    "tensor parallel": tensor_parallel,
+    "functional collectives": compiled,
+}
+
+
+def train_all(backend: str, rank: int, size: int, store: str) -> dict[str, Weights]:
+    """Train with every client in one process group of all ranks."""
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+    try:
+        return {name: copy.deepcopy(client(rank)) for name, client in CLIENTS.items()}
+    finally:
+        dist.destroy_process_group()
