@@ -1,4 +1,4 @@
-"""The thread that completes the futures of one group."""
+"""The threads that complete the futures of one group."""
 
 from __future__ import annotations
 
@@ -13,46 +13,66 @@ if TYPE_CHECKING:
     from horovod.torch.distributed.work import EngineWork
 
 
-class FutureThread:
-    """Completes the futures of a group's operations in their order, from a thread of its own.
+class FutureThreads:
+    """Complete the futures of a group's operations, each in a thread that waits for it.
 
     All ranks call the operations of a group in the same order, so none waits behind a later one.
-    The thread drives the engine without Python's lock while it waits, and sleeps while no future
-    was asked for. Callbacks of the futures run in it.
+    A thread drives the engine without Python's lock while it waits. Callbacks of the futures run
+    in it and may wait for other futures of the group, as PowerSGD's do: whenever all threads run
+    callbacks and an operation is pending, there is one more thread. Usually there is one, and
+    none as long as nobody asks for a future.
 
     Args:
-        name: of the thread, for debuggers and stack dumps.
+        name: of the threads, for debuggers and stack dumps.
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[EngineWork, Future[None]] | None] | None = None
+        self._pending = _Pending(name)
+        # The threads hold the queue alone, so that a group nobody refers to can go.
+        weakref.finalize(self, self._pending.queue.put, None)
 
     def add(self, work: EngineWork, trigger: Future[None]) -> None:
         """Complete a future when its operation has ended, whether it failed or not."""
-        with self._lock:
-            if self._queue is None:
-                self._queue = queue.SimpleQueue()
-                # The thread holds the queue alone, so that a group nobody refers to can go.
-                weakref.finalize(self, self._queue.put, None)
-                arguments = (self._queue,)
-                threading.Thread(
-                    target=_complete, args=arguments, name=self._name, daemon=True
-                ).start()
-        self._queue.put((work, trigger))
+        self._pending.queue.put((work, trigger))
+        self._pending.start_if_all_call_back()
 
     def close(self) -> None:
-        """End the thread after the futures that were added."""
+        """End the threads after the futures that were added."""
+        self._pending.queue.put(None)
+
+
+class _Pending:
+    """Futures to complete, and the threads that do; all fields below the lock are guarded by it."""
+
+    def __init__(self, name: str) -> None:
+        self.queue: queue.SimpleQueue[tuple[EngineWork, Future[None]] | None] = queue.SimpleQueue()
+        self._name = name
+        self._lock = threading.Lock()
+        self._num_threads = 0
+        self._num_calling_back = 0
+
+    def start_if_all_call_back(self) -> None:
+        """Start another thread if those that exist may be waiting for what is in the queue."""
         with self._lock:
-            if self._queue is not None:
-                self._queue.put(None)
-                self._queue = None
+            if self._num_threads > self._num_calling_back:
+                return
+            self._num_threads += 1
+        threading.Thread(target=self._complete, name=self._name, daemon=True).start()
 
-
-def _complete(pending: queue.SimpleQueue[tuple[EngineWork, Future[None]] | None]) -> None:
-    while (entry := pending.get()) is not None:
-        work, trigger = entry
-        work.end()
-        trigger.set_result(None)
-        del entry, work, trigger  # or the last tensors would stay until the next operation
+    def _complete(self) -> None:
+        while (entry := self.queue.get()) is not None:
+            work, trigger = entry
+            work.end()
+            with self._lock:
+                self._num_calling_back += 1
+            if not self.queue.empty():
+                self.start_if_all_call_back()
+            trigger.set_result(None)
+            del entry, work, trigger  # or the last tensors would stay until the next operation
+            with self._lock:
+                self._num_calling_back -= 1
+        with self._lock:
+            self._num_threads -= 1
+            is_last = self._num_threads == 0
+        if not is_last:
+            self.queue.put(None)

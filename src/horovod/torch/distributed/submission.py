@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod._rank.group import SubmitOptions
 from horovod.torch.distributed.call_sites import user_call_site
-from horovod.torch.distributed.futures import FutureThread
+from horovod.torch.distributed.futures import FutureThreads
 from horovod.torch.distributed.work import EngineWork, Submitted
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Submitter:
         self.label = label
         self.timeout = timeout
         self._numbers = itertools.count(1)
-        self._futures = FutureThread(f"horovod futures of {label}")
+        self._futures = FutureThreads(f"horovod futures of {label}")
         self._prefix = f"torch.{label}"
 
     def start(
@@ -117,5 +117,5 @@ class Submitter:
         return EngineWork(submitted, self._futures, source)
 
     def close(self) -> None:
-        """End the thread of the futures after what is pending."""
+        """End the threads of the futures after what is pending."""
         self._futures.close()

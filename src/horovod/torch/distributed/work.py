@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod._native import Handle
-    from horovod.torch.distributed.futures import FutureThread
+    from horovod.torch.distributed.futures import FutureThreads
 
 _NO_TIMEOUT = timedelta(0)  # the default of torch.distributed.Work.wait
 
@@ -56,7 +56,7 @@ class EngineWork(dist.Work):  # type: ignore[misc]
     def __init__(
         self,
         submitted: Submitted,
-        futures: FutureThread,
+        futures: FutureThreads,
         source: Callable[[Handle], int] | None = None,
     ) -> None:
         super().__init__()
