@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from horovod import _native
+from horovod.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,8 @@ class CompletionThread:
 
     def _start(self) -> None:
         with self._lock:
+            if self._completions.closed:
+                raise UsageError("the thread that calls back was closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
