@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Weights = list[torch.Tensor]
 STEPS = 4
@@ -159,8 +161,83 @@ def tensor_parallel(rank: int) -> Weights:
     return full(module.parameters())
 
 
-def compiled(rank: int) -> Weights:
-    """Functional collectives; the compiled forms have the eager ones below them."""
+def pipeline(rank: int) -> Weights:
+    """Two stages of one layer each; every rank returns the weights of its own."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    torch.manual_seed(5)
+    layers = [nn.Linear(6, 6), nn.Linear(6, 6)]
+    layer = layers[rank]
+    stage = PipelineStage(layer, rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for x in batches(0):
+        optimizer.zero_grad()
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=x)
+        optimizer.step()
+    return full(layer.parameters())
+
+
+def overlapping_groups(rank: int) -> Weights:
+    """Groups of all, of one and of both ranks again, several of them in flight."""
+    everyone, again = dist.new_group([0, 1]), dist.new_group([0, 1])
+    alone = [dist.new_group([member]) for member in (0, 1)]
+    tensors = [torch.full((3000,), float(rank + index)) for index in range(3)]
+    works = [
+        dist.all_reduce(tensor, group=group, async_op=True)
+        for tensor, group in zip(tensors, (everyone, again, alone[rank]), strict=True)
+    ]
+    for work in reversed(works):
+        work.wait()
+    dist.destroy_process_group(again)
+    dist.all_reduce(tensors[0], group=everyone)
+    dist.barrier(group=everyone)
+    return tensors
+
+
+def objects(rank: int) -> Weights:
+    """Collectives of objects, which PyTorch builds on those of tensors."""
+    gathered: list[Any] = [None, None]
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * (rank + 1)})
+    listed: list[Any] = [rank, "of", 2]
+    dist.broadcast_object_list(listed, src=1)
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, [["a"], ["bc"]] if rank == 0 else None, src=0)
+    onto_root: list[Any] | None = [None, None] if rank == 0 else None
+    dist.gather_object((rank, mine), onto_root, dst=0)
+    if rank == 0:
+        dist.send_object_list([onto_root], dst=1)
+    else:
+        received = [None]
+        dist.recv_object_list(received, src=0)
+        onto_root = received[0]
+    assert gathered == [{"rank": 0, "text": "x"}, {"rank": 1, "text": "xx"}]
+    assert listed == [1, "of", 2]
+    assert onto_root == [(0, [["a"]]), (1, [["bc"]])]
+    return []
+
+
+def messages(rank: int) -> Weights:
+    """A batch of sends and receives that no order of waiting could break."""
+    other = 1 - rank
+    sent = [torch.full((4000,), 2.0 * rank), torch.full((2, 2), 3.0 + rank)]
+    received = [torch.zeros(4000), torch.zeros(2, 2)]
+    batch = [dist.P2POp(dist.irecv, tensor, other) for tensor in received]
+    batch += [dist.P2POp(dist.isend, tensor, other) for tensor in sent]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    if rank == 0:
+        dist.send(sent[0], 1, tag=4)
+    else:
+        assert dist.recv(received[0], tag=4) == 0
+    return received
+
+
+def functional_collectives(rank: int) -> Weights:
+    """What compiled programs call, as functions of tensors."""
     import torch.distributed._functional_collectives as functional
 
     x = torch.arange(4.0) + rank
@@ -188,7 +265,11 @@ CLIENTS: dict[str, Callable[[int], Weights]] = {
     "ZeroRedundancyOptimizer": zero_redundancy,
     "FSDP2": fsdp,
     "tensor parallel": tensor_parallel,
-    "functional collectives": compiled,
+    "pipeline": pipeline,
+    "overlapping groups": overlapping_groups,
+    "objects": objects,
+    "messages": messages,
+    "functional collectives": functional_collectives,
 }
 
 

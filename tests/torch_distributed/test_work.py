@@ -13,10 +13,11 @@ from thread_groups import horovod_group
 from thread_ranks import ThreadRanks
 
 from horovod.errors import HorovodInternalError, MismatchError, StalledError, UsageError
-from horovod.torch.distributed import EngineWork, ProcessGroupHorovod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from horovod.torch.distributed import EngineWork, ProcessGroupHorovod
 
 SIZE = 3
 OPS = dist.ReduceOp
@@ -127,11 +128,7 @@ def test_results_are_moved_once_before_the_future_completes() -> None:
 
 def test_mismatch_names_rank_operation_and_line() -> None:
     def differ(group: ProcessGroupHorovod, rank: int) -> str:
-        if rank == 1:
-            work = group.broadcast([torch.zeros(3)])
-        else:
-            work = group.allreduce([torch.zeros(3)])
-        error = None
+        work = group.broadcast([torch.zeros(3)]) if rank == 1 else group.allreduce([torch.zeros(3)])
         with pytest.raises(MismatchError) as caught:
             work.wait()
         error = work.exception()
@@ -283,13 +280,67 @@ def test_monitored_barrier() -> None:
     assert run(barrier) == [True] * SIZE
 
 
+def test_callbacks_may_wait_for_later_operations() -> None:
+    def nested(group: ProcessGroupHorovod, rank: int) -> float:
+        def again(ended: torch.futures.Future[list[torch.Tensor]], depth: int) -> torch.Tensor:
+            tensor = ended.value()[0]
+            if depth == 0:
+                return tensor
+            future = group.allreduce([tensor]).get_future()
+            return future.then(lambda inner: again(inner, depth - 1)).wait()
+
+        first = group.allreduce([torch.ones(5000)]).get_future()
+        return first.then(lambda ended: again(ended, 3)).wait()[0].item()
+
+    assert run(nested) == [81.0] * SIZE
+
+
+def test_messages_in_a_ring_and_from_any() -> None:
+    def exchange(group: ProcessGroupHorovod, rank: int) -> list[float]:
+        right, left = (rank + 1) % SIZE, (rank - 1) % SIZE
+        received = [torch.zeros(count) for count in (1, 5000)] + [torch.zeros(4, 2).t()]
+        works = [group.recv([tensor], left, tag) for tag, tensor in enumerate(received)]
+        for tag, tensor in enumerate(received):
+            group.send([torch.full_like(tensor, 10.0 * rank + tag)], right, tag).wait()
+        for work in works:
+            work.wait()
+            assert work._source_rank() == left
+        if rank == 0:
+            anyone = [torch.zeros(3) for _ in range(SIZE - 1)]
+            sources = []
+            for tensor in anyone:
+                work = group.recv_anysource([tensor], 7)
+                assert work.get_future().wait()[0].data_ptr() == tensor.data_ptr()
+                sources.append(work._source_rank())
+                assert tensor.tolist() == [float(sources[-1])] * 3
+            assert sorted(sources) == [1, 2]
+        else:
+            group.send([torch.full((3,), float(rank))], 0, 7).wait()
+        return [tensor.flatten()[-1].item() for tensor in received]
+
+    assert run(exchange) == [
+        [10.0 * ((rank - 1) % SIZE) + tag for tag in range(3)] for rank in range(3)
+    ]
+
+
+def test_a_message_of_another_size_is_an_error_on_both() -> None:
+    def exchange(group: ProcessGroupHorovod, rank: int) -> bool:
+        if rank == 0:
+            assert isinstance(work_error(group.send([torch.zeros(3)], 1, 0)), MismatchError)
+        elif rank == 1:
+            assert isinstance(work_error(group.recv([torch.zeros(4)], 0, 0)), MismatchError)
+        return True
+
+    assert run(exchange) == [True] * SIZE
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
     import gc
 
     gc.collect()
-    left = [t for t in threading.enumerate() if t.name.startswith("horovod futures")]
+    left = [t for t in threading.enumerate() if t.name.startswith("horovod ")]
     for thread in left:
         thread.join(20)
     assert not [thread for thread in left if thread.is_alive()]

@@ -6,6 +6,7 @@ from typing import Any
 
 from horovod._rank import context
 from horovod.errors import UsageError
+from horovod.torch.distributed.call_sites import user_call_site
 from horovod.torch.distributed.process_group import ProcessGroupHorovod
 
 
@@ -31,7 +32,7 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupHorov
             "those of horovodrun and of the HOROVOD_ variables"
         )
     if options.global_ranks_in_group:
-        raise UsageError("no groups yet")
+        return _create_part(options)
     is_owner = _join_job(options)
     group = context.global_group()
 
@@ -40,6 +41,21 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupHorov
             context.current().shutdown(reason)
 
     return ProcessGroupHorovod(group, options.store, "world", options.timeout, leave)
+
+
+def _create_part(options: Any) -> ProcessGroupHorovod:
+    """Make a group of some ranks, a process set of their own; only they come here."""
+    ranks = list(options.global_ranks_in_group)
+    if ranks != sorted(ranks):
+        raise UsageError(f"new_group(ranks={ranks}): the ranks have to rise")
+    label = f"group_{options.group_id}"
+    world = context.global_group()
+    group = world.add_by_members(ranks, name=f"torch.{label}", call_site=user_call_site())
+
+    def leave(reason: str) -> None:
+        """Keep the set: to remove it, all members would have to wait for each other."""
+
+    return ProcessGroupHorovod(group, options.store, label, options.timeout, leave)
 
 
 def _join_job(options: Any) -> bool:

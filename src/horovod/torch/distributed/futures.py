@@ -7,6 +7,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from horovod._rank.completions import CompletionThread
+
 if TYPE_CHECKING:
     from torch.futures import Future
 
@@ -39,6 +41,29 @@ class FutureThreads:
     def close(self) -> None:
         """End the threads after the futures that were added."""
         self._pending.queue.put(None)
+
+
+class MessageFutures:
+    """Complete the futures of messages between two ranks, which end in any order.
+
+    Args:
+        name: of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._completions = CompletionThread(name)
+        self._threads = FutureThreads(name)
+        weakref.finalize(self, self._completions.close, 0.0)
+
+    def add(self, work: EngineWork, trigger: Future[None]) -> None:
+        """Complete a future when its operation has ended, whether it failed or not."""
+        # Callbacks of futures run in other threads, as they may wait for other messages.
+        self._completions.call_when_done(work.handle, lambda: self._threads.add(work, trigger))
+
+    def close(self) -> None:
+        """End the threads after the futures whose operations have ended."""
+        self._completions.close()
+        self._threads.close()
 
 
 class _Pending:

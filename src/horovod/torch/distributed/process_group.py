@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from horovod.errors import UnsupportedError
-from horovod.torch.distributed import exchanges, reductions
+from horovod.torch.distributed import exchanges, messages, reductions
+from horovod.torch.distributed.other_devices import OtherDevices, on_cpu
 from horovod.torch.distributed.submission import Submitter
 from horovod.torch.distributed.work import EngineWork, JoinedWork
 
@@ -53,6 +53,9 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
     ) -> None:
         super().__init__(group.rank, group.size)  # with a store, PyTorch makes no Python group
         self._store = store
+        self._group_name = label
+        self._group_desc = "undefined"
+        self._others = OtherDevices(self, timeout)
         self._submitter = Submitter(group, label, timeout)
         self._leave = leave
         self._coalesced: list[EngineWork] | None = None
@@ -64,6 +67,22 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
     def name(self) -> str:
         """Return the name of the backend."""
         return "horovod"
+
+    def getGroupName(self) -> str:
+        """Return the name by which functional collectives find the group."""
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:
+        """Set the name by which functional collectives find the group."""
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:
+        """Return what the group is for, in the words of its maker."""
+        return self._group_desc
+
+    def setGroupDesc(self, description: str) -> None:
+        """Set what the group is for."""
+        self._group_desc = description
 
     def get_group_store(self) -> Store:
         """Return PyTorch's store for the group."""
@@ -87,6 +106,7 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Leave the group. The last group of a job that this backend has joined leaves the job."""
+        self._others.shutdown()
         self._submitter.close()
         self._leave("it called torch.distributed.destroy_process_group()")
 
@@ -94,20 +114,24 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
         """End the engine, and with it all operations in flight, on all ranks of the job."""
         self._submitter.group.engine.close("it aborted a process group of torch.distributed")
 
+    @on_cpu
     def allreduce(self, tensors: Tensors, opts: Any = None) -> EngineWork:
         """Reduce a tensor in place on all ranks."""
         return self._keep(
             reductions.all_reduce(self._submitter, tensors, opts or c10d.AllreduceOptions())
         )
 
+    @on_cpu
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> EngineWork:
         """Reduce tensors in place on all ranks, as one operation."""
         return self.allreduce(tensors, opts)
 
+    @on_cpu
     def reduce(self, tensors: Tensors, opts: Any = None) -> EngineWork:
         """Reduce a tensor in place on the root."""
         return self._keep(reductions.reduce(self._submitter, tensors, opts or c10d.ReduceOptions()))
 
+    @on_cpu
     def reduce_scatter(
         self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = None
     ) -> EngineWork:
@@ -117,6 +141,7 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
             reductions.reduce_scatter_lists(self._submitter, output_tensors, input_tensors, options)
         )
 
+    @on_cpu
     def reduce_scatter_single_coalesced(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> EngineWork:
@@ -126,18 +151,21 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
             reductions.reduce_scatter(self._submitter, output_tensors, input_tensors, options)
         )
 
+    @on_cpu
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> EngineWork:
         """Reduce a tensor and leave each rank an equal share of it."""
         return self.reduce_scatter_single_coalesced([output], [source], opts)
 
+    @on_cpu
     def broadcast(self, tensors: Tensors, opts: Any = None) -> EngineWork:
         """Copy the tensor of the root into those of all ranks."""
         return self._keep(
             exchanges.broadcast(self._submitter, tensors, opts or c10d.BroadcastOptions())
         )
 
+    @on_cpu
     def allgather(
         self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = None
     ) -> EngineWork:
@@ -147,6 +175,7 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
             exchanges.all_gather(self._submitter, output_tensors, input_tensors, options)
         )
 
+    @on_cpu
     def allgather_coalesced(
         self, output_lists: Sequence[Tensors], input_list: Tensors, opts: Any = None
     ) -> EngineWork:
@@ -155,18 +184,21 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
             [list(parts) for parts in zip(*output_lists, strict=True)], input_list, opts
         )
 
+    @on_cpu
     def all_gather_single_coalesced(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> EngineWork:
         """Gather tensors of each rank, each into one tensor, as one operation."""
         return self.allgather([[output] for output in output_tensors], input_tensors, opts)
 
+    @on_cpu
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> EngineWork:
         """Gather the tensor of each rank into one tensor."""
         return self.allgather([[output]], [source], opts)
 
+    @on_cpu
     def gather(
         self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = None
     ) -> EngineWork:
@@ -174,6 +206,7 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
         options = opts or c10d.GatherOptions()
         return self._keep(exchanges.gather(self._submitter, output_tensors, input_tensors, options))
 
+    @on_cpu
     def scatter(
         self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = None
     ) -> EngineWork:
@@ -183,6 +216,7 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
             exchanges.scatter(self._submitter, output_tensors, input_tensors, options)
         )
 
+    @on_cpu
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -198,6 +232,7 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
             exchanges.all_to_all_single(self._submitter, output, source, splits, options)
         )
 
+    @on_cpu
     def alltoall(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> EngineWork:
@@ -239,20 +274,30 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
+    @on_cpu
     def send(self, tensors: Tensors, dst_rank: int, tag: int) -> EngineWork:
-        """Refuse: the engine has no messages between two ranks."""
-        del tensors, dst_rank, tag
-        raise UnsupportedError("the backend horovod has no send")
+        """Send a tensor to a rank of the group."""
+        return self._keep(messages.send(self._submitter, tensors, dst_rank, tag))
 
-    def _get_backend(self, device: torch.device) -> ProcessGroupHorovod:
+    @on_cpu
+    def recv(self, tensors: Tensors, src_rank: int, tag: int) -> EngineWork:
+        """Receive a tensor from a rank of the group."""
+        return self._keep(messages.receive(self._submitter, tensors, src_rank, tag))
+
+    @on_cpu
+    def recv_anysource(self, tensors: Tensors, tag: int) -> EngineWork:
+        """Receive a tensor from the first rank of the group that sends one with this tag."""
+        return self._keep(messages.receive(self._submitter, tensors, None, tag))
+
+    def _get_backend(self, device: torch.device) -> Any:
         """Return what serves a device: this group, for the CPU.
 
         Raises:
-            RuntimeError: the device is another one.
+            UsageError: the group has no backend for this device.
         """
         if torch.device(device).type == "cpu":
             return self
-        raise RuntimeError(f"the backend horovod serves tensors on the CPU, not on {device}")
+        return self._others.group_for(torch.device(device))._get_backend(device)
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Collect the operations that follow, until :meth:`_end_coalescing`."""

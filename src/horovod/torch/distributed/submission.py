@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod._rank.group import SubmitOptions
 from horovod.torch.distributed.call_sites import user_call_site
-from horovod.torch.distributed.futures import FutureThreads
+from horovod.torch.distributed.futures import FutureThreads, MessageFutures
 from horovod.torch.distributed.work import EngineWork, Submitted
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Submitter:
         self.timeout = timeout
         self._numbers = itertools.count(1)
         self._futures = FutureThreads(f"horovod futures of {label}")
+        self._message_futures = MessageFutures(f"horovod messages of {label}")
         self._prefix = f"torch.{label}"
 
     def start(
@@ -82,40 +83,44 @@ class Submitter:
         call["call_site"] = site
         call["keep"] = keep
         handle = submit(call)
-        return self.follow(f"{what} {name}", site, options.timeout, handle, outputs, finish)
+        submitted = self._submitted(f"{what} {name}", site, options.timeout, handle)
+        submitted.outputs, submitted.finish = list(outputs), finish
+        return EngineWork(submitted, self._futures)
 
-    def follow(
+    def follow_message(
         self,
         what: str,
         site: str,
         timeout: timedelta,
         handle: Handle,
-        outputs: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
         finish: Finish | None = None,
-        source: Callable[[Handle], int] | None = None,
     ) -> EngineWork:
-        """Return the work of an operation that the engine has accepted.
+        """Return the work of a message between two ranks that the engine has accepted.
 
         Args:
             what: the operation and what tells it apart, for messages.
             site: ``file:line`` of the caller.
-            timeout: of the operation; negative for that of the group.
+            timeout: of the operation; 0 for that of the group.
             handle: the operation.
-            outputs, finish: as of :meth:`start`.
-            source: the group rank that the result comes from.
+            tensors: those of the caller.
+            finish: moves what has arrived into them; None if the engine writes there.
         """
+        submitted = self._submitted(what, site, timeout, handle)
+        submitted.outputs, submitted.finish = list(tensors), finish
+        return EngineWork(submitted, self._message_futures)
+
+    def _submitted(self, what: str, site: str, timeout: timedelta, handle: Handle) -> Submitted:
         limit = timeout if timeout > timedelta(0) else self.timeout
         description = f"{what} of {self.label}" + (f" at {site}" if site else "")
-        submitted = Submitted(
+        return Submitted(
             handle,
-            list(outputs),
             f"{description} (timeout {limit.total_seconds():g} s)",
             time.monotonic() + limit.total_seconds(),
-            finish,
             self.group.engine.close,
         )
-        return EngineWork(submitted, self._futures, source)
 
     def close(self) -> None:
         """End the threads of the futures after what is pending."""
         self._futures.close()
+        self._message_futures.close()

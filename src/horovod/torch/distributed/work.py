@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horovod._native import Handle
-    from horovod.torch.distributed.futures import FutureThreads
+
+
+class Futures(Protocol):
+    """Completes futures."""
+
+    def add(self, work: EngineWork, trigger: Future[None]) -> None:
+        """Complete a future when its operation has ended, whether it failed or not."""
+
 
 _NO_TIMEOUT = timedelta(0)  # the default of torch.distributed.Work.wait
 
@@ -29,19 +36,19 @@ class Submitted:
 
     Attributes:
         handle: the operation.
-        outputs: the tensors that it writes, which are the value of its future.
         description: the operation with its number, group and call site, for messages.
         deadline_s: of ``time.monotonic()``; the operation fails if it has not ended by then.
-        finish: moves results of the ended operation into ``outputs``; None if they are there.
         give_up: ends the engine for a reason, so that the other ranks do not wait.
+        outputs: the tensors that it writes, which are the value of its future.
+        finish: moves results of the ended operation into ``outputs``; None if they are there.
     """
 
     handle: Handle
-    outputs: list[torch.Tensor]
     description: str
     deadline_s: float
-    finish: Callable[[Handle], None] | None
     give_up: Callable[[str], None]
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    finish: Callable[[Handle], None] | None = None
 
 
 class EngineWork(dist.Work):  # type: ignore[misc]
@@ -49,21 +56,13 @@ class EngineWork(dist.Work):  # type: ignore[misc]
 
     Args:
         submitted: the operation.
-        futures: completes the futures of its group.
-        source: the group rank that a received tensor comes from; None for other operations.
+        futures: completes its future.
     """
 
-    def __init__(
-        self,
-        submitted: Submitted,
-        futures: FutureThreads,
-        source: Callable[[Handle], int] | None = None,
-    ) -> None:
+    def __init__(self, submitted: Submitted, futures: Futures) -> None:
         super().__init__()
         self._submitted = submitted
         self._futures = futures
-        self._find_source = source
-        self._source = -1
         self._lock = threading.Lock()
         self._has_ended = False
         self._error: Exception | None = None
@@ -122,9 +121,9 @@ class EngineWork(dist.Work):  # type: ignore[misc]
         Raises:
             UsageError: the operation is not a receive, or it has not ended.
         """
-        if self._find_source is None or not self.is_success():
-            raise UsageError(f"{self._submitted.description} has no source rank")
-        return self._source
+        if not self.is_success():
+            raise UsageError(f"{self._submitted.description} has not ended well: no source rank")
+        return self._submitted.handle.source()
 
     def _source_rank(self) -> int:
         return self.source_rank()
@@ -147,6 +146,11 @@ class EngineWork(dist.Work):  # type: ignore[misc]
         else:
             self._futures.add(self, trigger)
         return self._future
+
+    @property
+    def handle(self) -> Handle:
+        """The operation of the engine."""
+        return self._submitted.handle
 
     def end(self) -> None:
         """Wait until the operation has ended, whether it fails or not."""
@@ -185,8 +189,6 @@ class EngineWork(dist.Work):  # type: ignore[misc]
                 if submitted.finish is not None:
                     with torch.no_grad():
                         submitted.finish(submitted.handle)
-                if self._find_source is not None:
-                    self._source = self._find_source(submitted.handle)
             except Exception as error:
                 self._error = error
             submitted.finish = None
