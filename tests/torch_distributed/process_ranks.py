@@ -56,7 +56,7 @@ def groups_of_some_ranks(folder: str) -> list[float]:
 
 
 def one_engine(folder: str) -> bool:
-    """The order of init of hvd and torch.distributed; who began the job ends it."""
+    """Both orders of init of hvd and torch.distributed; the engine ends with the last of both."""
     hvd.init()
     begin(folder, name="first")
     ours = torch.full((10,), float(RANK))
@@ -77,6 +77,8 @@ def one_engine(folder: str) -> bool:
     assert hvd.size() == SIZE
     assert hvd.allreduce(ours, op=hvd.Sum)[0].item() == sum(range(SIZE))
     dist.destroy_process_group()
+    assert hvd.allreduce(ours, op=hvd.Sum)[0].item() == sum(range(SIZE))
+    hvd.shutdown()
     assert not hvd.is_initialized()
     begin(folder, "cpu:horovod", name="fourth")
     assert total() == SIZE
@@ -96,15 +98,24 @@ def other_devices(folder: str) -> bool:
     return True
 
 
-def other_place(folder: str) -> str:
-    """A rank that the launcher did not give."""
-    try:
-        dist.init_process_group(
-            "horovod", init_method=f"file://{folder}/s", rank=SIZE - 1 - RANK, world_size=SIZE
-        )
-    except UsageError as error:
-        return str(error)
-    return ""
+def beside_gloo(folder: str) -> list[float]:
+    """A group of this backend where the group of all ranks is gloo's: an engine of its own."""
+    begin(folder, "gloo")
+    pair = dist.new_group([1, 2], backend="horovod")
+    sums = [total(), total(pair) if RANK else 0.0]
+    dist.destroy_process_group()
+    return sums
+
+
+def other_place(folder: str) -> int:
+    """A rank that the launcher did not give: the ranks meet by PyTorch's store."""
+    rank = SIZE - 1 - RANK
+    store = f"file://{folder}/store"
+    dist.init_process_group("horovod", init_method=store, rank=rank, world_size=SIZE)
+    listed = [torch.zeros(1) for _ in range(SIZE)]
+    dist.all_gather(listed, torch.tensor([float(RANK)]))
+    dist.destroy_process_group()
+    return int(listed[rank].item()) if listed[0].item() == SIZE - 1 else -1
 
 
 def note_error(folder: str, error: BaseException) -> None:

@@ -33,8 +33,12 @@ def test_other_devices_have_their_own_backend(tmp_path: Path) -> None:
 
 
 def test_another_place_than_that_of_the_launcher(tmp_path: Path) -> None:
-    messages = horovod.run(process_ranks.other_place, (str(tmp_path),), num_proc=2)
-    assert "has rank 1 of 2, but this process is rank 0 of 2" in messages[0]
+    assert horovod.run(process_ranks.other_place, (str(tmp_path),), num_proc=2) == [0, 1]
+
+
+def test_group_beside_gloo(tmp_path: Path) -> None:
+    sums = horovod.run(process_ranks.beside_gloo, (str(tmp_path),), num_proc=3)
+    assert sums == [[3.0, 0.0], [3.0, 2.0], [3.0, 2.0]]
 
 
 def test_checkpoint_saved_and_loaded_at_another_size(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from horovod._rank import context
+import torch.distributed as dist
+
+from horovod._rank.by_store import start_by_store
 from horovod.errors import UsageError
 from horovod.torch.distributed.call_sites import user_call_site
 from horovod.torch.distributed.process_group import ProcessGroupHorovod
@@ -13,9 +15,10 @@ from horovod.torch.distributed.process_group import ProcessGroupHorovod
 def create_group(options: Any, backend_options: Any = None) -> ProcessGroupHorovod:
     """Make the process group that PyTorch asks for.
 
-    The group of all ranks joins the job: the one that ``hvd.init()`` has joined, if it has, else
-    the one that a launcher or PyTorch's store describes. In the second case the job ends with the
-    group.
+    The group of all ranks shares the engine that ``hvd.init()`` has started, if it has; otherwise
+    the ranks meet as the launcher or PyTorch's store says, and the engine ends with the last group
+    of all ranks. Groups of some ranks are process sets of that engine. If the group of all ranks
+    is of another backend, each group of this backend has an engine of its own.
 
     Args:
         options: the store, rank, size, timeout, name and global ranks of the group, as
@@ -23,7 +26,7 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupHorov
         backend_options: ``pg_options`` of the caller; this backend has none.
 
     Raises:
-        UsageError: there are options, the ranks do not rise, or the job has another size or rank.
+        UsageError: there are options, or the ranks do not rise.
         StartError: a rank did not appear in time.
     """
     if backend_options is not None:
@@ -31,26 +34,23 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupHorov
             f"pg_options={backend_options!r}: the backend horovod has no options; its settings are "
             "those of horovodrun and of the HOROVOD_ variables"
         )
-    if options.global_ranks_in_group:
-        return _create_part(options)
-    is_owner = _join_job(options)
-    group = context.global_group()
-
-    def leave(reason: str) -> None:
-        if is_owner:
-            context.current().shutdown(reason)
-
-    return ProcessGroupHorovod(group, options.store, "world", options.timeout, leave)
-
-
-def _create_part(options: Any) -> ProcessGroupHorovod:
-    """Make a group of some ranks, a process set of their own; only they come here."""
     ranks = list(options.global_ranks_in_group)
+    world = dist.group.WORLD
+    if ranks and isinstance(world, ProcessGroupHorovod):
+        return _create_part(world, ranks, options)
+    timeout_s = options.timeout.total_seconds()
+    lease = start_by_store(options.store, options.group_rank, options.group_size, timeout_s)
+    label = _label_of(options) if ranks else "world"
+    return ProcessGroupHorovod(lease.group, options.store, label, options.timeout, lease.close)
+
+
+def _create_part(world: ProcessGroupHorovod, ranks: list[int], options: Any) -> ProcessGroupHorovod:
+    """Make a group of some ranks, a process set of their own; only they come here."""
     if ranks != sorted(ranks):
         raise UsageError(f"new_group(ranks={ranks}): the ranks have to rise")
-    label = f"group_{options.group_id}"
-    world = context.global_group()
-    group = world.add_by_members(ranks, name=f"torch.{label}", call_site=user_call_site())
+    label = _label_of(options)
+    name = f"torch.{label}"
+    group = world.engine_group.add_by_members(ranks, name=name, call_site=user_call_site())
 
     def leave(reason: str) -> None:
         """Keep the set: to remove it, all members would have to wait for each other."""
@@ -58,15 +58,5 @@ def _create_part(options: Any) -> ProcessGroupHorovod:
     return ProcessGroupHorovod(group, options.store, label, options.timeout, leave)
 
 
-def _join_job(options: Any) -> bool:
-    """Join the job of all ranks; return whether this call has joined it."""
-    joins = not context.is_initialized()
-    if joins:
-        context.init()
-    rank, size = context.rank(), context.size()
-    if (rank, size) != (options.group_rank, options.group_size):
-        raise UsageError(
-            f"init_process_group() has rank {options.group_rank} of {options.group_size}, but this "
-            f"process is rank {rank} of {size} of its Horovod job; give both the same"
-        )
-    return joins
+def _label_of(options: Any) -> str:
+    return f"group_{options.group_id}"

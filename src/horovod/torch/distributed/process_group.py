@@ -60,6 +60,11 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
         self._leave = leave
         self._coalesced: list[EngineWork] | None = None
 
+    @property
+    def engine_group(self) -> Group:
+        """The process set of the engine that runs the operations."""
+        return self._submitter.group
+
     def getBackendName(self) -> str:
         """Return the name of the backend."""
         return "horovod"
