@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from horovod.errors import UsageError
 from horovod.torch.distributed.memory import count_of, fill_all, flat, movable, restore, rows
+from horovod.torch.distributed.parts import Parts
 from horovod.torch.tensors import adopt, memory_of, view, views
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from horovod.torch.distributed.work import EngineWork
 
 Tensors = list[torch.Tensor]
+
+_MIN_IN_PLACE = 32768  # bytes of a rank
+_MAX_IN_PLACE = 16  # ranks
 
 
 def broadcast(submitter: Submitter, tensors: Tensors, options: Any) -> EngineWork:
@@ -58,6 +62,9 @@ def all_gather(
         _gathered_rows(submitter, parts, tensor)
         for parts, tensor in zip(outputs, inputs, strict=True)
     ]
+    slots = _slots_of(submitter, outputs, sources)
+    if slots is not None:
+        return _gather_in_place(submitter, slots, sources, outputs, options)
     buffers = views(sources)
 
     def submit(call: SubmitOptions) -> Handle:
@@ -70,6 +77,59 @@ def all_gather(
     flat_outputs = [part for parts in outputs for part in parts]
     kept = memory_of(sources)
     return submitter.start("all_gather", options, submit, flat_outputs, keep=kept, finish=finish)
+
+
+def _slots_of(
+    submitter: Submitter, outputs: Sequence[Tensors], sources: Tensors
+) -> list[Tensors] | None:
+    """Return where the tensor of each rank goes, if each rank should send its own there.
+
+    On one host, a broadcast from each rank into the outputs takes half the time of an allgather
+    whose results have to be copied there. Small tensors are faster in one operation.
+
+    Returns:
+        For each rank, one slot per input, of the shape of the input; None to gather and copy.
+    """
+    group = submitter.group
+    num_bytes = sum(source.numel() * source.element_size() for source in sources)
+    if num_bytes < _MIN_IN_PLACE or not group.engine.all_local or group.size > _MAX_IN_PLACE:
+        return None
+    slots: list[Tensors] = [[] for _ in range(group.size)]
+    for parts, source in zip(outputs, sources, strict=True):
+        if source.dim() != 2 or not all(part.is_contiguous() for part in parts):
+            return None
+        whole = [movable(part).reshape(-1) for part in parts]
+        split = torch.split(whole[0], source.numel()) if len(parts) == 1 else whole
+        for listed, slot in zip(slots, split, strict=True):
+            listed.append(slot.view(source.shape))
+    return slots
+
+
+def _gather_in_place(
+    submitter: Submitter,
+    slots: list[Tensors],
+    sources: Tensors,
+    outputs: Sequence[Tensors],
+    options: Any,
+) -> EngineWork:
+    group = submitter.group
+    for slot, source in zip(slots[group.rank], sources, strict=True):
+        if slot.data_ptr() != source.data_ptr():
+            slot.copy_(source)
+    buffers = [views(listed) for listed in slots]
+
+    def submit(call: SubmitOptions) -> Handle:
+        name, waits_next = call["name"], call["waits_next"]
+        handles = []
+        for rank, root in enumerate(group.ranks):
+            call["name"] = f"{name}.{rank}"
+            call["waits_next"] = waits_next and rank == group.size - 1
+            handles.append(group.broadcast(buffers[rank], buffers[rank], root, **call))
+        return cast("Handle", Parts(handles))
+
+    kept = memory_of(*slots)
+    flat_outputs = [part for parts in outputs for part in parts]
+    return submitter.start("all_gather", options, submit, flat_outputs, keep=kept)
 
 
 def _gathered_rows(submitter: Submitter, parts: Tensors, tensor: torch.Tensor) -> torch.Tensor:
