@@ -13,17 +13,11 @@ import torch
 FOLDER = Path(__file__).resolve().parent
 PYTHON = Path(sys.prefix) / "clients" / "bin" / "python"
 DEADLINE_S = 240.0
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 COMMANDS = {
-    "accelerate launch": [
-        *("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"),
-        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
-        "accelerate_training.py",
-    ],
-    "transformers Trainer": [
-        *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"),
-        "transformers_training.py",
-    ],
-    "Lightning ddp": ["lightning2_training.py", "ddp"],
+    "accelerate": [*TORCHRUN, "accelerate_training.py"],
+    "transformers": [*TORCHRUN, "transformers_training.py"],
+    "Lightning-ddp": ["lightning2_training.py"],
 }
 
 

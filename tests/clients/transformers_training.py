@@ -24,10 +24,10 @@ class WithLoss(torch.nn.Module):
 
 
 def main(backend: str, file: str) -> None:
+    torch.distributed.init_process_group(backend)  # accelerate would refuse all but gloo and MPI
     arguments = TrainingArguments(
         output_dir=f"{file}.out",
         use_cpu=True,
-        ddp_backend=backend,
         max_steps=6,
         per_device_train_batch_size=8,
         learning_rate=0.05,
