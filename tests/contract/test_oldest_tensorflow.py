@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_contract(tmp_path: Path) -> None:
     # Horovod alone: beside it lie the packages of a newer TensorFlow.
     (tmp_path / "horovod").symlink_to(Path(horovod.__file__).parent)

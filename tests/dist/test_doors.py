@@ -21,6 +21,8 @@ import pytest
 from doors import listed, observed
 from launcher import DEADLINE_S, environment, horovodrun, launched
 
+pytestmark = pytest.mark.slow
+
 PYTHON = sys.executable
 COLLECTIVES = """
     import sys

@@ -1,9 +1,8 @@
 // Which sends and receives of a process set belong together: a state machine without threads or sockets, of its
 // coordinator.
 //
-// A receive meets the first send, and a send the first receive, that its member's coordinator heard of, between the
-// same two members with the same tag; a receive from any member takes the first send to its own. Only these two hear of
-// it.
+// A receive meets the first send, and a send the first receive, that the coordinator heard of between the same two
+// members with the same tag; a receive from any member takes the first send to its own. Only these two hear of it.
 #pragma once
 
 #include <list>

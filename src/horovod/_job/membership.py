@@ -14,9 +14,9 @@ with nobody who comes later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.place import Place
 from horovod.errors import UsageError
 

@@ -7,10 +7,11 @@ import os
 import re
 import socket
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from horovod._base import log
+from horovod._base.fast_dataclass import dataclass
 from horovod._settings import FIELDS
 from horovod._settings.advice import advice_on
 from horovod._settings.foreign_launchers import (

@@ -7,8 +7,9 @@ name of the job, and some lend a channel over which the ranks can tell each othe
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -194,7 +194,7 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...], timeout_s: floa
     except Exception as error:  # whatever the user's __reduce__ may raise
         raise UsageError(
             "run_ranks(…, processes=True): the function or its arguments cannot be sent to the "
-            f"ranks: {type(error).__name__}: {error}; make such objects inside of the function"
+            f"ranks: {type(error).__name__}: {error}; create such objects inside the function"
         ) from error
     finally:
         if by_value:

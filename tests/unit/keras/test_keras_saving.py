@@ -166,6 +166,7 @@ model.fit(np.ones((4, 3)), np.zeros((4, 2)), verbose=0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_saved_model_loads_without_horovod(tmp_path: Path, kind: Kind) -> None:
     model = trained(hvd.DistributedOptimizer(kind.optimizers.Adam(0.25)), kind.of)

@@ -8,9 +8,10 @@ else.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.secret import secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import Config

@@ -46,7 +46,7 @@ from horovod.runner.protocol.frames import (
     Stop,
 )
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.system import processes
+from horovod.runner.system import descendants, processes
 from horovod.runner.system.environment import only_own
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class Agent:
         except FrameError:
             # What it was is not told: it may be a part of the job, with the secret in it.
             self.stop(
-                reason="the agent received something else than a job; does a shell's profile read?"
+                reason="the agent received something other than a job; does a shell profile read "
+                "stdin?"
             )
 
     def _obey(self, frame: Frame) -> None:
@@ -276,13 +277,13 @@ class Agent:
         """Ends one worker with all of its session; the end of its process is told as any other."""
         for pid, worker in self._workers.items():
             if worker.worker == identity:
-                processes.signal_session(pid, how.signum)
+                descendants.signal_session(pid, how.signum)
                 self._loop.call_later(how.grace_s, self._kill_session, pid, worker)
 
     def _kill_session(self, pid: int, worker: Worker) -> None:
         """Kills what is left of a worker, unless its pid is now that of another one."""
         if self._workers.get(pid, worker) is worker:
-            processes.signal_session(pid, signal.SIGKILL)
+            descendants.signal_session(pid, signal.SIGKILL)
 
     def _threads(self, env: Mapping[str, str], num_ranks: int) -> dict[str, str]:
         """Return variables that divide this host's cores among its ranks; notify the launcher."""
@@ -384,7 +385,7 @@ class Agent:
     def _stop_background(self) -> None:
         if self._stopping or self._finished.done():
             return
-        if found := processes.described_descendants():
+        if found := descendants.described_descendants():
             self._outbox.send(Kind.LEFT_RUNNING, payload=", ".join(found).encode())
         self.stop()
         if not self._leftovers_signaled:
@@ -397,7 +398,7 @@ class Agent:
 
     def _end_leftovers(self, pid: int, worker: Worker) -> None:
         """Ends what one worker left running in the background, while others go on."""
-        processes.signal_session(pid, signal.SIGTERM)
+        descendants.signal_session(pid, signal.SIGTERM)
         self._loop.call_later(GRACE_S, self._kill_session, pid, worker)
 
     # -- the end
@@ -428,7 +429,7 @@ class Agent:
         self._leftovers_signaled = signum == signal.SIGTERM
         if self._leftovers_signaled:
             # Those that left their group, or that outlived its leader.
-            processes.signal_others(signal.SIGTERM, self._workers)
+            descendants.signal_others(signal.SIGTERM, self._workers)
 
     def _kill(self) -> None:
         if self._finished.done():
@@ -439,8 +440,8 @@ class Agent:
         elif now_s >= self._killing_until_s:
             self._finish()
             return
-        processes.signal_descendants(signal.SIGKILL)
-        self._loop.call_later(processes.KILL_INTERVAL_S, self._kill)
+        descendants.signal_descendants(signal.SIGKILL)
+        self._loop.call_later(descendants.KILL_INTERVAL_S, self._kill)
 
     def _finish(self) -> None:
         """Ends the agent once the launcher has taken what is left to say, or is gone."""
@@ -491,7 +492,7 @@ def main() -> int:
 def _guard(agent_pid: int, directory: Path) -> int:
     _watch_over(agent_pid, os.getppid())
     _, status = os.waitpid(agent_pid, 0)
-    processes.kill_descendants(GIVE_UP_S)
+    descendants.kill_descendants(GIVE_UP_S)
     shutil.rmtree(directory, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
@@ -502,7 +503,7 @@ def _watch_over(agent_pid: int, launcher_pid: int) -> None:
 
     def on_parent_end(signum: int, frame: FrameType | None) -> None:
         # The signal comes also when only the thread has ended that started this process.
-        if signum == signal.SIGALRM and processes.is_stopped(agent_pid):
+        if signum == signal.SIGALRM and descendants.is_stopped(agent_pid):
             os.kill(agent_pid, signal.SIGKILL)
         elif os.getppid() != launcher_pid:
             signal.setitimer(signal.ITIMER_REAL, STOPPED_S)

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("id", nargs="?", type=int, help="number of the experiment; the last one if it is left out")
     add("--json", action="store_true", help="print a line of JSON instead of the table")
     add("--once", action="store_true", help="look once")
-    add("--interval", type=_seconds, default=_INTERVAL_S, help="seconds between two looks")
+    add("--interval", type=_seconds, default=_INTERVAL_S, help="seconds between refreshes")
     add("--prometheus", type=_port, metavar="PORT", help="serve it on this port of 127.0.0.1")
     return parser
 
@@ -137,7 +137,7 @@ _METRICS: tuple[tuple[str, str, Callable[[RankView], float | None]], ...] = (
     ("horovod_rank_running", "1 while a rank executes its line", lambda v: v.state == "running"),
     ("horovod_rank_line", "the line that it executes, from 1", lambda v: v.line),
     ("horovod_rank_seconds", "since the line began", lambda v: v.seconds),
-    ("horovod_rank_collectives_per_second", "as it has told last", lambda v: v.collectives),
+    ("horovod_rank_collectives_per_second", "as last reported", lambda v: v.collectives),
     ("horovod_rank_waiting_ratio", "share of time that it waits for others", lambda v: v.waiting),
     ("horovod_rank_memory_bytes", "resident memory of its processes", lambda v: v.memory),
 )
@@ -174,7 +174,11 @@ def _serve(
 
     where = f"http://127.0.0.1:{server.port}/metrics"
     path = known.folder / TOKEN
-    print(f"{where}, for who sends 'Authorization: Bearer' and {path}", file=stdout, flush=True)
+    print(
+        f"{where}, for clients that send 'Authorization: Bearer' and {path}",
+        file=stdout,
+        flush=True,
+    )
     return look
 
 

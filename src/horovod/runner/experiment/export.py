@@ -52,9 +52,13 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
             print(f"# {line}", file=stderr)
     train = experiment.file.train
     for key, is_lost, what in (
-        ("restarts", bool(train.restarts), "what fails is not tried again"),
-        ("search", train.search and train.search.method == "asha", "all runs go on to their end"),
-        ("elastic", train.elastic is not None, "the number of ranks stays"),
+        ("restarts", bool(train.restarts), "failed runs are not retried"),
+        (
+            "search",
+            train.search and train.search.method == "asha",
+            "all runs continue to their end",
+        ),
+        ("elastic", train.elastic is not None, "the number of ranks is fixed"),
     ):
         if is_lost:
             print(f"# {path}: train.{key}: not exported: {what}", file=stderr)
@@ -75,8 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("horovodrun experiment export", allow_abbrev=False)
     add = parser.add_argument
     add("--format", choices=FORMATS, required=True, help="which system it is for")
-    add("--image", default="", help="container image, in place of that of the file")
+    add("--image", default="", help="container image; overrides that of the file")
     add("--output-claim", default="", metavar="NAME", help="volume claim for /output")
-    add("--data-claim", default="", metavar="NAME", help="volume claim for /data, only to be read")
+    add(
+        "--data-claim", default="", metavar="NAME", help="volume claim for /data, mounted read-only"
+    )
     add("-o", metavar="PATH", help="file to write; stdout if it is left out")
     return parser

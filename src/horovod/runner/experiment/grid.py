@@ -104,7 +104,7 @@ def range_values(given: Range) -> list[str]:
     if any(map(_is_long, (low, high, step))):
         raise ValueError(f"min, max and step must have at most {MOST_DIGITS} digits")
     if not all(each.is_finite() for each in (low, high, step)) or step <= 0 or high < low:
-        raise ValueError(f"nothing leads from {given.min} to {given.max} in steps of {given.step}")
+        raise ValueError(f"steps of {given.step} do not lead from {given.min} to {given.max}")
     if (high - low) / step >= MOST_RUNS:
         raise ValueError(f"there would be more than {MOST_RUNS} values")
     return [f"{low + step * index:f}" for index in range(int((high - low) / step) + 1)]

@@ -297,7 +297,7 @@ def _best(records: Sequence[RunRecord], metrics: Mapping[str, str]) -> list[str]
     if len(records) == 1 or not name or not finished:
         return []
     if not known:
-        return [f"no run is the best: no run that has finished has a number for {shown(name)}"]
+        return [f"there is no best run: no finished run has a number for {shown(name)}"]
     best = (max if goal == "max" else min)(known, key=lambda each: each.results[name])
     return [f"the best run is {best.name}: {shown(name)}={_short(best.results[name])}"]
 

@@ -243,7 +243,7 @@ class Train(_Strict):
     @model_validator(mode="after")
     def _one_section(self) -> Train:
         if self.horovod and self.tensorflow and self.tensorflow.horovod:
-            raise ValueError("horovod stands here and under tensorflow: keep one of them")
+            raise ValueError("horovod is given here and under tensorflow: keep one of them")
         return self
 
 
@@ -263,7 +263,7 @@ def memory_bytes(value: int | str) -> int:
     """Return the number of bytes that ``mem`` asks for. Pure.
 
     Raises:
-        ValueError: it is no amount of memory.
+        ValueError: it is not an amount of memory.
     """
     if isinstance(value, int):
         if value < 1:
@@ -271,7 +271,7 @@ def memory_bytes(value: int | str) -> int:
         return value * (_UNITS["G"] if value < LEAST_MEBIBYTES else _UNITS["Mi"])
     found = _MEMORY.fullmatch(value)
     if found is None:
-        raise ValueError(f"{value!r} is no amount of memory: write 4Gi or 4096Mi")
+        raise ValueError(f"{value!r} is not an amount of memory: write 4Gi or 4096Mi")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -279,11 +279,11 @@ def duration_s(value: str) -> float:
     """Return the value of ``timeout`` in seconds. Pure.
 
     Raises:
-        ValueError: it is no length of time above 0.
+        ValueError: it is not a length of time above 0.
     """
     found = _DURATION.fullmatch(value)
     if found is None or float(found[1]) == 0:
-        raise ValueError(f"{value!r} is no length of time: write 90s, 30m, 2h or 1d")
+        raise ValueError(f"{value!r} is not a length of time: write 90s, 30m, 2h or 1d")
     return float(found[1]) * _SECONDS[found[2]]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.environment import Assignment, StoreAddress, store_in
 from horovod._rendezvous.secret import check_secret
 from horovod._settings.config import Config
@@ -73,10 +74,10 @@ def _worker(row: list[Any], commands: list[Any]) -> WorkerJob:
 
 def _checked_worker(job: WorkerJob) -> WorkerJob:
     if not isinstance(job.env, dict) or not job.command:
-        raise StartError("its variables are no dictionary, or it has no command")
+        raise StartError("its variables are not a dictionary, or it has no command")
     texts = [job.role, *job.command, *itertools.chain.from_iterable(job.env.items())]
     if {*map(type, texts)} != {str} or {type(job.worker), type(job.rank)} != {int}:
-        raise StartError("a field is of a wrong type")
+        raise StartError("a field has the wrong type")
     return job
 
 
@@ -185,12 +186,12 @@ class AgentJob:
 def _checked(job: AgentJob) -> AgentJob:
     """Returns the job if its fields have their types, and can be given to a process."""
     if not isinstance(job.env, dict):
-        raise StartError("its variables are no dictionary")
+        raise StartError("its variables are not a dictionary")
     texts = [job.hostname, job.cwd, job.user, *job.network_interfaces]
     texts += itertools.chain.from_iterable(job.env.items())
     numbers = [job.launcher_pid, job.stdin_rank, job.stdin, job.slots]
     if {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
-        raise StartError("a field is of a wrong type")
+        raise StartError("a field has the wrong type")
     return job
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import signal
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.bounds import number_in
 
 if TYPE_CHECKING:

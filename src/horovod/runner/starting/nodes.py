@@ -99,7 +99,7 @@ class _Nodes:
         check_twin(found)
         late = [str(index) for index, key in enumerate(keys) if key not in found]
         if late:
-            raise StartError(f"node {', '.join(late)} did not tell how many ranks it takes")
+            raise StartError(f"node {', '.join(late)} did not report how many ranks it takes")
         return place_ranks([json.loads(found[key]) for key in keys])
 
     def begin(self) -> None:

@@ -269,7 +269,7 @@ class AgentExecutor:
                 left = f"{_text_of(frame, 1000)} on {link.hostname}"
                 all_left = filter(None, [self._left_running, left])
                 self._left_running = one_line(", ".join(all_left), 1000)
-                self._reporting.log(f"what the ranks left running is ended: {left}")
+                self._reporting.log(f"processes that the ranks left running are ended: {left}")
             case Kind.DROPPED:
                 self._relay.num_dropped += number_of(frame.payload, 0, 2**62)
             case Kind.DONE:

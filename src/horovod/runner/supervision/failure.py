@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.supervision.greetings import without_greetings
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ deadline.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.early_exit import blame
 from horovod.runner.supervision.failure import cause, first_failure, headline, last_words
@@ -202,7 +203,7 @@ class FixedJob:
         late = f"within {self._start_timeout_s:g} s; raise --start-timeout if it needs longer"
         if failure := state.readiness.failure(late):
             return self._stop(state.progress, at_s, Outcome(1, failure))
-        reason = f"no agent came up there {late}"
+        reason = f"no agent started there {late}"
         missing = [commands.GiveUpHost(host, reason) for host in sorted(state.readiness.missing)]
         return Decision(replace(state, deadline_at=None, late=late), missing)
 
@@ -223,7 +224,7 @@ class FixedJob:
         if not fails or isinstance(state, Settling):
             return Decision(replace(state, progress=progress), [report])
         settling = Settling(deadline_at=at_s + self._settle_s, progress=progress)
-        reason = f"{headline(ended)}: the other ranks have {self._settle_s:g} s to say why"
+        reason = f"{headline(ended)}: the other ranks have {self._settle_s:g} s to report why"
         return Decision(settling, [report], reason)
 
     def _on_deadline(self, state: Going, at_s: float) -> Decision:

@@ -24,7 +24,6 @@ from horovod.runner.protocol.frames import (
     Kind,
     encode,
 )
-from horovod.runner.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -212,8 +211,11 @@ class AgentLink:
 
         The guard of an agent that is killed, which may have been stopped, ends what it left.
         """
+        # Not for every job: psutil takes its time to load.
+        from horovod.runner.system.descendants import is_child
+
         with contextlib.suppress(OSError):
-            if not self.job.remote and processes.is_child(self.agent_pid, self._process.pid):
+            if not self.job.remote and is_child(self.agent_pid, self._process.pid):
                 os.kill(self.agent_pid, signal.SIGKILL)
             else:
                 self._process.kill()

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.arrival import called_key, connected_key
 from horovod.errors import StartError
 

@@ -72,7 +72,7 @@ def test_an_agent_that_reports_success() -> None:
 def test_an_agent_that_does_not_come_up() -> None:
     outcome, _ = supervise("echo asking for a password >&2; exec sleep 100", 0.3)
     assert outcome.exit_code == 1
-    assert "somewhere: no agent came up there within 0.3 s" in outcome.message
+    assert "somewhere: no agent started there within 0.3 s" in outcome.message
     assert "asking for a password" in outcome.message
 
 

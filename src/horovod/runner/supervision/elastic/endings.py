@@ -33,7 +33,7 @@ def check_end(turn: Turn) -> None:
     repeated = _repeated(turn.facts.generation.exits)
     if repeated:
         hosts = sorted({each.hostname for each in repeated})
-        why = f"the same error came on {' and '.join(hosts)}, so it is one of the program"
+        why = f"the same error came on {' and '.join(hosts)}, so the program is at fault"
         turn.stop(reports.failed(turn.facts, repeated, why))
     elif turn.facts.start is not None:
         _check_before_first(turn, turn.facts.start)
@@ -85,7 +85,7 @@ def _check_generation(turn: Turn) -> None:
     if generation.finished:
         turn.stop(_outcome(facts))
         return
-    lost = f"no worker is left that knows what was trained (generation {generation.number})"
+    lost = f"no worker is left that has the training state (generation {generation.number})"
     # Those that are left are newcomers. If nobody is left, the first failure says it all.
     outcome = reports.failed(facts, generation.exits, lost if facts.processes else "")
     if outcome.failure is None:
@@ -107,9 +107,9 @@ def check_shortage(turn: Turn, plan: Plan) -> None:
     since = None if loss is None else loss.short_at
     if facts.start is not None:
         since = facts.start.slots_at
-    what = f"{plan.present} of the {plan.needed} workers are there that the job needs"
+    what = f"{plan.present} of the {plan.needed} workers that the job needs are present"
     if _is_hopeless(turn, plan.needed):
-        _give_up(turn, f"{what}, and no host can come that could have more")
+        _give_up(turn, f"{what}, and no host with more can come")
     elif since is None:
         assert loss is not None
         loss.short_at = turn.at_s
@@ -125,7 +125,7 @@ def _check_slots(turn: Turn, start: Start) -> None:
     facts, rules = turn.facts, turn.rules
     hosts = facts.hosts.values()
     slots = sum(each.slots for each in hosts if each.usable(turn.at_s))
-    what = f"{slots} of the {rules.gate} slots are there that the job needs"
+    what = f"{slots} of the {rules.gate} slots that the job needs are present"
     if rules.fixed_hosts and hosts:
         _give_up(turn, f"only {what}, and no other host can come")
     elif turn.is_due(facts.job.began_at + rules.gate_timeout_s):

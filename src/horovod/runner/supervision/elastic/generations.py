@@ -11,9 +11,10 @@ change at a time, and all that is about to happen at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.membership import assign_places
 from horovod.runner.supervision.commands import Publish
 from horovod.runner.supervision.elastic import endings, reports, slowness
@@ -200,7 +201,7 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     )
     facts.start = facts.loss = None
     for process in members:
-        turn.change(facts.processes[process.number], waits_at=None)
+        turn.note(replace(facts.processes[process.number], waits_at=None))
 
 
 def _count(turn: Turn) -> None:
@@ -234,4 +235,4 @@ def _why_it_leaves(turn: Turn, process: Process) -> str:
         return f"{name} leaves: the agent of {host.name} ends: {host.stopping}"
     if process.worker.slot >= host.slots:
         return f"{name} leaves: {host.name} has {host.slots} slots now"
-    return f"{name} leaves: there are as many ranks as the job may have"
+    return f"{name} leaves: the job already has its maximum number of ranks"

@@ -23,6 +23,7 @@ from horovod.runner.supervision.elastic import (
 from horovod.runner.supervision.elastic.generations import next_generation, publish
 from horovod.runner.supervision.elastic.states import Facts, Going, Job, state_of
 from horovod.runner.supervision.elastic.turn import Turn
+from horovod.runner.supervision.elastic.worker_records import hurry_dismissed
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.policy import Decision, State
 from horovod.runner.supervision.stopping import Ending, Over, Stopping
@@ -140,6 +141,6 @@ def assume_running(turn: Turn) -> None:
         return
     if turn.is_due(generation.published_at + ASSUMED_S):
         for each in facts.alive():
-            turn.change(each, ran=generation.number, entered=generation.number)
+            turn.note(replace(each, ran=generation.number, entered=generation.number))
         generation.runs = generation.is_entered = job.has_trained = True
-        news.hurry_dismissed(turn)
+        hurry_dismissed(turn)

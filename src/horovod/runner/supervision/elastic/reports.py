@@ -61,7 +61,7 @@ def change(
     if joining:
         names = joined((each.identity for each in joining), ", ")
         parts.append(f"{names} {'join' if len(joining) > 1 else 'joins'}")
-    text = "; ".join(parts) or "the same workers connect anew"
+    text = "; ".join(parts) or "the same workers reconnect"
     return f"generation {generation}, {before} -> {len(plan)} ranks: {text}"
 
 

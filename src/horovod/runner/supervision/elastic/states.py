@@ -14,6 +14,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod._base import fast_dataclass
 from horovod.runner.supervision.policy import State
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class Facts:
         return bool(here) and all(each.slow for each in here)
 
 
-@dataclass(frozen=True, kw_only=True)
+@fast_dataclass.dataclass(frozen=True, kw_only=True)
 class Going(State):
     """Nothing has ended the job.
 
