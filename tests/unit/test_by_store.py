@@ -201,5 +201,42 @@ def test_where_the_secret_travels(hosts: str, monkeypatch: pytest.MonkeyPatch) -
     assert not store.store.check(["horovod/0/notice"])
 
 
+@pytest.fixture
+def local_store() -> LentStore:
+    by_store._rounds.clear()
+    server = dist.TCPStore("localhost", 0, None, True, wait_for_workers=False)
+    return dist.PrefixStore("default_pg", server)
+
+
+def test_a_rank_follows_no_stranger_that_writes_into_a_store_of_this_host(
+    local_store: LentStore,
+) -> None:
+    local_store.set("horovod/0/opening", '{"shared": "", "one_host": false}')
+    local_store.set("horovod/0/notice", '{"text": "7b7d"}')
+    with pytest.raises(StartError, match="rank 0 published an address for several hosts"):
+        start_by_store(local_store, 1, 2, TIMEOUT_S)
+
+
+def test_rank_0_writes_no_secret_into_a_store_of_this_host(local_store: LentStore) -> None:
+    local_store.set("horovod/0/here/1", "another host/0")
+    with pytest.raises(StartError, match="ranks came from 2 places: give all ranks HOROVOD_SECRET"):
+        start_by_store(local_store, 0, 2, TIMEOUT_S)
+    assert not local_store.check(["horovod/0/notice"])  # type: ignore[attr-defined]
+
+
+def test_ranks_meet_over_a_store_of_this_host() -> None:
+    by_store._rounds.clear()
+    server = dist.TCPStore("localhost", 0, None, True, wait_for_workers=False)
+
+    def act(rank: int, context: Context) -> float:
+        store = dist.TCPStore("localhost", server.port, None, False)
+        lease = start_by_store(store, rank, SIZE, TIMEOUT_S)
+        result = total(lease)
+        lease.group.barrier().wait()
+        return result
+
+    assert on_ranks(act) == [6.0] * SIZE
+
+
 def is_hex(word: str) -> bool:
     return len(word) > 100 and all(digit in "0123456789abcdef" for digit in word)

@@ -3,6 +3,7 @@
 Rank 0 opens the store of the job in its own process. Where it listens, and the secret, the other
 ranks learn over the first of these that there is:
 
+- a store of PyTorch, or what the variables of torchrun describe;
 - a bootstrap address that the user named (``HOROVOD_RENDEZVOUS``), with a secret that all ranks
   were given alike;
 - MPI, if the program has initialized it with mpi4py;
@@ -28,7 +29,7 @@ from horovod._rendezvous.interfaces import address_of, own_addresses, reachable_
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
 from horovod._rendezvous.reach import AuthenticationError, Endpoint, Way, reach
-from horovod._rendezvous.secret import secret_of
+from horovod._rendezvous.secret import has_given_secret, secret_of
 from horovod._rendezvous.sockets import remaining_s, resolve
 from horovod._rendezvous.store import StoreClient
 from horovod.errors import StartError
@@ -36,7 +37,7 @@ from horovod.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horovod._job.lent_store import StoreMeeting
+    from horovod._job.lent_store import Meeting
     from horovod._rendezvous.server import StoreServer
     from horovod._settings.config import Config
 
@@ -83,7 +84,7 @@ class Bootstrap:
     """
 
     def __init__(
-        self, config: Config, member: str = "rank", meeting: StoreMeeting | None = None
+        self, config: Config, member: str = "rank", meeting: Meeting | None = None
     ) -> None:
         self._member = member
         self._meeting = meeting
@@ -95,6 +96,9 @@ class Bootstrap:
         self._rank, self._size = config.rank, config.size
         self._used: set[Endpoint] = set()
         try:
+            self._meeting = self._meeting or self._meet_at_master(config)
+            if self._meeting is not None:
+                self._cleanup.callback(self._meeting.close)
             server = self._open_store(config) if config.rank == 0 else None
             notice, way = self._find(config, server)
             endpoint = self._settle(notice, way, f"{config.hostname} (process {os.getpid()})")
@@ -107,7 +111,7 @@ class Bootstrap:
             raise
         finally:
             if self._meeting is not None:
-                self._meeting.close()
+                self._meeting.forget()
         self._address, self._port = endpoint
         self._secret_key = notice.secret.hex()
 
@@ -129,6 +133,16 @@ class Bootstrap:
         if self._pmi is not None and not mpi_was_initialized:
             self._pmi.end()
         self.close()
+
+    def _meet_at_master(self, config: Config) -> Meeting | None:
+        """The meeting that the variables of torchrun describe; None if another way is there."""
+        launcher = config.foreign_launcher
+        if launcher is None or launcher.master is None or config.bootstrap_address is not None:
+            return None
+        # Here, because a job of another launcher does not need it.
+        from horovod._job.at_master import meet_at_master
+
+        return meet_at_master(config, launcher.master, self._deadline)
 
     def _open_store(self, config: Config) -> StoreServer:
         given = config.secret_key or config.secret_file
@@ -178,10 +192,10 @@ class Bootstrap:
             raise StartError(f"rank {config.rank} could not meet the others: {error}") from error
 
     def _by_meeting(
-        self, meeting: StoreMeeting, config: Config, own: _Notice | None
+        self, meeting: Meeting, config: Config, own: _Notice | None
     ) -> tuple[_Notice, Way]:
         """A secret that the user gave all ranks does not travel."""
-        is_given = bool(config.secret_key or config.secret_file)
+        is_given = has_given_secret(config)
         while True:
             text = None
             if own is not None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from horovod._rendezvous.interfaces import is_loopback
 from horovod._rendezvous.local import make_unix_name
 from horovod._rendezvous.roster import host_key
 from horovod._rendezvous.same_user import PAUSE_S, SameUserDoor, ask_same_user
@@ -40,6 +41,27 @@ class LentStore(Protocol):
         """Deletes a key."""
 
 
+class Meeting(Protocol):
+    """Ranks that are about to find each other, and a way to bring one text to all of them."""
+
+    @property
+    def one_host(self) -> bool:
+        """Whether all ranks are certainly on one host, as one user."""
+
+    def share(self, text: str | None, deadline: float) -> str:
+        """Brings a text of rank 0 to all ranks; the others give None.
+
+        Raises:
+            StartError: it did not come in time.
+        """
+
+    def forget(self) -> None:
+        """Once all have met, or failed to: removes what others could read. Idempotent."""
+
+    def close(self) -> None:
+        """At the end of the job. Idempotent."""
+
+
 class StoreMeeting:
     """A meeting of all ranks over a lent store; every rank of the job makes one.
 
@@ -51,6 +73,8 @@ class StoreMeeting:
         rank, size: of this process.
         deadline: in ``time.monotonic()``.
         token: names an engine that this process already has; empty for none.
+        is_local: whether the ranks must be on one host, as one user: nothing that other users
+            could write into the store, or read from it, is then followed, or written.
 
     Attributes:
         shared: the token of rank 0; empty if it starts a new engine.
@@ -61,16 +85,28 @@ class StoreMeeting:
     """
 
     def __init__(
-        self, store: LentStore, prefix: str, rank: int, size: int, deadline: float, token: str = ""
+        self,
+        store: LentStore,
+        prefix: str,
+        rank: int,
+        size: int,
+        deadline: float,
+        token: str = "",
+        *,
+        is_local: bool = False,
     ) -> None:
+        self._is_local = is_local
         self._store, self._prefix = store, prefix
         self._rank, self._size = rank, size
         self._what = f"the job of {size} ranks"
         self._door: SameUserDoor | None = None
+        self._is_over = False
         place = f"{host_key(os.uname().nodename)}/{os.geteuid()}"
         self._set(f"here/{rank}", place)
         if rank == 0:
             places = self._gather(deadline)
+            if is_local and len(places) > 1:
+                raise StartError(_not_local(f"ranks came from {len(places)} places"))
             opening = {"shared": token, "one_host": len(places) == 1}
             self._set("opening", json.dumps(opening))
         else:
@@ -79,11 +115,7 @@ class StoreMeeting:
         self.one_host = opening.get("one_host") is True
 
     def share(self, text: str | None, deadline: float) -> str:
-        """Brings a text of rank 0 to all ranks; the others give None.
-
-        Raises:
-            StartError: it did not come in time.
-        """
+        """Do the same as :meth:`Meeting.share`."""
         if text is None:
             return self._await_text(deadline)
         if self.one_host:
@@ -96,12 +128,17 @@ class StoreMeeting:
         return text
 
     def close(self) -> None:
-        """Once all have met: removes the text of rank 0. Idempotent."""
-        if self._rank != 0:
-            return
+        """Do the same as :meth:`Meeting.close`."""
         if self._door is not None:
             self._door.close()
             self._door = None
+
+    def forget(self) -> None:
+        """Do the same as :meth:`Meeting.forget`."""
+        self.close()
+        if self._rank != 0 or self._is_over:
+            return
+        self._is_over = True
         with suppress(RuntimeError, OSError):  # the store may have ended before this job
             self._store.delete_key(f"{self._prefix}/notice")
 
@@ -109,6 +146,8 @@ class StoreMeeting:
         while True:
             notice = self._object("notice", deadline)
             if not (name := notice.get("socket")):
+                if self._is_local:
+                    raise StartError(_not_local("rank 0 published an address for several hosts"))
                 return str(notice.get("text", ""))
             if text := ask_same_user(str(name), self._rank, self._what, deadline):
                 return text
@@ -173,3 +212,20 @@ class StoreMeeting:
 def _first_line(error: BaseException) -> str:
     """Return an error of PyTorch without the stack of its native code."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a host, as a user names it, is the machine itself, whichever it is."""
+    try:
+        return name == "localhost" or is_loopback(name)
+    except ValueError:
+        return False
+
+
+def _not_local(what: str) -> str:
+    return (
+        "the store that the ranks share is at a loopback address of this host, or "
+        f"LOCAL_WORLD_SIZE says that all ranks are here, but {what}: give all ranks "
+        "HOROVOD_SECRET_KEY or HOROVOD_SECRET_FILE, or an address as MASTER_ADDR that all hosts "
+        "reach, and start them as one user"
+    )

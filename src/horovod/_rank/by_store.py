@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horovod._job.bootstrap import Bootstrap
-from horovod._job.lent_store import LentStore, StoreMeeting
+from horovod._job.lent_store import LentStore, StoreMeeting, is_loopback_name
 from horovod._rank.job_context import Context, current
-from horovod._rendezvous.secret import secret_of
+from horovod._rendezvous.secret import has_given_secret, secret_of
 from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
 
@@ -97,21 +97,24 @@ def start_by_store(store: LentStore, rank: int, size: int, timeout_s: float) -> 
         return _lease(context, None, None)
     if size == 1:
         return _lease(context, _settings(told, 0, 1, timeout_s), None)
-    lease = _meet(store, context, _settings(told, rank, size, timeout_s))
+    launcher = told.foreign_launcher
+    one_host = launcher is not None and launcher.one_host and told.size == size
+    is_local = not has_given_secret(told) and (one_host or _is_at_loopback(store))
+    lease = _meet(store, context, _settings(told, rank, size, timeout_s), is_local=is_local)
     with _lock:
         _rounds[rank, size] += 1
     return lease
 
 
-def _meet(store: LentStore, context: Context, config: Config) -> Lease:
+def _meet(store: LentStore, context: Context, config: Config, *, is_local: bool) -> Lease:
     """Share the engine of the context, if all ranks have it, or start a new one."""
     rank, size = config.rank, config.size
     token = _token(context)
     deadline = time.monotonic() + config.start_timeout_s
     # What an earlier round left in the store must not match.
-    meeting = StoreMeeting(store, f"horovod/{_rounds[rank, size]}", rank, size, deadline, token)
+    prefix = f"horovod/{_rounds[rank, size]}"
+    meeting = StoreMeeting(store, prefix, rank, size, deadline, token, is_local=is_local)
     if meeting.shared != token:
-        meeting.close()
         raise StartError(_differing(rank, bool(token)))
     if token:
         return _lease(context, None, None)
@@ -122,6 +125,13 @@ def _meet(store: LentStore, context: Context, config: Config) -> Lease:
     except BaseException:
         bootstrap.close()
         raise
+
+
+def _is_at_loopback(store: object) -> bool:
+    """Whether a store of PyTorch listens at a loopback address, so that all ranks are here."""
+    while (within := getattr(store, "underlying_store", None)) is not None:
+        store = within
+    return is_loopback_name(str(getattr(store, "host", "")))
 
 
 def _lease(context: Context, config: Config | None, bootstrap: Bootstrap | None) -> Lease:

@@ -121,6 +121,11 @@ class AgentJob:
         """Whether the agent runs on another machine than the launcher."""
         return self.launcher_pid == 0
 
+    @property
+    def has_rank_0(self) -> bool:
+        """Whether rank 0 starts on this host."""
+        return any(worker.rank == 0 for worker in self.workers)
+
     def at(self, address: str, port: int) -> AgentJob:
         """Return this job with its store at another endpoint."""
         return replace(self, env={**self.env, **store_variables(address, port)})
