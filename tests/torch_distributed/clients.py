@@ -1,4 +1,7 @@
-"""What trains over ``torch.distributed``: each client is a function that returns its weights."""
+"""What uses ``torch.distributed`` in its own way, each a function that returns tensors.
+
+``tests/clients`` has libraries and complete trainings.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.algorithms.join import Join
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -48,11 +46,8 @@ def batches(rank: int, count: int = STEPS) -> Iterator[torch.Tensor]:
 
 
 def full(weights: Iterator[nn.Parameter]) -> Weights:
-    """Return weights as whole tensors, whatever their placement."""
-    return [
-        (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
-        for weight in weights
-    ]
+    """Return copies of weights."""
+    return [weight.detach().clone() for weight in weights]
 
 
 def step(module: nn.Module, optimizer: torch.optim.Optimizer, *inputs: Any) -> None:
@@ -77,108 +72,9 @@ def ddp(prepare: Callable[[DistributedDataParallel], object] | None = None, **op
     return train
 
 
-def no_sync(rank: int) -> Weights:
-    module = DistributedDataParallel(model())
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for x in batches(rank):
-        optimizer.zero_grad()
-        with module.no_sync():
-            module(x).square().mean().backward()
-        module(2 * x).square().mean().backward()
-        optimizer.step()
-    return full(module.parameters())
-
-
-def unused_parameters(rank: int) -> Weights:
-    module = DistributedDataParallel(model(), find_unused_parameters=True)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for number, x in enumerate(batches(rank)):
-        step(module, optimizer, x, (number + rank) % 2 == 0)
-    return full(module.parameters())
-
-
-def uneven_inputs(rank: int) -> Weights:
-    module = DistributedDataParallel(model())
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with Join([module]):
-        for x in batches(rank, STEPS + 2 * rank):
-            step(module, optimizer, x)
-    return full(module.parameters())
-
-
-def bf16_hook(module: DistributedDataParallel) -> None:
-    """Under another name, as DDP refuses the hook of this name without a GPU."""
-
-    def compress(group, bucket):  # type: ignore[no-untyped-def]  # DDP does not read texts
-        return default_hooks.bf16_compress_hook(group, bucket)
-
-    module.register_comm_hook(None, compress)
-
-
-def fp16_hook(module: DistributedDataParallel) -> None:
-    module.register_comm_hook(None, default_hooks.fp16_compress_hook)
-
-
 def power_sgd(module: DistributedDataParallel) -> None:
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-
-def zero_redundancy(rank: int) -> Weights:
-    # Here, because the import warns of what it uses itself.
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    module = DistributedDataParallel(model())
-    optimizer = ZeroRedundancyOptimizer(
-        module.parameters(), optimizer_class=torch.optim.Adam, lr=0.01
-    )
-    for x in batches(rank):
-        step(module, optimizer, x)
-    return full(module.parameters())
-
-
-def fsdp(rank: int) -> Weights:
-    module = model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for layer in (module.first, module.second, module.sometimes, module):
-        fully_shard(layer, mesh=mesh)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-    for x in batches(rank):
-        step(module, optimizer, x)
-    return full(module.parameters())
-
-
-def tensor_parallel(rank: int) -> Weights:
-    module = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 4))
-    with torch.no_grad():
-        for index, weight in enumerate(module.parameters()):
-            weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view(weight.shape) / (index + 1))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    module = parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, foreach=False)
-    for x in batches(0):
-        step(module, optimizer, x)
-    return full(module.parameters())
-
-
-def pipeline(rank: int) -> Weights:
-    """Two stages of one layer each; every rank returns the weights of its own."""
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
-    torch.manual_seed(5)
-    layers = [nn.Linear(6, 6), nn.Linear(6, 6)]
-    layer = layers[rank]
-    stage = PipelineStage(layer, rank, 2, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    for x in batches(0):
-        optimizer.zero_grad()
-        if rank == 0:
-            schedule.step(x)
-        else:
-            schedule.step(target=x)
-        optimizer.step()
-    return full(layer.parameters())
 
 
 def overlapping_groups(rank: int) -> Weights:
@@ -254,18 +150,7 @@ def functional_collectives(rank: int) -> Weights:
 
 CLIENTS: dict[str, Callable[[int], Weights]] = {
     "ddp": ddp(),
-    "ddp static_graph": ddp(static_graph=True),
-    "ddp gradient_as_bucket_view": ddp(gradient_as_bucket_view=True),
-    "ddp no_sync": no_sync,
-    "ddp find_unused_parameters": unused_parameters,
-    "ddp join": uneven_inputs,
-    "ddp bf16 hook": ddp(bf16_hook),
-    "ddp fp16 hook": ddp(fp16_hook),
     "ddp PowerSGD hook": ddp(power_sgd),
-    "ZeroRedundancyOptimizer": zero_redundancy,
-    "FSDP2": fsdp,
-    "tensor parallel": tensor_parallel,
-    "pipeline": pipeline,
     "overlapping groups": overlapping_groups,
     "objects": objects,
     "messages": messages,

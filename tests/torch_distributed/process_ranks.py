@@ -164,42 +164,4 @@ def stall(folder: str) -> None:
         raise
 
 
-def save(folder: str) -> bool:
-    """Save a sharded model with two ranks."""
-    import torch.distributed.checkpoint as checkpoint
-
-    begin(folder)
-    checkpoint.save({"model": sharded(fill=True)}, checkpoint_id=f"{folder}/checkpoint")
-    dist.destroy_process_group()
-    return True
-
-
-def load(folder: str) -> bool:
-    """Load it with three ranks."""
-    import torch.distributed.checkpoint as checkpoint
-
-    begin(folder, name="again")
-    state = {"model": sharded(fill=False)}
-    checkpoint.load(state, checkpoint_id=f"{folder}/checkpoint")
-    whole = {name: tensor.full_tensor() for name, tensor in state["model"].items()}
-    dist.destroy_process_group()
-    return all(torch.equal(whole[name], expected) for name, expected in numbers().items())
-
-
-def numbers() -> dict[str, torch.Tensor]:
-    return {"weight": torch.arange(42.0).view(7, 6), "bias": torch.arange(7.0)}
-
-
-def sharded(fill: bool) -> dict[str, Any]:
-    """Return the state of a layer whose rows are divided among all ranks."""
-    from torch.distributed.fsdp import fully_shard
-
-    layer = torch.nn.Linear(6, 7)
-    if fill:
-        layer.load_state_dict(numbers())
-    fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (SIZE,)))
-    state: dict[str, Any] = layer.state_dict()
-    return state
-
-
 assert horovod.torch.distributed.BACKEND == "horovod"

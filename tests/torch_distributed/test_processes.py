@@ -1,4 +1,4 @@
-"""The backend between real processes: groups, a shared engine, checkpoints, and failures."""
+"""The backend between real processes: groups, a shared engine, and failures."""
 
 from __future__ import annotations
 
@@ -39,11 +39,6 @@ def test_another_place_than_that_of_the_launcher(tmp_path: Path) -> None:
 def test_group_beside_gloo(tmp_path: Path) -> None:
     sums = horovod.run(process_ranks.beside_gloo, (str(tmp_path),), num_proc=3)
     assert sums == [[3.0, 0.0], [3.0, 2.0], [3.0, 2.0]]
-
-
-def test_checkpoint_saved_and_loaded_at_another_size(tmp_path: Path) -> None:
-    assert horovod.run(process_ranks.save, (str(tmp_path),), num_proc=2) == [True] * 2
-    assert horovod.run(process_ranks.load, (str(tmp_path),), num_proc=3) == [True] * 3
 
 
 @pytest.mark.parametrize(
