@@ -7,9 +7,9 @@ TORCHELASTIC_RUN_ID comes from torchrun alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
