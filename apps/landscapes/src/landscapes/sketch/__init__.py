@@ -1,0 +1,1 @@
+"""Reads drawn maps: colors to classes, repairs, and a report of them."""
