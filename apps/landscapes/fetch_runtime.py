@@ -2,7 +2,7 @@
 
 Usage: ``python fetch_runtime.py [ARCHIVE]``. The files have 15 MB and are therefore not in the
 repository. They come from the registry of npm, or from ARCHIVE, a copy of its file on this machine;
-either must have the hash below. Nothing is fetched if they are there. The app itself fetches nothing.
+either must have the hash below. Nothing is fetched if they exist. The app itself fetches nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
 import sys
 import tarfile
 import tempfile
@@ -18,8 +17,7 @@ import urllib.request
 from pathlib import Path
 
 VERSION = "1.30.0"
-REGISTRY = os.environ.get("npm_config_registry", "https://registry.npmjs.org").rstrip("/")
-URL = f"{REGISTRY}/onnxruntime-web/-/onnxruntime-web-{VERSION}.tgz"
+URL = f"https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-{VERSION}.tgz"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 FOLDER = Path(__file__).parent / "src" / "landscapes" / "page" / "runtime"

@@ -19,7 +19,7 @@ class Page {
     this.tool = "brush";
     this.size = Math.max(1, Math.round(meta.size / 10));
     this.chosen = meta.classes[2].id;
-    this.style = { biome: meta.biomes[0], time: 1 };
+    this.style = { biome: meta.biomes[0], time: Math.min(1, meta.hours.length - 1) };
     this.pictures = 0; // painted since the page was loaded
     for (const canvas of [find("map"), find("picture")]) canvas.width = canvas.height = meta.size;
   }
@@ -103,21 +103,19 @@ class Page {
   // ---- The style
 
   vector() {
-    const { vector, biome, time, overcast } = this.style;
+    const { vector, biome, time } = this.style;
     if (vector) return vector;
-    if (overcast) return this.meta.styles[`${biome}-overcast`];
     return styleAt(this.meta.styles, this.meta.hours, biome, time);
   }
 
   /** Use a biome and hour, or a vector of its own. */
   useStyle(style) {
     this.style = { ...this.style, vector: undefined, source: undefined, ...style };
-    const { biome, time, overcast, vector, source } = this.style;
+    const { biome, time, vector, source } = this.style;
     find("time").value = time;
     find("time").setAttribute("aria-valuetext", this.meta.hours[Math.round(time)]);
-    find("overcast").checked = Boolean(overcast) && !vector;
     press("#styles [data-style]", (tile) => (vector ? tile.dataset.style === source : tile.dataset.style === biome));
-    showHour(this.meta, overcast ? this.meta.hours.length : Math.round(time));
+    showHour(this.meta, Math.round(time));
     this.paintSoon();
   }
 }
@@ -155,13 +153,13 @@ function draw(canvas, grid, classes) {
 
 /** Show each biome at an hour: a column of the sheet of styles. */
 function showHour(meta, hour) {
-  const columns = meta.sheet.hours.length;
+  const columns = meta.hours.length;
   document.querySelectorAll("#styles .thumb[data-row]").forEach((thumb) => {
     const row = Number(thumb.dataset.row);
-    thumb.style.backgroundImage = `url("${meta.sheet.url}")`;
-    thumb.style.backgroundSize = `${columns * 100}% ${meta.sheet.biomes.length * 100}%`;
+    thumb.style.backgroundImage = `url("${meta.sheet}")`;
+    thumb.style.backgroundSize = `${columns * 100}% ${meta.biomes.length * 100}%`;
     const share = (index, count) => (count > 1 ? (index / (count - 1)) * 100 : 0);
-    thumb.style.backgroundPosition = `${share(hour, columns)}% ${share(row, meta.sheet.biomes.length)}%`;
+    thumb.style.backgroundPosition = `${share(hour, columns)}% ${share(row, meta.biomes.length)}%`;
   });
 }
 
@@ -227,9 +225,7 @@ function buildStyles(page) {
   if (page.meta.photo) find("styles").append(photoTile(page));
   for (const hour of page.meta.hours) find("ticks").append(element("span", { textContent: hour }));
   find("time").max = page.meta.hours.length - 1;
-  find("time").oninput = () => page.useStyle({ time: Number(find("time").value), overcast: false });
-  find("overcast-row").hidden = !page.meta.sheet.hours.includes("overcast");
-  find("overcast").onchange = () => page.useStyle({ overcast: find("overcast").checked });
+  find("time").oninput = () => page.useStyle({ time: Number(find("time").value) });
 }
 
 function styleTile(tag, name, text) {
