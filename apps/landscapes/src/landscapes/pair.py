@@ -20,7 +20,7 @@ class Meta:
 
     ``source`` is the renderer's version or the path of a photo. A photo has neither ``seed`` nor
     ``biome`` (one of ``BIOMES``) nor ``hour`` (real value in [0, 24)), ``azimuth`` (of the sun or
-    the moon: -1 at the left edge, 1 at the right), ``horizon`` (share of the height from the top),
+    the moon, in degrees to the right of the view), ``horizon`` (share of the height from the top),
     ``haze`` or ``cloud`` (each in [0, 1]): all of these are then None.
     """
 
