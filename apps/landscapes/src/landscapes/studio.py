@@ -28,7 +28,7 @@ class Network(Protocol):
     segments: bool
 
     def paint(self, labels: NDArray[np.uint8], styles: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return pictures (n, 3, size, size) in [-1, 1] of maps (n, size, size) in styles (n, z)."""
+        """Return pictures (n, 3, size, size) in [-1, 1] of maps (n, size, size), styles (n, z)."""
 
     def encode(self, pictures: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the mean styles (n, z) of pictures (n, 3, size, size) in [-1, 1]."""
