@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from PIL import Image
 
 from landscapes.errors import LandscapesError
 from landscapes.palette import CLASSES
 from landscapes.photos import crop_square
 from landscapes.runs import to_runs
+from landscapes.sketch import fit_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,9 +70,10 @@ class Studio:
     def paint(self, labels: NDArray[np.uint8], style: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Return the picture of a map, uint8 of shape (size, size, 3).
 
-        A map of another size is scaled to that of the network, each cell to the nearest one.
+        A map of another size is reduced to that of the network: each cell to what covers most.
         """
-        return to_pixels(self.network.paint(self._fit(labels)[None], style[None])[0])
+        fitted = fit_labels(labels, self.network.size)
+        return to_pixels(self.network.paint(fitted[None], style[None])[0])
 
     def encode(self, photo: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the style of the central square of a photo, of shape (z,)."""
@@ -142,13 +143,6 @@ class Studio:
             for biome in self.biomes
         ]
         return np.concatenate(rows)
-
-    def _fit(self, labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        size = self.network.size
-        if labels.shape == (size, size):
-            return labels
-        scaled = Image.fromarray(labels).resize((size, size), Image.Resampling.NEAREST)
-        return np.asarray(scaled)
 
     def _planes(self, photo: NDArray[np.uint8]) -> NDArray[np.float32]:
         return to_planes(crop_square(photo, self.network.size))[None]
