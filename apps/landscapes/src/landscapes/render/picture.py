@@ -8,7 +8,7 @@ import numpy as np
 
 from landscapes import palette
 from landscapes.pair import Meta, Pair
-from landscapes.render.ground import classify, color_land, shine_on
+from landscapes.render.ground import Places, classify, color_land, shine_on
 from landscapes.render.light import light_of
 from landscapes.render.planting import Canvas, draw_trees, plant
 from landscapes.render.scene import draw_scene
@@ -102,9 +102,10 @@ def paint_scene(scene: Scene, size: int) -> tuple[NDArray[np.uint8], NDArray[np.
     color = paint_sky(scene, light, side)
     labels = np.full((side, side), palette.SKY, np.uint8)
     x, z = view.x[land], view.z[land]
-    labels[land], _, patches = classify(scene, x, z)
-    albedo = color_land(scene, labels[land], patches, x, z)
-    color[land] = shine_on(light, albedo, view.lit[land], np.ones_like(z))
+    labels[land], relief, patches = classify(scene, x, z)
+    places = Places(x, z, relief.ground, patches.broad, patches.fine)
+    albedo = color_land(scene, light, labels[land], places)
+    color[land] = shine_on(light, albedo, view.lit[land])
     canvas = Canvas(color, labels, view.z)
     draw_trees(scene, light, canvas, plant(scene, side))
     _add_air(scene, light, canvas)

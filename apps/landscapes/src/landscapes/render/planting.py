@@ -9,6 +9,7 @@ import numpy as np
 
 from landscapes import palette
 from landscapes.render.ground import albedos
+from landscapes.render.light import to_linear
 from landscapes.render.terrain import EDGE, FOCUS, relief_at
 from landscapes.render.trees import TALL, WIDE, sprites
 
@@ -28,6 +29,7 @@ _KINDS = {
     "desert": ("shrub", "shrub", "shrub", "palm"),
 }
 _SIZES = {"conifer": 1.25, "broadleaf": 1.0, "palm": 1.2, "shrub": 0.4, "bare": 1.0}
+_NEEDLES = to_linear((44, 70, 46))
 _WOOD = np.array([0.06, 0.04, 0.03], np.float32)
 _GROWS_ON = (palette.GRASS, palette.STONES, palette.SNOW, palette.TREES)
 
@@ -76,7 +78,10 @@ def plant(scene: Scene, side: int) -> list[Tree]:
         variant, mirrored = int(draw.integers(6)), bool(draw.integers(2))
         height = scene.tree_height * _SIZES[kind] * draw.uniform(0.65, 1.25)
         mix, tone = draw.uniform(), draw.uniform(0.75, 1.3)
-        tint = colors["trees"] + np.float32(mix) * (colors["other_trees"] - colors["trees"])
+        if kind == "conifer":
+            tint = _NEEDLES
+        else:
+            tint = colors["trees"] + np.float32(mix) * (colors["other_trees"] - colors["trees"])
         scale = FOCUS / z[place]
         foot = scene.horizon - (ground[place] - 1) * scale
         top = scene.horizon - (ground[place] + height - 1) * scale

@@ -13,18 +13,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from landscapes.render.fields import Floats
-    from landscapes.render.scene import Scene
+    from landscapes.render.scene import Curve, Scene
 
 # Distances on a screen of height 1, from an eye at height 1; tangent of the bearing at each edge.
 FOCUS = 0.9
 EDGE = 0.5 / FOCUS
+# What is not there is so far away.
+FAR = 99.0
 
 
 @dataclass(frozen=True)
 class Relief:
-    """Heights, all of one shape: of the ``ground`` and the part of it that is ``mountain``.
+    """The land, all of one shape.
 
-    ``lake`` and ``river`` are 1 in the water and fall to 0 on its shore, ``road`` likewise.
+    ``ground`` is the height of all that stands there, ``mountain`` the part of mountains in it.
+    ``lake``, ``river`` and ``road`` are below 1 inside, 1 at the edge, and grow away from it.
+    ``woods`` is 1 under trees that stand close.
     """
 
     ground: Floats
@@ -32,61 +36,88 @@ class Relief:
     lake: Floats
     river: Floats
     road: Floats
+    woods: Floats
 
 
-def _along(curve_place: Floats, x: Floats, width: float, z: Floats, end: float) -> Floats:
-    off = np.abs(x - curve_place)
-    # Half of the width is full; lines never get thinner than 1/250 of the picture's width.
-    half = 0.5 * np.maximum(width, 0.012 * z)
-    return (1 - smoothstep(0.7, 1.3, off / half)) * (z < end)
+def _along(curve: Curve | None, x: Floats, z: Floats) -> Floats:
+    """Return the distance from a curve in halves of its width; far where there is none."""
+    if curve is None:
+        return np.full_like(z, FAR)
+    # Lines never get thinner than 1/90 of the picture's width.
+    half = 0.5 * np.maximum(curve.width, 0.012 * z)
+    off = np.abs(x - curve.place(z)) / half
+    return np.where(z < curve.end, off, FAR).astype(np.float32)
 
 
 def relief_at(scene: Scene, x: Floats, z: Floats) -> Relief:
     """Return the land at ``x`` to the side and ``z`` away, both in heights of the eye."""
     fields, offsets = load_fields(), scene.offsets
-    bearing = x / z
-    lake = _lake_at(scene, bearing, z)
-    river = road = np.zeros_like(z)
-    if scene.river:
-        river = _along(scene.river.place(z), x, scene.river.width, z, scene.river.end)
-    if scene.road:
-        road = _along(scene.road.place(z), x, scene.road.width, z, scene.road.end)
+    lake = _lake_at(scene, x / z, z)
+    river, road = _along(scene.river, x, z), _along(scene.road, x, z)
     waves = sample(fields.smooth, x * 1.1 + offsets[0, 0], z * 1.1 + offsets[0, 1])
     hills = scene.hills * waves * smoothstep(6, 60, z)
-    bumps = 0.06 * sample(fields.smooth, x * 9 + offsets[1, 0], z * 9 + offsets[1, 1])
-    mountain = _mountain_at(scene, x, z, bearing)
-    dry = (1 - lake) * (1 - 0.9 * np.maximum(river, road * 0.7))
-    plain = (hills + bumps + 0.05) * dry
-    return Relief(plain + mountain * (1 - lake), mountain * (1 - lake), lake, river, road)
+    bumps = 0.07 * sample(fields.smooth, x * 9 + offsets[1, 0], z * 9 + offsets[1, 1])
+    # Banks rise slowly from the water; a road is level.
+    dry = smoothstep(0.95, 1.5, lake) * smoothstep(0.9, 4.0, river)
+    mountain = _mountain_at(scene, x, z) * smoothstep(0.95, 1.05, lake)
+    level = 1 - 0.6 * (1 - smoothstep(0.8, 3.0, road))
+    woods = _woods_at(scene, x, z, mountain)
+    woods *= smoothstep(1.0, 1.03, lake) * smoothstep(1.0, 1.3, np.minimum(river, road))
+    ground = (hills + bumps + 0.03) * dry * level + mountain
+    if scene.forest:
+        crowns = sample(fields.cells, x * 7 + offsets[13, 0], z * 7 + offsets[13, 1])
+        ground = ground + scene.tree_height * woods * (0.55 + 0.5 * crowns)
+    return Relief(ground, mountain, lake, river, road, woods)
 
 
 def _lake_at(scene: Scene, bearing: Floats, z: Floats) -> Floats:
+    lake = np.full_like(z, FAR)
     if not scene.lakes:
-        return np.zeros_like(z)
+        return lake
     fields, offset = load_fields(), scene.offsets[2]
     depth = np.log(z)
     shore = sample(fields.smooth, bearing * 45 + offset[0], depth * 22 + offset[1])
-    lake = np.zeros_like(z)
     for each in scene.lakes:
         away = ((bearing - each.bearing) / each.wide) ** 2
         away = away + ((depth - each.distance) / each.deep) ** 2
-        lake = np.maximum(lake, 1 - smoothstep(0.92, 1.08, away + 0.9 * (shore - 0.5)))
+        lake = np.minimum(lake, away + 0.9 * (shore - 0.5))
     return lake
 
 
-def _mountain_at(scene: Scene, x: Floats, z: Floats, bearing: Floats) -> Floats:
-    if not scene.mountains:
+def _woods_at(scene: Scene, x: Floats, z: Floats, mountain: Floats) -> Floats:
+    if not scene.forest:
         return np.zeros_like(z)
-    fields, offsets = load_fields(), scene.offsets
+    fields, offset = load_fields(), scene.offsets[10]
+    dense = sample(fields.smooth, np.log(z) * 30 + offset[0], x / z * 60 + offset[1])
+    dense = dense + 0.25 * smoothstep(12, 40, z) - 0.12
+    edge = 1 - scene.forest
+    below = 1 - smoothstep(0.05, 0.06 + 0.1 * scene.forest, mountain / peak_height(scene))
+    return smoothstep(edge, edge + 0.03, dense) * smoothstep(7, 10, z) * below
+
+
+def peak_height(scene: Scene) -> float:
+    """Return the height of the highest mountains, in heights of the eye."""
+    return max(scene.mountains / FOCUS * scene.mountains_at * 2.0, 1e-6)
+
+
+def _mountain_at(scene: Scene, x: Floats, z: Floats) -> Floats:
+    height = np.zeros_like(z)
     begin = scene.mountains_at
+    far = z > begin * 0.8
+    if scene.mountains and far.any():
+        height[far] = _peaks_at(scene, x[far], z[far])
+    return height
+
+
+def _peaks_at(scene: Scene, x: Floats, z: Floats) -> Floats:
+    fields, offsets, begin = load_fields(), scene.offsets, scene.mountains_at
     cosine, sine = np.cos(scene.turn) * 0.45, np.sin(scene.turn) * 0.45
     across, away = x * cosine - z * sine + offsets[3, 0], x * sine + z * cosine + offsets[3, 1]
     peaks = sample(fields.elevation, across, away)
     rough = sample(fields.ridged, across * 2.3 + offsets[4, 0], away * 2.3)
-    mass = sample(fields.smooth, bearing * 36 + offsets[5, 0], np.full_like(z, offsets[5, 1]))
-    height = scene.mountains / FOCUS * begin * 2.0
+    mass = sample(fields.smooth, x / z * 36 + offsets[5, 0], np.full_like(z, offsets[5, 1]))
     rise = smoothstep(begin * 0.8, begin * 1.9, z) * (0.35 + 0.65 * smoothstep(0.1, 0.7, mass))
-    return np.maximum(height * rise * (peaks**1.2 + 0.10 * rough - 0.08), 0)
+    return np.maximum(peak_height(scene) * rise * (peaks**1.2 + 0.10 * rough - 0.08), 0)
 
 
 @dataclass(frozen=True)
@@ -103,20 +134,22 @@ class View:
     lit: Floats
 
 
-def _distances(horizon: float) -> Floats:
+def _distances(horizon: float, side: int) -> Floats:
     near = FOCUS / (1 - horizon) * 0.75
+    # Small pictures show fewer steps.
+    steps = min(max(side / 256, 0.3), 2.0) ** 0.7
     parts = [
-        np.geomspace(near, 25, 80, endpoint=False),
-        np.geomspace(25, 55, 40, endpoint=False),
-        np.linspace(55, 210, 80, endpoint=False),
-        np.geomspace(210, 520, 30),
+        np.geomspace(near, 25, int(80 * steps), endpoint=False),
+        np.geomspace(25, 55, int(40 * steps), endpoint=False),
+        np.linspace(55, 210, int(85 * steps), endpoint=False),
+        np.geomspace(210, 520, int(30 * steps)),
     ]
     return np.concatenate(parts).astype(np.float32)
 
 
 def look(scene: Scene, side: int, toward: Floats) -> View:
     """Return what the viewer sees, with light that comes from the unit vector ``toward``."""
-    distances = _distances(scene.horizon)[:, None]
+    distances = _distances(scene.horizon, side)[:, None]
     bearings = ((np.arange(side, dtype=np.float32) + 0.5) / side - 0.5)[None, :] / FOCUS
     x, z = bearings * distances, np.broadcast_to(distances, (len(distances), side))
     ground = relief_at(scene, x, z).ground

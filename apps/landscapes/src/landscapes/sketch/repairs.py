@@ -47,7 +47,7 @@ def _vote(
 
     On a tie a pixel keeps its class. Unknown is a class like the others here: an area of it stays.
     """
-    best = labels.copy()
+    best: NDArray[np.uint8] = labels.copy()
     most = np.zeros(labels.shape, np.float32)
     for label in np.unique(labels):
         own = labels == label
