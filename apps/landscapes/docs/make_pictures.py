@@ -13,7 +13,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from landscapes.open_studio import open_studio
 from PIL import Image, ImageDraw, ImageFont
 
@@ -25,6 +24,7 @@ from landscapes.styles import SEED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from landscapes.studio import Studio

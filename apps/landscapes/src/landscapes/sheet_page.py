@@ -1,4 +1,4 @@
-"""A page that shows a map, the photo that gave the style, and the pictures: no script, no network."""
+"""A page that shows a map, the photo that gave the style, and the pictures, in one file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 24px auto; padding: 0 16px; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: auto; padding: 16px; }}
 main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 16px; }}
 figure {{ margin: 0; }}
 img {{ width: 100%; border-radius: 6px; display: block; }}
@@ -53,6 +53,14 @@ class Shown:
     photo: NDArray[np.uint8] | None
     pictures: Sequence[NDArray[np.uint8]]
     about: str
+
+
+def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
+    """Write an image. Raise LandscapesError if that is impossible."""
+    try:
+        Image.fromarray(pixels).save(path)
+    except OSError as error:
+        raise LandscapesError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def write_page(folder: Path, shown: Shown) -> None:

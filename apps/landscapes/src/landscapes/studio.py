@@ -65,7 +65,7 @@ class Studio:
         self.about = about
         self.biomes = list(dict.fromkeys(name.partition("-")[0] for name in styles))
         self.hours = list(dict.fromkeys(name.partition("-")[2] for name in styles))
-        self.sheet = self._paint_sheet()
+        self.sheet = self.paint_sheet(scenes[0].labels)
 
     def paint(self, labels: NDArray[np.uint8], style: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Return the picture of a map, uint8 of shape (size, size, 3).
@@ -133,9 +133,8 @@ class Studio:
             "segment": self.network.segments,
         }
 
-    def _paint_sheet(self) -> NDArray[np.uint8]:
-        """Return the first scene in all styles, uint8 of shape (biomes * size, hours * size, 3)."""
-        labels = self.scenes[0].labels
+    def paint_sheet(self, labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a map in all styles, uint8 of shape (biomes * size, hours * size, 3)."""
         rows = [
             np.concatenate(
                 [self.paint(labels, self.styles[f"{biome}-{hour}"]) for hour in self.hours], axis=1

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from landscapes.errors import LandscapesError
 from landscapes.palette import paint_labels
 from landscapes.photos import read_photo
-from landscapes.sheet_page import Shown, write_page
+from landscapes.sheet_page import Shown, write_image, write_page
 from landscapes.sketch import fit_labels, read_sketch
 
 if TYPE_CHECKING:
@@ -45,9 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--variation",
         type=float,
         default=0.5,
-        help="how far pictures after the first are from the style asked for, in standard deviations",
+        help="how far pictures after the first are from that style, in standard deviations",
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder of the pictures")
+    parser.add_argument(
+        "--sheet",
+        action="store_true",
+        help="write sheet.png, the map in all styles that have names",
+    )
     parser.add_argument("--html", action="store_true", help="write index.html, which shows all")
     parser.add_argument(
         "--strict", action="store_true", help="refuse a map with any color of no class"
@@ -73,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     labels = fit_labels(sketch.labels, studio.network.size)
     pictures = [studio.paint(labels, style) for style in _styles(arguments, photo, studio)]
     _write(arguments.out, labels, pictures)
+    if arguments.sheet:
+        write_image(arguments.out / "sheet.png", studio.paint_sheet(labels))
     if arguments.html:
         shown = Shown(_title(arguments), labels, photo, pictures, studio.about)
         write_page(arguments.out, shown)
@@ -103,8 +109,8 @@ def _title(arguments: argparse.Namespace) -> str:
 def _write(folder: Path, labels: NDArray[np.uint8], pictures: list[NDArray[np.uint8]]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(paint_labels(labels)).save(folder / "map.png")
-        for number, picture in enumerate(pictures):
-            Image.fromarray(picture).save(folder / f"{number}.png")
     except OSError as error:
         raise LandscapesError(f"{folder} cannot be written: {error.strerror}.") from error
+    write_image(folder / "map.png", paint_labels(labels))
+    for number, picture in enumerate(pictures):
+        write_image(folder / f"{number}.png", picture)

@@ -61,7 +61,7 @@ function extend(page, stroke, at) {
 export function followKeys(page) {
   const tools = { b: "brush", l: "line", f: "fill", e: "eraser" };
   addEventListener("keydown", (event) => {
-    if (event.target.matches("input[type=range]") && event.key.startsWith("Arrow")) return;
+    if (event.altKey || (event.target.matches("input[type=range]") && event.key.startsWith("Arrow"))) return;
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
       if (key === "z" && !event.shiftKey) page.restore(page.history.undo(page.grid.cells));
