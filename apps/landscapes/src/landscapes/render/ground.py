@@ -72,7 +72,8 @@ def classify(scene: Scene, x: Floats, z: Floats) -> tuple[NDArray[np.uint8], Rel
     fine = sample(fields.smooth, away * 4 + offsets[11, 0], across * 4 + offsets[11, 1])
     labels = np.full(z.shape, palette.GRASS, np.uint8)
     mixed = broad + 0.25 * (fine - 0.5)
-    labels[mixed < scene.stones] = palette.STONES
+    if scene.stones:
+        labels[mixed < scene.stones] = palette.STONES
     if scene.snow:
         # What the stones leave is covered from the other end.
         labels[mixed > 1 - scene.snow * (1 - 0.5 * scene.stones)] = palette.SNOW

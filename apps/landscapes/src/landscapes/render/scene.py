@@ -111,8 +111,8 @@ def _draw_lakes(draw: np.random.Generator) -> tuple[Lake, ...]:
         return Lake(
             bearing=draw.uniform(-0.4, 0.4),
             distance=draw.uniform(math.log(4), math.log(25)),
-            wide=draw.uniform(0.25, 1.0),
-            deep=draw.uniform(0.45, 1.1),
+            wide=draw.uniform(0.3, 1.1),
+            deep=draw.uniform(0.5, 1.3),
         )
 
     return tuple(one() for _ in range(int(draw.integers(1, 3))))
@@ -121,23 +121,24 @@ def _draw_lakes(draw: np.random.Generator) -> tuple[Lake, ...]:
 def draw_scene(seed: int, index: int, attempt: int) -> Scene:
     """Return the scene of pair ``index``; ``attempt`` counts those that were not acceptable.
 
-    Biomes take turns and hours spread evenly over any range of indices, so that no attempt changes
-    either. All else follows from ``SeedSequence([seed, index])``.
+    Biomes take turns, and the hours of each biome spread evenly over any range of indices; no
+    attempt changes either. All else follows from ``SeedSequence([seed, index])``.
     """
-    biome_turn = np.random.Generator(np.random.PCG64([seed, index // len(BIOMES)]))
-    biome = BIOMES[int(biome_turn.permutation(len(BIOMES))[index % len(BIOMES)])]
+    group, turn = divmod(index, len(BIOMES))
+    order = np.random.Generator(np.random.PCG64([seed, group])).permutation(len(BIOMES))
+    biome = int(order[turn])
     shift = np.random.Generator(np.random.PCG64(seed)).uniform()
-    hour = _hour_of_share((shift + index * GOLDEN) % 1.0)
+    hour = _hour_of_share((shift + group * GOLDEN + biome / len(BIOMES)) % 1.0)
     streams = np.random.SeedSequence([seed, index]).spawn(attempt + 1)
     draw = np.random.Generator(np.random.PCG64(streams[attempt]))
-    return _draw_rest(draw, biome, hour)
+    return _draw_rest(draw, BIOMES[biome], hour)
 
 
 # By biome: probabilities of forest, stones and snow on the plain, and most single trees.
 _PLAIN = {
-    "summer": (0.6, 0.35, 0.0, 70),
-    "autumn": (0.6, 0.35, 0.0, 70),
-    "winter": (0.5, 0.25, 1.0, 70),
+    "summer": (0.7, 0.35, 0.0, 70),
+    "autumn": (0.7, 0.35, 0.0, 70),
+    "winter": (0.6, 0.25, 1.0, 70),
     "tropic": (0.7, 0.3, 0.0, 60),
     "desert": (0.1, 1.0, 0.0, 25),
 }
@@ -160,16 +161,16 @@ def _draw_rest(draw: np.random.Generator, biome: str, hour: float) -> Scene:
         horizon=draw.uniform(0.34, 0.58),
         haze=draw.beta(1.3, 2.5),
         cloud=float(np.clip(draw.beta(0.9, 1.3), 0, 1)),
-        mountains=draw.uniform(0.1, 0.36) if has_mountains else 0.0,
+        mountains=draw.uniform(0.14, 0.42) if has_mountains else 0.0,
         mountains_at=draw.uniform(55, 110),
         snow_line=snow_line,
         hills=draw.uniform(0.1, 1.0) ** 2 * 5,
-        forest=draw.uniform(0.25, 0.7) if draw.uniform() < forest else 0.0,
+        forest=draw.uniform(0.35, 0.8) if draw.uniform() < forest else 0.0,
         stones=draw.uniform(0.25, 0.7) if draw.uniform() < stones else 0.0,
         snow=draw.uniform(0.4, 1.0) if snow else 0.0,
         beach=draw.uniform(0.02, 0.12) if draw.uniform() < 0.5 else 0.0,
         trees=int(most_trees * draw.uniform() ** 1.5),
-        tree_height=draw.uniform(0.7, 2.2),
+        tree_height=draw.uniform(0.8, 2.4),
         lakes=_draw_lakes(draw) if draw.uniform() < 0.42 * dry else (),
         river=_draw_curve(draw, draw.uniform(0.5, 1.3)) if draw.uniform() < 0.42 else None,
         road=_draw_curve(draw, draw.uniform(0.3, 0.7)) if draw.uniform() < 0.42 else None,

@@ -40,11 +40,14 @@ def pour_water(scene: Scene, light: Light, canvas: Canvas, x: Floats) -> None:
     shore = _shore_rows(wet, scene.horizon * side)[wet]
     ripple = _ripples(scene, x[wet], z)
     calm = 1 / (1 + 0.15 * z)
-    mirrored = 2 * shore - rows - 1 + ripple * side * 0.022 * (0.3 + calm)
-    # Where no shore is seen above the water, the sky is mirrored at the horizon.
-    mirrored = np.clip(mirrored, 0, side - 1)
-    aside = np.clip(columns + ripple * side * 0.006, 0, side - 1)
-    image = canvas.color[mirrored.astype(int), aside.astype(int)]
+    bent = ripple * side * 0.022 * (0.3 + calm)
+    aside = np.clip(columns + ripple * side * 0.006, 0, side - 1).astype(int)
+    # Trees on the bank are mirrored at the shore. All else is far away, so at the horizon: a flat
+    # bank itself is too low to be seen in the water.
+    at_shore = np.clip(2 * shore - rows - 1 + bent, 0, side - 1).astype(int)
+    at_horizon = np.clip(2 * scene.horizon * side - rows - 1 + bent, 0, side - 1).astype(int)
+    on_bank = canvas.labels[at_shore, aside] == palette.TREES
+    image = canvas.color[np.where(on_bank, at_shore, at_horizon), aside]
     # A glance along the water mirrors; one down into it sees its color.
     steep = 1 / np.sqrt(1 + (z / FOCUS / 1.4) ** 2)
     mirror = np.clip(0.22 + 0.78 * (1 - steep) ** 2.2, 0, 0.92)[:, None]
