@@ -12,6 +12,8 @@ from landscapes.nets.labels import LABELS
 from landscapes.nets.spade import SLOPE, sharpen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from landscapes.nets.presets import Preset
 
 SCALES = 2
@@ -31,12 +33,25 @@ class PatchDiscriminator(nn.Module):
         )
         self.last = nn.Conv2d(widths[-1], 1, 4, padding=2)
 
-    def forward(self, inputs: torch.Tensor) -> list[torch.Tensor]:
-        """Return the features of each layer; the last are the judgments (n, 1, h, w)."""
-        features = [F.leaky_relu(self.convs[0](inputs), SLOPE)]
+    def forward(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        """Return the features of each layer, for each input; the last are the judgments.
+
+        Weights are computed once for all inputs, so that all are judged by the same ones.
+        """
+        features = [[F.leaky_relu(each, SLOPE)] for each in _convolve(self.convs[0], inputs)]
         for conv in self.convs[1:]:
-            features.append(F.leaky_relu(F.instance_norm(conv(features[-1])), SLOPE))
-        return [*features, self.last(features[-1])]
+            convolved = _convolve(conv, [each[-1] for each in features])
+            for found, each in zip(features, convolved, strict=True):
+                found.append(F.leaky_relu(F.instance_norm(each), SLOPE))
+        for found in features:
+            found.append(self.last(found[-1]))
+        return features
+
+
+def _convolve(conv: nn.Module, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    assert isinstance(conv, nn.Conv2d)
+    weight = conv.weight
+    return [F.conv2d(each, weight, conv.bias, conv.stride, conv.padding) for each in inputs]
 
 
 class Discriminator(nn.Module):
@@ -49,14 +64,22 @@ class Discriminator(nn.Module):
             for _ in range(SCALES)
         )
 
-    def forward(self, labels: torch.Tensor, pictures: torch.Tensor) -> list[list[torch.Tensor]]:
-        """Return, for each scale, the features of all layers; the last are the judgments.
+    def forward(
+        self, labels: torch.Tensor, *pictures: torch.Tensor
+    ) -> list[list[list[torch.Tensor]]]:
+        """Return, for each batch of pictures and each scale, the features of all layers.
 
-        ``labels`` are planes (n, l, h, w), ``pictures`` (n, 3, h, w) in [-1, 1].
+        The last of these are the judgments. ``labels`` are planes (n, l, h, w) of every batch of
+        ``pictures`` (n, 3, h, w), which are in [-1, 1].
         """
-        inputs = torch.cat((labels, pictures), 1)
-        found = []
+        inputs = [torch.cat((labels, each), 1) for each in pictures]
+        found: list[list[list[torch.Tensor]]] = [[] for _ in pictures]
         for scale in self.scales:
-            found.append(scale(inputs))
-            inputs = F.avg_pool2d(inputs, 3, 2, padding=1, count_include_pad=False)
+            for judgments, features in zip(found, scale(inputs), strict=True):
+                judgments.append(features)
+            inputs = [_halve(each) for each in inputs]
         return found
+
+
+def _halve(pictures: torch.Tensor) -> torch.Tensor:
+    return F.avg_pool2d(pictures, 3, 2, padding=1, count_include_pad=False)
