@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from landscapes.open_studio import open_studio
 from PIL import Image, ImageDraw, ImageFont
 
+from landscapes.open_studio import open_studio
 from landscapes.pair import HOURS
 from landscapes.palette import paint_labels
 from landscapes.render import render_pair

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscapes.pair import BIOMES, HOURS
-from landscapes.render import render_pair
+from landscapes.render import VERSION, render_pair
 from landscapes.render.scene import draw_scene
 from landscapes.studio import Network, Scene, to_planes
 
@@ -29,9 +29,11 @@ SCENES = {"valley": 24, "mountain lake": 34, "road": 38, "snow": 27, "river": 0,
 def load_styles(network: Network, digest: str, file: Path) -> dict[str, NDArray[np.float32]]:
     """Return the styles of all names, each of shape (z,).
 
-    They are read from ``file`` if it was written for the checkpoint with this ``digest``. If not,
-    they are measured, which takes seconds, and written there, unless the folder is read-only.
+    They are read from ``file`` if it was written for the checkpoint with this ``digest`` and by
+    this version of the renderer. If not, they are measured, which takes seconds, and written there,
+    unless the folder is read-only.
     """
+    digest = f"{digest}, {VERSION}"
     stored = _read(file, digest, network.z_dim)
     if stored is not None:
         return stored

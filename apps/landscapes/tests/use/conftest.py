@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvicorn
-from landscapes.open_studio import open_studio
 
+from landscapes.open_studio import open_studio
 from landscapes.serving.app import build_app
 from landscapes.site import write_site
 
@@ -88,16 +88,10 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
-@pytest.fixture(params=["served", "static"])
-def address(request: pytest.FixtureRequest) -> str:
-    """The page in both forms."""
-    where: str = request.getfixturevalue(request.param)
-    return where
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    """The page with its first picture; a test fails if it logs an error or asks another host."""
+@pytest.fixture(scope="module", params=["served", "static"])
+def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[tuple[Page, list[str]]]:
+    """The page in both forms, and what was wrong on it: errors, and requests to other hosts."""
+    address: str = request.getfixturevalue(request.param)
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
         faults: list[str] = []
@@ -111,8 +105,31 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
             ),
         )
         open_page(page, address)
-        yield page
-        assert faults == []
+        yield page, faults
+
+
+@pytest.fixture
+def page(opened: tuple[Page, list[str]]) -> Iterator[Page]:
+    """The page as it is when it is loaded; a test fails if anything is wrong on it."""
+    page, faults = opened
+    page.set_viewport_size({"width": 1280, "height": 900})
+    before = page.evaluate(START_AGAIN)
+    page.wait_for_function("(before) => landscapes.pictures > before", arg=before)
+    yield page
+    assert faults == []
+
+
+# Quicker than to load the page and its model again.
+START_AGAIN = """() => {
+  const { pictures, history, meta } = landscapes;
+  document.querySelector("#scenes button").click();
+  landscapes.history = new history.constructor();
+  landscapes.useTool("brush");
+  landscapes.choose(meta.classes[2].id);
+  landscapes.useSize(landscapes.sizes[2]);
+  landscapes.useStyle({ biome: meta.biomes[0], time: 1 });
+  return pictures;
+}"""
 
 
 def open_page(page: Page, address: str) -> None:

@@ -77,11 +77,11 @@ def test_a_missing_server_gets_a_sentence(browser: Browser, served: str) -> None
     page = browser.new_page()
     open_page(page, served)
     page.route("**/api/synthesize", lambda route: route.abort())
-    page.get_by_role("button", name="winter").click()
+    page.locator("#styles button", has_text="winter").click()
     page.wait_for_selector("#error:not([hidden])")
     assert "The server does not answer" in page.inner_text("#error")
     page.unroute("**/api/synthesize")
-    page.get_by_role("button", name="summer").click()
+    page.locator("#styles button", has_text="summer").click()
     page.wait_for_selector("#error", state="hidden")
 
 
