@@ -155,7 +155,7 @@ def describe(folder: Path) -> Description:
     except FileNotFoundError:
         raise LandscapesError(
             f"{folder} holds no finished data set: {path.name} is missing. Make one with "
-            "`landscapes render --out FOLDER`."
+            "`landscapes render`, or from photos with `landscapes data import`."
         ) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise LandscapesError(

@@ -10,6 +10,8 @@ import numpy as np
 from scipy import ndimage
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from landscapes.render.fields import Floats
 
 TALL, WIDE = 96, 64
@@ -30,6 +32,7 @@ class Sprite:
     trunk: Floats
 
 
+@cache
 def _grid() -> tuple[Floats, Floats]:
     rows = (np.arange(TALL, dtype=np.float32) + 0.5) / TALL
     columns = ((np.arange(WIDE, dtype=np.float32) + 0.5) / WIDE - 0.5) * (WIDE / TALL) * 2
@@ -44,6 +47,15 @@ def _roughness(draw: np.random.Generator, grain: float) -> Floats:
 
 def _trunk(rows: Floats, columns: Floats, top: float, width: float) -> Floats:
     return ((np.abs(columns) < width) & (rows > top)).astype(np.float32)
+
+
+def _stamp(mask: NDArray[np.bool_], middle: tuple[float, float], half: float) -> None:
+    """Set ``mask`` in a disc around ``middle`` (row and column of the grid)."""
+    rows, columns = _grid()
+    top, bottom = np.searchsorted(rows[:, 0], (middle[0] - half, middle[0] + half))
+    left, right = np.searchsorted(columns[0], (middle[1] - half, middle[1] + half))
+    away = np.hypot(rows[top:bottom] - middle[0], columns[:, left:right] - middle[1])
+    mask[top:bottom, left:right] |= away < half
 
 
 def _conifer(draw: np.random.Generator) -> Sprite:
@@ -93,7 +105,7 @@ def _palm(draw: np.random.Generator) -> Sprite:
         row = 0.22 - 0.16 * np.sin(angle) * along + 0.22 * along**2
         thick = 0.035 * (1 - 0.7 * along)
         for place, height, half in zip(column, row, thick, strict=True):
-            crown |= np.hypot(rows - height, columns - place) < half
+            _stamp(crown, (height, place), half)
     rough = _roughness(draw, 1.0)
     side = np.clip(columns / 0.4, -1, 1) * np.ones_like(rows)
     bright = np.clip(0.75 + 0.25 * rough - 0.5 * (rows - 0.2), 0.15, 1.2)
@@ -108,7 +120,7 @@ def _bare(draw: np.random.Generator) -> Sprite:
         row, column, angle, length, half = branches.pop()
         for part in np.linspace(0, 1, 14):
             there = (row + part * length * np.sin(angle), column + part * length * np.cos(angle))
-            wood |= np.hypot(rows - there[0], columns - there[1]) < half * (1 - 0.4 * part)
+            _stamp(wood, there, half * (1 - 0.4 * part))
         if length > 0.07:
             for low, high in ((-0.75, -0.3), (-0.1, 0.1), (0.3, 0.75)):
                 turned, shorter = angle + draw.uniform(low, high), draw.uniform(0.6, 0.75)
