@@ -153,7 +153,7 @@ def test_the_command_renders_and_checks(tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "data"
     words = ["render", "--out", str(out), "--count", "20", "--size", "16", "--workers", "1"]
     assert main([*words, "--folders"]) == 0
-    assert "landscapes-v1-16px-20-seed1: 20 pairs" in capsys.readouterr().out
+    assert "landscapes-v2-16px-20-seed1: 20 pairs" in capsys.readouterr().out
     assert main(["data", "check", str(out)]) == 0
     assert "train: 14 pairs of 16 pixels." in capsys.readouterr().out
     first = Image.open(out / "labels/000000.png")

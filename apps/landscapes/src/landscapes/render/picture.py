@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from landscapes.render.scene import Scene
 
 # A change of what is rendered changes this name, and with it the names of data sets.
-VERSION = "landscapes-v1"
+VERSION = "landscapes-v2"
 ATTEMPTS = 8
 DRAFT = 48
 FEWEST_CLASSES, LARGEST_SHARE = 3, 0.75
