@@ -141,6 +141,15 @@ def test_damaged_folders_say_what_is_wrong(
         open_pairs(tmp_path, "train")
 
 
+def test_pairs_of_another_renderer_are_named(folder: Path, tmp_path: Path) -> None:
+    for file in ("meta.jsonl", "labels.npy", "images.npy"):
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    text = (folder / "data.json").read_text().replace("landscapes-v2", "landscapes-v0")
+    (tmp_path / "data.json").write_text(text)
+    with pytest.warns(UserWarning, match="rendered by landscapes-v0, and this version renders"):
+        open_pairs(tmp_path, "train")
+
+
 def test_arrays_of_another_shape_are_refused(folder: Path, tmp_path: Path) -> None:
     for file in ("data.json", "meta.jsonl", "images.npy"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -17,7 +18,7 @@ from landscapes.data.store import (
     read_metas,
 )
 from landscapes.errors import LandscapesError
-from landscapes.pair import Meta, Pair
+from landscapes.pair import RENDERER, Meta, Pair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,13 +67,19 @@ def open_pairs(folder: Path | str, split: str) -> Pairs:
     """Return the pairs of one split of ``folder``: train, val, judge-train or judge-val.
 
     Refuse an unknown split, a folder that is not finished, and arrays that do not fit their
-    description.
+    description. Warn of pairs that another version of the renderer made.
     """
     folder = Path(folder)
     if split not in SPLITS:
         raise LandscapesError(f"There is no split {split!r}: name one of {', '.join(SPLITS)}.")
     description = describe(folder)
     images, labels = open_arrays(folder, "r")
+    if description.source not in (RENDERER, "photos"):
+        warnings.warn(
+            f"{folder} was rendered by {description.source}, and this version renders {RENDERER}: "
+            "its pairs cannot be made again. Render another folder to train what others repeat.",
+            stacklevel=2,
+        )
     metas = read_metas(folder)
     _compare(folder, description, images, labels, len(metas))
     start, end = description.splits[split]

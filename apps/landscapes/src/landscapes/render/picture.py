@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscapes import palette
-from landscapes.pair import Meta, Pair
+from landscapes.pair import RENDERER, Meta, Pair
 from landscapes.render.ground import Places, classify, color_land, shine_on
 from landscapes.render.light import light_of
 from landscapes.render.planting import Canvas, draw_trees, plant
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from landscapes.render.light import Light
     from landscapes.render.scene import Scene
 
-# A change of what is rendered changes this name, and with it the names of data sets.
-VERSION = "landscapes-v2"
 ATTEMPTS = 8
 DRAFT = 48
 FEWEST_CLASSES, LARGEST_SHARE = 3, 0.75
@@ -46,7 +44,7 @@ def render_pair(seed: int, index: int, size: int) -> Pair:
 def meta_of(scene: Scene, seed: int, index: int) -> Meta:
     """Return what is known of the pair of ``scene``."""
     return Meta(
-        source=VERSION,
+        source=RENDERER,
         index=index,
         seed=seed,
         biome=scene.biome,
