@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from landscapes.cli import main
 from landscapes.data import open_pairs
 from landscapes.data.rendering import Plan, render_data_set
 from landscapes.data.store import SPLITS, create_arrays, divide, writing
+from landscapes.data.workers import spread
 from landscapes.errors import LandscapesError
 from landscapes.render import render_pair
 
@@ -107,6 +110,41 @@ def test_two_writers_of_one_folder_exclude_each_other(tmp_path: Path) -> None:
         other.join(60)
     try_to_write(tmp_path / "data", answers)
     assert answers.get(timeout=60) == "written"
+
+
+def die(item: int) -> int:
+    if item == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_a_killed_worker_is_an_error_and_no_hang() -> None:
+    with pytest.raises(LandscapesError, match="One of 2 worker processes was killed"):
+        list(spread(die, range(4), 2))
+
+
+def refuse(item: int) -> int:
+    if item == 1:
+        raise LandscapesError("one is refused")
+    return item
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_a_worker_is_raised(workers: int) -> None:
+    with pytest.raises(LandscapesError, match="one is refused"):
+        list(spread(refuse, range(4), workers))
+
+
+def test_what_a_killed_process_left_is_rendered_from_the_start(
+    folder: Path, tmp_path: Path
+) -> None:
+    create_arrays(tmp_path, 30, 16)
+    plan = Plan(tmp_path, COUNT, SIZE, 3)
+    with pytest.raises(LandscapesError, match=r"images\.npy of something else"):
+        render_data_set(plan, 1, lambda done: None)
+    (tmp_path / "writing.lock").touch()
+    render_data_set(plan, 1, lambda done: None)
+    assert (tmp_path / "images.npy").read_bytes() == (folder / "images.npy").read_bytes()
 
 
 def test_an_unfinished_folder_says_so(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscapes.data.photos import Finding, inspect
+from landscapes.data.workers import spread
 from landscapes.errors import LandscapesError
 from landscapes.palette import CLASSES, NAMES
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Names that are printed of a longer list.
 SHOWN = 5
+# Pairs that a process reads before it reports.
+BATCH = 16
 _TITLES = {
     "unreadable": "cannot be read",
     "ids": "have ids that are no class",
@@ -80,16 +82,17 @@ def check_photos(found: Found, table: NDArray[np.uint8] | None, workers: int) ->
             f"No photo has a label map of its name: {len(found.photos_alone)} photos and "
             f"{len(found.labels_alone)} label maps are alone. Give both the same name."
         )
-    look = partial(inspect, table=table)
-    if workers == 1:
-        findings = [look(files) for files in found.pairs]
-    else:
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            findings = pool.map(look, found.pairs, chunksize=16)
+    batches = [found.pairs[start : start + BATCH] for start in range(0, len(found.pairs), BATCH)]
+    look = partial(_inspect_all, table=table)
+    findings = [finding for batch in spread(look, batches, workers) for finding in batch]
     good = [each for each in findings if not each.kind]
     counts = np.sum([each.counts for each in good], axis=0) if good else np.zeros(10, np.int64)
     problems = tuple(each for each in findings if each.kind)
     return Checked(found, tuple(each.files for each in good), problems, counts)
+
+
+def _inspect_all(batch: Sequence[Files], table: NDArray[np.uint8] | None) -> list[Finding]:
+    return [inspect(files, table) for files in batch]
 
 
 def check_pairs(splits: dict[str, Pairs]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from landscapes.data.store import (
     open_arrays,
     writing,
 )
+from landscapes.data.workers import spread
 from landscapes.errors import LandscapesError
 from landscapes.pair import Meta
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Of the training part of a data set, for the judges.
 FOR_JUDGES = 0.2
+# Pairs that a process converts at a time.
+BATCH = 16
 
 
 def order_by_split(pairs: Sequence[Files]) -> tuple[list[Files], dict[str, tuple[int, int]]]:
@@ -75,12 +77,10 @@ def import_photos(
     convert = partial(_convert, folder, table, size)
     with writing(folder):
         create_arrays(folder, len(ordered), size)
-        if workers == 1:
-            for job in enumerate(ordered):
-                convert(job)
-        else:
-            with multiprocessing.get_context("spawn").Pool(workers) as pool:
-                pool.map(convert, list(enumerate(ordered)), chunksize=16)
+        jobs = list(enumerate(ordered))
+        batches = [jobs[start : start + BATCH] for start in range(0, len(jobs), BATCH)]
+        for _ in spread(convert, batches, workers):
+            pass
         metas = [Meta(str(files.photo), index) for index, files in enumerate(ordered)]
         name = f"photos-{size}px-{len(ordered)}-{_name_digest(ordered)}"
         description = Description(name, "photos", size, len(ordered), None, splits)
@@ -93,8 +93,8 @@ def _name_digest(pairs: Sequence[Files]) -> str:
 
 
 def _convert(
-    folder: Path, table: NDArray[np.uint8] | None, size: int, job: tuple[int, Files]
+    folder: Path, table: NDArray[np.uint8] | None, size: int, batch: list[tuple[int, Files]]
 ) -> None:
-    index, files = job
     images, labels = open_arrays(folder, "r+")
-    images[index], labels[index] = read_square(files, table, size)
+    for index, files in batch:
+        images[index], labels[index] = read_square(files, table, size)

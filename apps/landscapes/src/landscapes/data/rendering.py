@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from landscapes.data.store import Description, create_arrays, divide, finish, open_arrays, writing
+from landscapes.data.workers import spread
 from landscapes.render import VERSION, render_pair
 
 if TYPE_CHECKING:
@@ -41,17 +41,9 @@ def render_data_set(plan: Plan, workers: int, report: Callable[[int], None]) -> 
         create_arrays(plan.folder, plan.count, plan.size)
         starts = range(0, plan.count, CHUNK)
         metas: list[Meta] = []
-        if workers == 1:
-            for part in map(partial(_render_chunk, plan), starts):
-                metas += part
-                report(len(metas))
-        else:
-            # Not forked: the caller may run threads of PyTorch or Horovod.
-            context = multiprocessing.get_context("spawn")
-            with context.Pool(workers) as pool:
-                for part in pool.imap(partial(_render_chunk, plan), starts):
-                    metas += part
-                    report(len(metas))
+        for part in spread(partial(_render_chunk, plan), starts, workers):
+            metas += part
+            report(len(metas))
         description = Description(
             name=f"{VERSION}-{plan.size}px-{plan.count}-seed{plan.seed}",
             source=VERSION,

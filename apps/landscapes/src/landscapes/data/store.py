@@ -73,6 +73,8 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _open_lock(folder: Path) -> int:
     _refuse_finished(folder)
+    if (folder / "images.npy").exists() and not (folder / "writing.lock").exists():
+        raise LandscapesError(f"{folder} holds an images.npy of something else: name another one.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / "writing.lock", os.O_CREAT | os.O_RDWR, 0o644)
