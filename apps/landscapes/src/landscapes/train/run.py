@@ -123,9 +123,9 @@ def _train(state: Any, run: Run) -> None:
     settings = run.settings
     with _owned(settings) if hvd.rank() == 0 else contextlib.nullcontext():
         _compare_data(run)
-        lines = Lines(settings.print_every, run.board) if hvd.rank() == 0 else None
         _guide(state, run)
-        saved_at = state.step
+        lines = Lines(settings.print_every, run.board) if hvd.rank() == 0 else None
+        saved_at = -1
         is_over = state.step >= settings.steps
         while not is_over:
             losses, is_over = _step(state, run)
@@ -137,7 +137,7 @@ def _train(state: Any, run: Run) -> None:
                 saved_at = state.step
             if state.step % settings.commit_every == 0:
                 state.commit()
-        if saved_at != state.step or not (settings.out / TRAINING).exists():
+        if saved_at != state.step:
             _save(state, run)
         if lines is not None:
             lines.flush(state.step)
