@@ -15,7 +15,13 @@ from horovod.errors import UsageError
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "benchmarks/**/*.md",
+        "examples/**/*.md",
+        "apps/**/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 

@@ -15,6 +15,7 @@ from landscapes.sketch import fit_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -35,6 +36,9 @@ class Network(Protocol):
 
     def segment(self, pictures: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Return the maps (n, size, size) seen in pictures (n, 3, size, size) in [-1, 1]."""
+
+    def export(self, folder: Path, opset: int | None = None) -> dict[str, float]:
+        """Write each part as ONNX; return by name how far onnxruntime is from it at most."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,15 @@ class Studio:
 
     def encode(self, photo: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the style of the central square of a photo, of shape (z,)."""
-        return self.network.encode(self._planes(photo))[0]
+        style: NDArray[np.float32] = self.network.encode(self._planes(photo))[0]
+        return style
 
     def segment(self, photo: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the map seen in the central square of a photo, of shape (size, size)."""
         if not self.network.segments:
             raise LandscapesError("This checkpoint has no segmenter: draw the map by hand.")
-        return self.network.segment(self._planes(photo))[0]
+        labels: NDArray[np.uint8] = self.network.segment(self._planes(photo))[0]
+        return labels
 
     def style_named(self, name: str) -> NDArray[np.float32]:
         """Return the style of a name. Raise LandscapesError that lists the names."""
@@ -150,7 +156,8 @@ class Studio:
 def to_pixels(planes: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return planes (3, height, width) in [-1, 1] as uint8 of shape (height, width, 3)."""
     scaled = np.rint((planes.transpose(1, 2, 0) + 1) * 127.5)
-    return np.clip(scaled, 0, 255).astype(np.uint8)
+    pixels: NDArray[np.uint8] = np.clip(scaled, 0, 255).astype(np.uint8)
+    return pixels
 
 
 def to_planes(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -23,7 +23,7 @@ CHOSEN_FROM = 4_000  # indices of that seed
 PICTURES = 8  # that a style is the mean of
 NAMES = tuple(f"{biome}-{hour}" for biome in BIOMES for hour in HOURS)
 # Indices of that seed.
-SCENES = {"valley": 24, "mountain lake": 34, "road": 38, "snow": 27, "river": 0, "woods": 35}
+SCENES = {"valley": 23, "mountain lake": 34, "road": 29, "winter": 11, "paths": 1, "woods": 9}
 
 
 def load_styles(network: Network, digest: str, file: Path) -> dict[str, NDArray[np.float32]]:
