@@ -23,6 +23,28 @@ FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-thread
 FOLDER = Path(__file__).parent / "src" / "landscapes" / "page" / "runtime"
 TIMEOUT_S = 60.0  # without a byte
 LARGEST = 100 << 20
+# The package itself has no copy of it.
+LICENSE = """onnxruntime-web, https://github.com/microsoft/onnxruntime
+
+MIT License
+
+Copyright (c) Microsoft Corporation
+
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute,
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or substantial
+portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES
+OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+"""
 
 
 def read_archive(path: str | None) -> bytes:
@@ -53,6 +75,7 @@ def unpack(archive: bytes, folder: Path) -> None:
             if member is None:
                 raise SystemExit(f"onnxruntime-web {VERSION} has no dist/{name}.")
             replace(folder / name, member.read())
+    replace(folder / "LICENSE.txt", LICENSE.encode())
     replace(folder / "version.txt", VERSION.encode())
 
 
@@ -69,7 +92,7 @@ def is_complete(folder: Path) -> bool:
     return (
         version.is_file()
         and version.read_text() == VERSION
-        and all((folder / name).is_file() for name in FILES)
+        and all((folder / name).is_file() for name in (*FILES, "LICENSE.txt"))
     )
 
 
