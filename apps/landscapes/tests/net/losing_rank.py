@@ -1,4 +1,4 @@
-"""``landscapes train`` in which rank 1 of the first generation is killed in the middle of step 7."""
+"""``landscapes train`` whose rank 1 is killed in the middle of step 7 of the first generation."""
 
 from __future__ import annotations
 

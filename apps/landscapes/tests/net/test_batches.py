@@ -16,9 +16,7 @@ def test_two_ranks_of_four_see_what_one_rank_of_eight_sees(pairs: Pairs) -> None
     whole = Stream(pairs, 7, 16).batch(16, 8)
     parts = [Stream(pairs, 7, 16).batch(position, 4) for position in (16, 20)]
     for name in ("pictures", "labels", "noise"):
-        assert torch.equal(
-            getattr(whole, name), torch.cat([getattr(each, name) for each in parts])
-        )
+        assert torch.equal(getattr(whole, name), torch.cat([getattr(each, name) for each in parts]))
 
 
 def test_an_epoch_has_each_picture_once_in_an_order_of_its_own(pairs: Pairs) -> None:

@@ -53,21 +53,21 @@ def test_equal_weights_have_equal_digests_and_others_do_not(tmp_path: Path) -> N
 
 
 def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(LandscapesError, match="There is no .*name the folder"):
+    with pytest.raises(LandscapesError, match=r"There is no .*name the folder"):
         load_model(tmp_path)
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"\x80\x04pickle" * 9)
-    with pytest.raises(LandscapesError, match="cannot be read .*damaged"):
+    with pytest.raises(LandscapesError, match=r"cannot be read .*damaged"):
         load_model(tmp_path)
     save(random_model("smoke32", 1), tmp_path)
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(LandscapesError, match="cannot be read .*damaged"):
+    with pytest.raises(LandscapesError, match=r"cannot be read .*damaged"):
         load_model(tmp_path)
     write_tensors(file, {"x": torch.zeros(1)}, {"config": {"format": 99}})
     with pytest.raises(LandscapesError, match="has the format 99, and this version reads 1"):
         load_model(tmp_path)
     write_tensors(file, {"x": torch.zeros(1)}, {"config": {"format": 1, "preset": "smoke32"}})
-    with pytest.raises(LandscapesError, match="The generator in .* does not fit"):
+    with pytest.raises(LandscapesError, match=r"The generator in .* does not fit"):
         load_model(tmp_path)
 
 

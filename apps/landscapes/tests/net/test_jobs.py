@@ -33,9 +33,7 @@ def options(data: Path, out: Path) -> list[str]:
 
 
 def test_a_job_of_two_ranks_trains(data: Path, tmp_path: Path) -> None:
-    done = run_job(
-        "-np", "2", sys.executable, "-m", "landscapes", *options(data, tmp_path / "run")
-    )
+    done = run_job("-np", "2", sys.executable, "-m", "landscapes", *options(data, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     assert re.search(r"step 10  \d+\.\d img/s", done.stdout)
     assert done.stdout.count("step 10 ") == 1

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from horovod.testing import run_ranks
 
 import horovod.torch as hvd
+from horovod.testing import run_ranks
 from landscapes.losses import Perceptual
 from landscapes.nets import preset_named
 from landscapes.nets.segmenter import Segmenter

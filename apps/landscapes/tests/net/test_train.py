@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from horovod.testing import run_ranks
 
 import horovod.torch as hvd
+from horovod.testing import run_ranks
 from landscapes.checkpoint import load_model, read_tensors
 from landscapes.cli.train import parse_time_s
 from landscapes.data.rendering import Plan, render_data_set
@@ -48,7 +48,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
     settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert on_ranks(2, settings) == [8, 8]
-    assert re.search(r"step 8  \d+\.\d img/s  gan .*features .*discriminator", capfd.readouterr()[0])
+    assert re.search(
+        r"step 8  \d+\.\d img/s  gan .*features .*discriminator", capfd.readouterr()[0]
+    )
     halves = dataclasses.replace(settings, out=tmp_path / "halves")
     assert on_ranks(2, dataclasses.replace(halves, steps=5)) == [5, 5]
     assert on_ranks(2, dataclasses.replace(halves, resume=True)) == [8, 8]
@@ -139,7 +141,9 @@ def test_ranks_with_different_data_are_refused(settings: Settings, tmp_path: Pat
         run_ranks(2, start)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("9m", 540), ("1.5h", 5400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("9m", 540), ("1.5h", 5400)]
+)
 def test_lengths_of_time_have_units(text: str, seconds: float) -> None:
     assert parse_time_s(text) == seconds
 

@@ -29,12 +29,14 @@ def mean_colors(pairs: Pairs) -> NDArray[np.uint8]:
 
 def paint_flat(labels: NDArray[np.uint8], colors: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return maps (N, h, w) painted with one color for each class."""
-    return colors[np.minimum(labels, len(colors) - 1)]
+    painted: NDArray[np.uint8] = colors[np.minimum(labels, len(colors) - 1)]
+    return painted
 
 
 def blur(images: NDArray[np.uint8], sigma: float = 2.0) -> NDArray[np.uint8]:
     """Return images (N, h, w, 3) without their detail."""
-    return ndimage.gaussian_filter(images, (0, sigma, sigma, 0))
+    blurred: NDArray[np.uint8] = ndimage.gaussian_filter(images, (0, sigma, sigma, 0))
+    return blurred
 
 
 def shuffle_pixels(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -66,4 +68,5 @@ def disturb(labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _majority(labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     planes = [(labels == each).astype(np.float32) for each in range(len(CLASSES))]
     counts = np.stack([ndimage.uniform_filter(each, 3) for each in planes])
-    return counts.argmax(0).astype(np.uint8)
+    most: NDArray[np.uint8] = counts.argmax(0).astype(np.uint8)
+    return most

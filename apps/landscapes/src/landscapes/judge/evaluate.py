@@ -78,9 +78,7 @@ def prepare(model: Model, data: Path, count: int, judge_steps: int) -> Subject:
     untrained = beginner.paint(labels, beginner.styles_of(np.roll(images, -OTHER, 0)))
     seen = look(judges, images), look(judges, painted)
     hours = hours_of(pairs.metas)
-    return Subject(
-        painter, judges, images, labels, hours, styles, painted, flat, untrained, *seen
-    )
+    return Subject(painter, judges, images, labels, hours, styles, painted, flat, untrained, *seen)
 
 
 def measure(subject: Subject) -> list[Row]:
@@ -173,7 +171,10 @@ def _texture(subject: Subject) -> Row:
         found = roughness(images, subject.labels)
         return float(np.nanmean(np.abs(np.log((found + 0.1) / (real + 0.1)))))
 
-    lose = {"flat painter": apart(subject.flat), "blurred real": apart(controls.blur(subject.images))}
+    lose = {
+        "flat painter": apart(subject.flat),
+        "blurred real": apart(controls.blur(subject.images)),
+    }
     measure = "log ratio of roughness to real, mean over classes"
     return _row("looks real?", measure, apart(subject.painted), lose, more=False)
 
@@ -201,20 +202,26 @@ def _style(subject: Subject) -> list[Row]:
         hit,
         {"references shuffled": chance},
     )
-    row["for comparison"] = {"real": round(float((subject.of_real.hours == subject.hours).mean()), 4)}
+    row["for comparison"] = {
+        "real": round(float((subject.of_real.hours == subject.hours).mean()), 4)
+    }
     light = to_lab(subject.painted)[..., 0].mean((1, 2))
     of_reference = to_lab(subject.images)[..., 0].mean((1, 2))
     correlations = [
         float(np.corrcoef(light, np.roll(of_reference, -each))[0, 1]) for each in (OTHER, THIRD)
     ]
     measure = "correlation of mean lightness with the reference"
-    bright = _row("style followed?", measure, correlations[0], {"references shuffled": correlations[1]})
+    bright = _row(
+        "style followed?", measure, correlations[0], {"references shuffled": correlations[1]}
+    )
     return [*rows, row, bright]
 
 
 def _variety(subject: Subject) -> Row:
     maps = subject.labels[:16].repeat(4, 0)
-    drawn = torch.randn(len(maps), subject.styles.shape[1], generator=torch.Generator().manual_seed(0))
+    drawn = torch.randn(
+        len(maps), subject.styles.shape[1], generator=torch.Generator().manual_seed(0)
+    )
     features = look(subject.judges, subject.painter.paint(maps, drawn)).pooled
     groups = features.reshape(16, 4, -1)
     within = float(np.linalg.norm(groups - np.roll(groups, 1, 1), axis=2).mean())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import linalg
 
-from landscapes.palette import CLASSES
+from landscapes.palette import CLASSES, UNKNOWN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def frechet_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> fl
 
 
 def kernel_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Return the squared kernel distance (KID) of features (N, f); unbiased, so it may be below 0."""
+    """Return the squared kernel distance (KID) of features (N, f); it may be below 0."""
     features = one.shape[1]
 
     def kernel(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -106,11 +106,19 @@ def choices(
 
 
 def roughness(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return for each class the mean difference of a pixel's lightness from its four neighbors."""
+    """Return for each class the mean difference of a pixel's lightness from its four neighbors.
+
+    Only pixels whose neighbors are of the same class count; NaN where a class has none.
+    """
     light = images.astype(np.float64).mean(3)
-    around = sum(np.roll(light, step, axis) for axis in (1, 2) for step in (-1, 1)) / 4
+    steps = [(step, axis) for axis in (1, 2) for step in (-1, 1)]
+    around = np.mean([np.roll(light, *each) for each in steps], axis=0)
+    is_inner = np.all([np.roll(labels, *each) == labels for each in steps], axis=0)
     apart = np.abs(light - around)[:, 1:-1, 1:-1]
-    inner = labels[:, 1:-1, 1:-1]
+    inner = np.where(is_inner, labels, UNKNOWN)[:, 1:-1, 1:-1]
     return np.array(
-        [apart[inner == each].mean() if (inner == each).any() else np.nan for each in range(9)]
+        [
+            apart[inner == each].mean() if (inner == each).any() else np.nan
+            for each in range(len(CLASSES))
+        ]
     )

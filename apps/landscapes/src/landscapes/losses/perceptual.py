@@ -27,7 +27,7 @@ class Perceptual(nn.Module):
         return super().train(False)
 
     def forward(self, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Return the distance of pictures (n, 3, h, w) in [-1, 1]; no gradient flows to ``real``."""
+        """Return the distance of pictures (n, 3, h, w); no gradient flows to ``real``."""
         with torch.no_grad():
             theirs = self.segmenter.features(real)
         ours = self.segmenter.features(fake)

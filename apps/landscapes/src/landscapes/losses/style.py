@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 FREE = 0.1  # nats of each number of a style that cost nothing
 
 
-def divergence(
-    mean: torch.Tensor, log_variance: torch.Tensor, free: float = FREE
-) -> torch.Tensor:
+def divergence(mean: torch.Tensor, log_variance: torch.Tensor, free: float = FREE) -> torch.Tensor:
     """Return the Kullback-Leibler divergence of styles (n, z), summed over z, the mean over n.
 
     Each number of each picture counts ``free`` at least, and has no gradient below that: a style

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ class StyleEncoder(nn.Module):
         widths = [3, *(min(2**step, MOST) * preset.encoder for step in range(halvings))]
         self.convs = nn.ModuleList(
             sharpen(nn.Conv2d(before, after, 3, 2, padding=1), spectral)
-            for before, after in zip(widths[:-1], widths[1:], strict=True)
+            for before, after in itertools.pairwise(widths)
         )
         features = widths[-1] * SMALLEST**2
         self.mean = nn.Linear(features, preset.z_dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ class Generator(nn.Module):
             self.first = nn.Conv2d(labels, widths[0], 3, padding=1)
         self.blocks = nn.ModuleList(
             SpadeBlock(before, after, labels, preset.hidden, synced=synced, spectral=spectral)
-            for before, after in zip(widths[:-1], widths[1:], strict=True)
+            for before, after in itertools.pairwise(widths)
         )
         doublings = round(math.log2(preset.size / preset.start))
         self.doubled = frozenset(DOUBLED[len(DOUBLED) - doublings :])

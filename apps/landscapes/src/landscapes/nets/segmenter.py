@@ -5,6 +5,7 @@ Separate ones, of other widths, seeds and data, guide training, judge results an
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +40,7 @@ class Segmenter(nn.Module):
         self.width = width
         widths = [3, *(width * 2**level for level in range(DEPTH))]
         self.down = nn.ModuleList(
-            _pair(before, after) for before, after in zip(widths[:-1], widths[1:], strict=True)
+            _pair(before, after) for before, after in itertools.pairwise(widths)
         )
         self.up = nn.ModuleList(
             _pair(widths[level] + widths[level + 1], widths[level])

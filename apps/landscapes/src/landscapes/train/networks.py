@@ -46,7 +46,7 @@ class Networks(nn.Module):
     def update_average(self, step: int) -> None:
         """Move the average toward the weights after ``step`` steps; at 0, make it equal to them.
 
-        Early averages are short: step s has the share 9 / (s + 9) and later steps 1 in 500 at least.
+        Step s has a share of 9 / (s + 9), and at least 1 / 500: early averages are short.
         """
         decay = min(MOST_DECAY, step / (step + 9))
         average = dict(self.average.named_parameters())

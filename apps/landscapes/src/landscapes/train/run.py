@@ -210,8 +210,8 @@ def _compare_data(run: Run) -> None:
     found = hvd.allgather_object(mine, name="landscapes.data")
     if len(set(found)) > 1:
         raise LandscapesError(
-            f"The ranks read different data: fingerprints {found}, by rank. Copy {run.settings.data} "
-            "to all hosts."
+            f"The ranks read different data: fingerprints {found}, by rank. Copy "
+            f"{run.settings.data} to all hosts."
         )
 
 
