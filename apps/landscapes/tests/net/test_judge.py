@@ -1,4 +1,4 @@
-"""What judges measure: on arrays whose answers are known, and on a model that has learned nothing."""
+"""What judges measure: on arrays with known answers, and on a model that has learned nothing."""
 
 from __future__ import annotations
 

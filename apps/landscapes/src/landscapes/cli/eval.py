@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, required=True, help="folder of pairs, with its judge splits")
     add("--report", type=Path, required=True, help="JSON file to write; a page is put beside it")
     add("--pairs", type=int, default=300, help="at most so many of judge-val (%(default)s)")
-    add("--judge-steps", type=int, default=400, help="steps of training a judge (%(default)s)")
+    add("--judge-steps", type=int, default=300, help="steps of training a judge (%(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
 from landscapes.errors import LandscapesError
 from landscapes.nets.presets import PRESETS
 from landscapes.train.settings import Settings
-
-if TYPE_CHECKING:
-    import argparse
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "": 1}
 
@@ -38,10 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_time_s(text: str) -> float:
-    """Return a length of time such as 90s, 9m or 1.5h in seconds. Raise ValueError for others."""
+    """Return a length of time such as 90s, 9m or 1.5h in seconds.
+
+    Raise argparse.ArgumentTypeError for others.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if match is None or float(match[1]) <= 0:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give one such as 90s, 9m or 1.5h")
     return float(match[1]) * UNITS_S[match[2]]
 
 
