@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+
 from landscapes.errors import LandscapesError
 from landscapes.nets.presets import PRESETS
 from landscapes.train.settings import Settings
