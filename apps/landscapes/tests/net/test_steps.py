@@ -152,3 +152,33 @@ def test_the_average_follows_the_plain_weights() -> None:
         torch.testing.assert_close(average["generator.last.weight"], first + 0.09)
 
     run_ranks(1, follow)
+
+
+def test_a_discriminator_that_is_frozen_meanwhile_trains_as_on_one_rank() -> None:
+    def train(inputs: list[float]) -> list[float]:
+        hvd.init()
+        painter, judge = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        optimizers = []
+        for model, weight in ((painter, 0.5), (judge, 2.0)):
+            torch.nn.init.constant_(model.weight, weight)
+            torch.nn.init.zeros_(model.bias)
+            adam = torch.optim.Adam(model.parameters(), 0.1)
+            named = model.named_parameters()
+            optimizers.append(hvd.DistributedOptimizer(adam, named_parameters=named))
+        share = len(inputs) // hvd.size()
+        mine = torch.tensor(inputs[hvd.rank() * share :][:share]).unsqueeze(1)
+        for _ in range(3):
+            judge.requires_grad_(False)
+            judge(painter(mine)).square().mean().backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            judge.requires_grad_(True)
+            (judge(painter(mine).detach()) - 1).square().mean().backward()
+            optimizers[1].step()
+            optimizers[1].zero_grad()
+        return [each.item() for model in (painter, judge) for each in model.parameters()]
+
+    inputs = [1.0, 2.0, -1.0, 0.5]
+    (alone,) = run_ranks(1, train, inputs)
+    for found in run_ranks(2, train, inputs):
+        assert found == pytest.approx(alone, rel=1e-4)
