@@ -42,7 +42,7 @@ def blur(images: NDArray[np.uint8], sigma: float = 2.0) -> NDArray[np.uint8]:
 def shuffle_pixels(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return images whose pixels have changed places within their class: right colors, no form."""
     drawn = np.random.default_rng(0)
-    shuffled = images.copy()
+    shuffled: NDArray[np.uint8] = images.copy()
     for number in range(len(images)):
         for each in np.unique(labels[number]):
             where = labels[number] == each

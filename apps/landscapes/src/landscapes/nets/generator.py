@@ -46,7 +46,7 @@ class Generator(nn.Module):
         super().__init__()
         self.start, self.z_dim, self.size = preset.start, preset.z_dim, preset.size
         widths = [min(each, preset.cap) * preset.width for each in WIDTHS]
-        self.styled = styled
+        self.styled, self.channels = styled, widths[0]
         if styled:
             self.first: nn.Module = nn.Linear(preset.z_dim, widths[0] * self.start**2)
         else:
@@ -90,4 +90,4 @@ class Generator(nn.Module):
             shrunk: torch.Tensor = self.first(pyramid[self.start])
             return shrunk
         features: torch.Tensor = self.first(style)
-        return features.unflatten(1, (-1, self.start, self.start))
+        return features.reshape(-1, self.channels, self.start, self.start)

@@ -12,7 +12,7 @@ import horovod.torch as hvd
 SLOPE = 0.2
 
 
-def sharpen(conv: nn.Conv2d, spectral: bool) -> nn.Conv2d:
+def sharpen(conv: nn.Conv2d, spectral: bool) -> nn.Module:
     """Return ``conv``, with its weight divided by its largest singular value if ``spectral``."""
     return spectral_norm(conv) if spectral else conv
 

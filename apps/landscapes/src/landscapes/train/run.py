@@ -64,7 +64,7 @@ def train(settings: Settings) -> int:
     honored, before any work.
     """
     run = _prepare(settings)
-    state = hvd.elastic.TorchState(
+    state: Any = hvd.elastic.TorchState(
         networks=run.networks,
         painting=run.trainer.painting,
         judging=run.trainer.judging,

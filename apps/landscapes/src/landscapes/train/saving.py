@@ -43,7 +43,8 @@ def estimate_statistics(average: Painter, stream: Stream, batch: int) -> None:
     for number in range(BATCHES):
         position = (number * hvd.size() + hvd.rank()) * batch
         drawn = stream.batch(position, batch).to(parameter.device, parameter.dtype)
-        styles = draw_styles(*average.encoder(drawn.pictures), drawn.noise)
+        mean, log_variance = average.encoder(drawn.pictures)
+        styles = draw_styles(mean, log_variance, drawn.noise)
         average.generator(encode_labels(drawn.labels, parameter.dtype), styles)
     average.generator.eval()
 

@@ -59,7 +59,7 @@ def train_segmenter(pairs: Pairs, course: Course) -> Segmenter:
         loss = F.cross_entropy(seen.classes, labels.where(labels < LABELS, NONE), ignore_index=NONE)
         for logits, known in ((seen.hour, hours), (seen.biome, biomes)):
             loss = loss + 0.2 * _over_known(logits, torch.from_numpy(known[indices]))
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()

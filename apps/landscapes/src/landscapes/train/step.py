@@ -83,9 +83,9 @@ class Trainer:
         painting = torch.stack(
             [factor * term for factor, term in zip(factors, terms, strict=True)]
         ).sum()
-        painting.backward(inputs=self._painters, retain_graph=True)
+        torch.autograd.backward(painting, inputs=self._painters, retain_graph=True)
         # The gradients of the painter travel meanwhile.
-        judging.backward(inputs=self._judges)
+        torch.autograd.backward(judging, inputs=self._judges)
         for optimizer in (self.painting, self.judging):
             optimizer.step()
             optimizer.zero_grad()
