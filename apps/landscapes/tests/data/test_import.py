@@ -91,8 +91,8 @@ def test_other_ids_need_a_mapping_file(tmp_path: Path, capsys: pytest.CaptureFix
         Image.fromarray(np.where(labels == palette.SKY, 3, 10).astype(np.uint8)).save(path)
     assert data_command("check", tmp_path) == 1
     out = capsys.readouterr().out
-    assert "24 pairs have ids that are no class:" in out
-    assert "has ids that are no class: 10 (" in out
+    assert "24 pairs have ids beyond the classes:" in out
+    assert "has ids beyond the classes: 10 (" in out
     assert "and 19 more" in out
     assert data_command("import", tmp_path, "--out", tmp_path / "out") == 2
     assert "24 pairs have problems" in capsys.readouterr().err
@@ -125,7 +125,7 @@ def test_every_problem_is_named_and_can_be_skipped(
         "1 photos have no label map:",
         "1 label maps have no photo:",
         "photo0.jpg is no image that can be read",
-        "photo5.png is no label map that can be read",
+        "photo5.png cannot be read as a label map",
         "photo1.png is 32 x 20, and photo1.jpg 32 x 32.",
         "photo2.png is 100% unknown.",
     ):

@@ -27,7 +27,7 @@ SHOWN = 5
 BATCH = 16
 _TITLES = {
     "unreadable": "cannot be read",
-    "ids": "have ids that are no class",
+    "ids": "have ids beyond the classes",
     "sizes": "have labels of another shape than the photo",
     "unknown": "are more than 30% unknown",
 }
@@ -35,7 +35,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check of photos found: the files, good pairs, and problems of the others."""
+    """The result of a check of photos: the files, good pairs, and problems of the others."""
 
     found: Found
     good: tuple[Files, ...]
@@ -76,7 +76,7 @@ def describe_shares(counts: NDArray[np.int64]) -> list[str]:
 
 
 def check_photos(found: Found, table: NDArray[np.uint8] | None, workers: int) -> Checked:
-    """Read all pairs of ``found`` and return which are good and what is wrong with the others."""
+    """Read all pairs of ``found`` and return the good ones and the problems of the others."""
     if not found.pairs:
         raise LandscapesError(
             f"No photo has a label map of its name: {len(found.photos_alone)} photos and "
@@ -106,7 +106,7 @@ def check_pairs(splits: dict[str, Pairs]) -> list[str]:
                 wrong = len(CLASSES) + int(np.flatnonzero(part[len(CLASSES) :])[0])
                 raise LandscapesError(
                     f"{name}, pairs {start} to {start + 255}: {part[wrong]} pixels have the id "
-                    f"{wrong}, which is no class. Make the data set again."
+                    f"{wrong}, beyond the classes. Make the data set again."
                 )
             counts[:-1] += part[: len(CLASSES)]
     return lines + describe_shares(counts)

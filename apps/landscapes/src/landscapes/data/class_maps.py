@@ -27,7 +27,7 @@ def load_map(name_or_path: str) -> NDArray[np.uint8]:
 
     A mapping file is JSON: ``values`` maps gray values to names of classes or "unknown", ``rest``
     is the class of all others, by default unknown. Raise LandscapesError for a file that is
-    something else, and for names that are no class.
+    something else, and for unknown names of classes.
     """
     if name_or_path in shipped_maps():
         text = resources.files(__package__).joinpath(f"maps/{name_or_path}.json").read_text("utf-8")

@@ -36,7 +36,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds: its layout, pairs in the order of names, and files without a partner."""
+    """The contents of a folder: its layout, pairs by name, and files without a partner."""
 
     layout: str
     pairs: tuple[Files, ...]
@@ -82,7 +82,7 @@ def _describe_missing(folder: Path) -> str:
 
 
 def find_in(photos: Path, labels: Path, part: str = "") -> Found:
-    """Return the pairs of two folders: files of one name but for its ending.
+    """Return the pairs of two folders: files whose names differ in the ending only.
 
     Raise LandscapesError if a folder is missing or two photos have the same name.
     """

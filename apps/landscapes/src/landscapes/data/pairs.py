@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Pairs(Sequence[Pair]):
     """A split of a finished folder: arrays mapped into memory, never copied as a whole.
 
-    ``images`` is uint8 (N, S, S, 3), ``labels`` uint8 (N, S, S), ``metas`` what is known of each;
+    ``images`` is uint8 (N, S, S, 3), ``labels`` uint8 (N, S, S), ``metas`` a Meta of each;
     ``size`` is S. ``fingerprint`` differs between data sets: ranks compare it before they train.
     """
 
@@ -77,7 +77,7 @@ def open_pairs(folder: Path | str, split: str) -> Pairs:
     if description.source not in (RENDERER, "photos"):
         warnings.warn(
             f"{folder} was rendered by {description.source}, and this version renders {RENDERER}: "
-            "its pairs cannot be made again. Render another folder to train what others repeat.",
+            "its pairs cannot be made again. To train what others can repeat, render a new folder.",
             stacklevel=2,
         )
     metas = read_metas(folder)

@@ -1,4 +1,4 @@
-"""Reads a photo and its label map as one pair, or says what is wrong with them."""
+"""Reads a photo and its label map as one pair, or names their problem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOSEST_FIT = 0.02
 
 @dataclass(frozen=True)
 class Finding:
-    """What reading one pair gave: pixels by class (9 counts and the unknown ones), or a problem.
+    """The result of reading one pair: pixels by class (9 counts, then unknown), or a problem.
 
     ``kind`` of a problem is unreadable, ids, sizes or unknown; empty if there is none.
     """
@@ -41,7 +41,7 @@ class Finding:
 
 
 def inspect(files: Files, table: NDArray[np.uint8] | None) -> Finding:
-    """Return what is in a pair; ``table`` maps gray values to classes (None: they are classes)."""
+    """Return the contents of a pair; ``table`` maps gray values to classes, if they are others."""
     counts = np.zeros(len(CLASSES) + 1, np.int64)
     try:
         labels, photo = read_labels(files.labels, table), read_photo(files.photo)
@@ -62,14 +62,14 @@ def inspect(files: Files, table: NDArray[np.uint8] | None) -> Finding:
 
 
 class IdsError(LandscapesError):
-    """A label map with gray values that are no class."""
+    """A label map has gray values beyond the classes."""
 
 
 def read_labels(path: Path, table: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
     """Return a label map as classes, 255 where unknown, uint8 of shape (height, width).
 
     Gray or indexed files hold ids, which ``table`` maps to classes; colors are read as those of the
-    palette. Raise IdsError for ids that are no class, naming each with its number of pixels.
+    palette. Raise IdsError for ids beyond the classes, naming each with its number of pixels.
     """
     values = _read_values(path)
     if values is None:
@@ -88,7 +88,7 @@ def read_labels(path: Path, table: NDArray[np.uint8] | None) -> NDArray[np.uint8
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise IdsError(
-            f"{path} has ids that are no class: {', '.join(wrong[:5])}{more}. Classes are 0 to "
+            f"{path} has ids beyond the classes: {', '.join(wrong[:5])}{more}. Classes are 0 to "
             f"{len(CLASSES) - 1}, unknown is {UNKNOWN}; --map names a file for other ids."
         )
     return values
@@ -104,7 +104,7 @@ def _read_values(path: Path) -> NDArray[np.uint8] | None:
                 return None
             values = np.asarray(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise LandscapesError(f"{path} is no label map that can be read ({error}).") from error
+        raise LandscapesError(f"{path} cannot be read as a label map ({error}).") from error
     if values.max(initial=0) > 255:
         raise IdsError(f"{path} has 16 bits and ids up to {values.max()}: the highest is 255.")
     return values.astype(np.uint8)
@@ -127,7 +127,7 @@ def read_square(
 
 
 def write_folders(folder: Path) -> None:
-    """Write the pairs of a finished ``folder`` as PNG files beside it, to images/ and labels/."""
+    """Write the pairs of a finished ``folder`` as PNG files to its subfolders images and labels."""
     images, labels = open_arrays(folder, "r")
     for name, arrays in (("images", images), ("labels", labels)):
         (folder / name).mkdir(exist_ok=True)

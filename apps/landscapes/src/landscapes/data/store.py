@@ -34,7 +34,7 @@ FEWEST_PAIRS = 20
 
 @dataclass(frozen=True)
 class Description:
-    """What ``data.json`` says: ``name`` with version, size and seed, and where each split is.
+    """The contents of ``data.json``: ``name`` with version, size and seed, and where each split is.
 
     ``splits`` maps the name of a split to its first index and the index after its last.
     """
@@ -130,7 +130,7 @@ def open_arrays(folder: Path, mode: str) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def finish(folder: Path, description: Description, metas: Sequence[Meta]) -> None:
-    """Write what is known of the pairs, then the description that makes the folder complete."""
+    """Write a Meta of each pair, then the description that makes the folder complete."""
     lines = (json.dumps(_without_nothing(asdict(meta))) + "\n" for meta in metas)
     (folder / "meta.jsonl").write_text("".join(lines), "utf-8")
     partial = folder / "data.json.partial"
@@ -166,7 +166,7 @@ def describe(folder: Path) -> Description:
 
 
 def read_metas(folder: Path) -> list[Meta]:
-    """Return what is known of each pair of ``folder``."""
+    """Return the Meta of each pair of ``folder``."""
     path = folder / "meta.jsonl"
     try:
         with path.open(encoding="utf-8") as lines:

@@ -62,7 +62,7 @@ class Patches:
 
 
 def classify(scene: Scene, x: Floats, z: Floats) -> tuple[NDArray[np.uint8], Relief, Patches]:
-    """Return the class of each place of the land (1-D), with what it was decided by."""
+    """Return the class of each place (1-D), with the relief and patches that decide it."""
     fields, offsets = load_fields(), scene.offsets
     relief = relief_at(scene, x, z)
     # Patches keep about the same size on the screen: their grain follows the distance.
@@ -94,7 +94,7 @@ def classify(scene: Scene, x: Floats, z: Floats) -> tuple[NDArray[np.uint8], Rel
 
 @dataclass(frozen=True)
 class Places:
-    """Places of one class, one value each: where they are, their height, and the patches there."""
+    """Places of one class, one value each: their position, height, and the patches there."""
 
     x: Floats
     z: Floats

@@ -42,7 +42,7 @@ def render_pair(seed: int, index: int, size: int) -> Pair:
 
 
 def meta_of(scene: Scene, seed: int, index: int) -> Meta:
-    """Return what is known of the pair of ``scene``."""
+    """Return the Meta of the pair that shows ``scene``."""
     return Meta(
         source=RENDERER,
         index=index,
@@ -112,7 +112,7 @@ def paint_scene(scene: Scene, size: int) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _add_air(scene: Scene, light: Light, canvas: Canvas) -> None:
-    """Mix the color of the horizon into what is far away."""
+    """Mix the color of the horizon into distant land."""
     seen = np.isfinite(canvas.z)
     thick = (0.0012 + 0.012 * scene.haze**2) * canvas.z[seen]
     air = (1 - np.exp(-thick))[:, None] * np.float32(0.92)

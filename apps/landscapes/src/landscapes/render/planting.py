@@ -50,7 +50,7 @@ class Tree:
 
 @dataclass
 class Canvas:
-    """What is painted on: picture (linear), labels and distances, all of side x side."""
+    """The arrays to paint on, all of side x side: picture (linear), labels and distances."""
 
     color: Floats
     labels: NDArray[np.uint8]
@@ -142,7 +142,7 @@ def _draw_tree(scene: Scene, light: Light, canvas: Canvas, tree: Tree) -> None:
 
 
 def _drop_shadow(light: Light, canvas: Canvas, tree: Tree) -> None:
-    """Darken an ellipse of the ground beside the foot, away from the light."""
+    """Darken an ellipse of the ground next to the foot, away from the light."""
     side = len(canvas.z)
     tall = tree.foot - tree.top
     wide, flat = 0.34 * tall, max(0.07 * tall, 1.0)

@@ -1,4 +1,4 @@
-"""Draws a scene: all that is random about a pair, whatever the size it is painted in."""
+"""Draws a scene: all that is random about a pair, the same at any size of the picture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR_SHARES = ((0.0, 0.0), (0.12, 4.8), (0.30, 7.2), (0.62, 16.5), (0.88, 19.8),
 class Curve:
     """A road or river over the plain: x as a function of distance.
 
-    ``start`` is where it passes the viewer (in heights of the eye), ``slope`` where it goes
+    ``start`` is its place next to the viewer (in heights of the eye), ``slope`` where it goes
     (tangent of the bearing), ``swing`` and ``turns`` its bends, ``phase`` where they begin,
     ``width`` in heights of the eye, ``end`` the distance at which it is lost.
     """
@@ -54,7 +54,7 @@ class Lake:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is in one picture.
+    """The contents of one picture.
 
     ``biome``, ``hour``, ``azimuth``, ``horizon``, ``haze`` and ``cloud`` are those of
     ``landscapes.pair.Meta``. ``mountains`` is the height of the peaks as a share of the picture, 0

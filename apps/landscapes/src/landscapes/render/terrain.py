@@ -1,4 +1,4 @@
-"""The land of a scene as heights over a plane, and what a viewer over the origin sees of it."""
+"""The land of a scene as heights over a plane, and the view of it from over the origin."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ FAR = 99.0
 class Relief:
     """The land, all of one shape.
 
-    ``ground`` is the height of all that stands there, ``mountain`` the part of mountains in it.
+    ``ground`` is the height with all that grows there, ``mountain`` the part of mountains in it.
     ``lake``, ``river`` and ``road`` are below 1 inside, 1 at the edge, and grow away from it.
-    ``woods`` is 1 under trees that stand close.
+    ``woods`` is 1 under trees that grow close together.
     """
 
     ground: Floats
@@ -122,7 +122,7 @@ def _peaks_at(scene: Scene, x: Floats, z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class View:
-    """What is seen in each pixel of a picture of ``side`` x ``side``: arrays of that shape.
+    """The place that is seen in each pixel of a picture: arrays of ``side`` x ``side``.
 
     ``land`` is False in the sky; the other fields hold ``x`` and ``z`` (infinite in the sky) of
     the place, and ``lit``, the cosine of its slope to the light.
@@ -148,7 +148,7 @@ def _distances(horizon: float, side: int) -> Floats:
 
 
 def look(scene: Scene, side: int, toward: Floats) -> View:
-    """Return what the viewer sees, with light that comes from the unit vector ``toward``."""
+    """Return the view from over the origin, with light from the unit vector ``toward``."""
     distances = _distances(scene.horizon, side)[:, None]
     bearings = ((np.arange(side, dtype=np.float32) + 0.5) / side - 0.5)[None, :] / FOCUS
     x, z = bearings * distances, np.broadcast_to(distances, (len(distances), side))

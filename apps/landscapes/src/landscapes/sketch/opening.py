@@ -40,7 +40,7 @@ class Drawing:
 
 
 def open_drawing(source: Path | bytes, name: str) -> Drawing:
-    """Return the drawing in a file, given as path or as bytes; ``name`` is what messages call it.
+    """Return the drawing in a file, given as path or as bytes; messages use ``name``.
 
     An indexed image in the colors of the palette, and 8-bit gray of ids alone (0 to 8, 255), hold
     classes. Raise LandscapesError for a file of another type, one that is truncated, animated, of
@@ -56,7 +56,7 @@ def open_drawing(source: Path | bytes, name: str) -> Drawing:
             return _sort_out(image)
     except Image.UnidentifiedImageError as error:
         raise LandscapesError(
-            f"{name} is no PNG, JPEG, WebP, BMP or GIF image: save the drawing as PNG."
+            f"{name} is not a PNG, JPEG, WebP, BMP or GIF image: save the drawing as PNG."
         ) from error
     except Image.DecompressionBombError as error:
         raise LandscapesError(f"{name} has more than 50 million pixels: scale it down.") from error

@@ -1,4 +1,4 @@
-"""Reads a drawn map: which class each pixel is, and a report of what was repaired."""
+"""Reads a drawn map: which class each pixel is, and a report of the repairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINE_WEIGHT = 3.0
 
 @dataclass(frozen=True)
 class Report:
-    """What was read and repaired.
+    """The shares of classes that were read, and all repairs.
 
     ``size`` is (width, height) in the file and ``read_size`` that of the labels; ``shares`` maps
     names of classes to shares of the result. ``unknown`` is the share of pixels of no class, all of
@@ -75,11 +75,11 @@ class Sketch:
 def read_sketch(
     source: Path | bytes, name: str | None = None, *, strict: bool = False, lines: bool = True
 ) -> Sketch:
-    """Return the map in a file, given as path or as bytes; ``name`` is what messages call it.
+    """Return the map in a file, given as path or as bytes; messages use ``name``.
 
-    Colors become the nearest class, blended edges and unknown pixels follow what is around them,
+    Colors become the nearest class, blended edges and unknown pixels follow their neighbors,
     and with ``lines`` thin strokes of blue and brown become rivers and roads. Files that hold ids
-    are taken as they are, apart from unknown pixels. Raise LandscapesError for a file that is no
+    are taken as they are, apart from unknown pixels. Raise LandscapesError for a file that is not a
     drawing, for more than 30 % unknown, and with ``strict`` for any unknown pixel.
     """
     if name is None:
