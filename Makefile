@@ -211,9 +211,13 @@ endif
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
 
-# In its folder, whose pyproject.toml says how. Tests of the page need Chromium: make system.
+# In its folder, whose pyproject.toml says how. Tests of the page need Chromium: make system. Types are checked here, as only
+# this environment has the libraries.
 IN_LANDSCAPES = cd apps/landscapes && PATH=$(CURDIR)/$(VENV)/landscapes/bin:$(BIN):$$PATH
-test-landscapes: $(VENV)/landscapes.stamp $(VENV)/installed.stamp landscapes-runtime ## the app apps/landscapes: data, nets, training on ranks, its page in Chromium
+test-landscapes: $(VENV)/landscapes.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp landscapes-runtime ## the app apps/landscapes: data, nets, training on ranks, its page in Chromium
+ifeq ($(PYTEST),)
+	$(IN_LANDSCAPES) python -m mypy
+endif
 	$(IN_LANDSCAPES) python -m pytest $(PYTEST)
 
 # What the browser runs models with: too large for the repository, so fetched once, by version and hash.
