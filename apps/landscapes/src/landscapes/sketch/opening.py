@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from landscapes.errors import LandscapesError
 from landscapes.palette import CLASSES, COLORS, UNKNOWN
@@ -54,7 +54,7 @@ def open_drawing(source: Path | bytes, name: str) -> Drawing:
             warnings.simplefilter("ignore")  # of damaged metadata, and of sizes, checked below
             image = _decode(content, name)
             return _sort_out(image)
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise LandscapesError(
             f"{name} is not a PNG, JPEG, WebP, BMP or GIF image: save the drawing as PNG."
         ) from error
