@@ -30,7 +30,8 @@ def read_elevation(wheel: str) -> NDArray[np.uint8]:
     with np.load(io.BytesIO(content)) as stored:
         meters = stored["elevation"][110:344, :222].astype(float)
     share = (meters - meters.min()) / (meters.max() - meters.min())
-    return np.round(share * 255).astype(np.uint8)
+    elevation: NDArray[np.uint8] = np.round(share * 255).astype(np.uint8)
+    return elevation
 
 
 def read_texture(wheel: str, name: str) -> NDArray[np.uint8]:
@@ -45,7 +46,8 @@ def read_texture(wheel: str, name: str) -> NDArray[np.uint8]:
     weight = np.maximum(away[:, None], away[None, :])
     mixed = (detail * (1 - weight) + middle * weight) / np.hypot(1 - weight, weight)
     even = (mixed - mixed.mean()) / mixed.std()
-    return np.clip(np.round(128 + 40 * even), 0, 255).astype(np.uint8)
+    texture: NDArray[np.uint8] = np.clip(np.round(128 + 40 * even), 0, 255).astype(np.uint8)
+    return texture
 
 
 def main() -> None:
