@@ -48,7 +48,6 @@ class Run:
     stream: Stream
     shown: Stream
     device: torch.device
-    board: Any
     begun_at: float
 
     @property
@@ -73,7 +72,7 @@ def train(settings: Settings) -> int:
         step=0,
         position=0,
     )
-    if settings.resume and hvd.rank() == 0:
+    if settings.resume and hvd.rank() == 0 and hvd.elastic.generation() == 0:
         fixed = settings.fixed(run.stream.pairs.fingerprint)
         progress = load_training(settings.out / TRAINING, run.trainer, run.guide, fixed)
         state.step, state.position, state.guided = progress["step"], progress["position"], True
@@ -91,13 +90,14 @@ def _prepare(settings: Settings) -> Run:
             f"{settings.data} has pictures of {pairs.size} px, and {preset.name} paints "
             f"{preset.size} px: render them with --size {preset.size}, or name another preset."
         )
-    if (settings.out / TRAINING).exists() and not settings.resume:
+    # A rank that comes later finds the checkpoints of the others.
+    is_first = hvd.elastic.generation() == 0
+    if is_first and (settings.out / TRAINING).exists() and not settings.resume:
         raise LandscapesError(
             f"{settings.out} already holds a run: add --resume to go on with it, or name another "
             "--out."
         )
     device = _device(settings.device)
-    board = open_board(settings.out / "tensorboard") if settings.tensorboard else None
     guide = Segmenter(GUIDE_WIDTH).to(device) if settings.perceptual == "own" else None
     networks = Networks(preset, settings.seed).to(device)
     if device.type == "cuda":
@@ -106,7 +106,7 @@ def _prepare(settings: Settings) -> Run:
     trainer = Trainer(networks, perceptual, half=device.type == "cuda")
     stream = Stream(pairs, settings.seed, preset.z_dim)
     shown = Stream(open_pairs(settings.data, "val"), 0, preset.z_dim)
-    return Run(settings, trainer, guide, stream, shown, device, board, begun_at)
+    return Run(settings, trainer, guide, stream, shown, device, begun_at)
 
 
 def _device(wanted: str) -> torch.device:
@@ -123,8 +123,10 @@ def _train(state: Any, run: Run) -> None:
     settings = run.settings
     with _owned(settings) if hvd.rank() == 0 else contextlib.nullcontext():
         _compare_data(run)
+        is_shown = settings.tensorboard and hvd.rank() == 0
+        board = open_board(settings.out / "tensorboard") if is_shown else None
         _guide(state, run)
-        lines = Lines(settings.print_every, run.board) if hvd.rank() == 0 else None
+        lines = Lines(settings.print_every, board) if hvd.rank() == 0 else None
         saved_at = -1
         is_over = state.step >= settings.steps
         while not is_over:
