@@ -1,4 +1,4 @@
-"""Data sets of pairs: rendered ones, folders of photos, and their checks."""
+"""Data sets of pairs: rendered, or imported from photos after checks."""
 
 from landscapes.data.pairs import Pairs, open_pairs
 

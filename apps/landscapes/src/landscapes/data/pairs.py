@@ -1,4 +1,4 @@
-"""Opens data sets for training: finished folders of pairs, or folders of photos and label maps."""
+"""Opens finished folders of pairs for training: arrays on disk, divided into splits."""
 
 from __future__ import annotations
 
