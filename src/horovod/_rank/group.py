@@ -271,12 +271,12 @@ class Group:
         root = -1 if source is None else self._global_rank(source)
         return self._submit(_native.RECV, "recv", (), (buffer,), options, root=root, tag=tag)
 
-    def barrier(self, *, call_site: str = "") -> Handle:
+    def barrier(self, **options: Unpack[SubmitOptions]) -> Handle:
         """Ends when all ranks of the set have reached it; operations in flight are not waited for.
 
-        Two barriers of one set cannot be in flight at the same time.
+        Two barriers of one set, or of one name, cannot be in flight at the same time.
         """
-        options = SubmitOptions(waits_next=True, call_site=call_site)
+        options.setdefault("waits_next", True)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
     def join(

@@ -35,6 +35,7 @@ from horovod.runner.agent.outbox import Outbox
 from horovod.runner.agent.workers import Stream, Worker, explain_start_error, start_worker
 from horovod.runner.placing import this_machine, threads
 from horovod.runner.placing.plan import interface_environment
+from horovod.runner.placing.torch_environment import reserve_port
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob, store_of
 from horovod.runner.protocol.frames import (
     GRACE_S,
@@ -50,6 +51,7 @@ from horovod.runner.system import descendants, processes
 from horovod.runner.system.environment import only_own
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from types import FrameType
 
@@ -94,6 +96,7 @@ class Agent:
         self._job: AgentJob | None = None
         self._common: dict[str, str] = {}  # the variables of all workers
         self._connection: LauncherConnection | None = None
+        self._port_of_master: socket.socket | None = None
         self._cut = False
         self._stopping = False
         self._leftovers_signaled = False
@@ -199,10 +202,19 @@ class Agent:
         self._connection = LauncherConnection(
             self._loop,
             invitation,
-            on_reached=lambda index: self._outbox.send(Kind.REACHED, payload=b"%d" % index),
+            on_reached=self._on_reached,
             on_given_up=lambda: self._outbox.send(Kind.TRIED),
             on_cut=self._on_cut,
         )
+
+    def _on_reached(self, index: int, own_address: str) -> None:
+        """Tell the launcher, and which port of this host is free for rank 0 if that is here."""
+        if self._port_of_master is None:
+            with contextlib.suppress(OSError):
+                self._port_of_master = reserve_port()
+        held = self._port_of_master
+        port = 0 if held is None else held.getsockname()[1]
+        self._outbox.send(Kind.REACHED, payload=f"{index} {own_address} {port}".encode())
 
     def _on_cut(self) -> None:
         self._cut = True
@@ -242,6 +254,8 @@ class Agent:
     def _start(self, job: AgentJob) -> None:
         secret_file = write_secret(self._directory, job.secret)
         self._grace_s = job.grace_s
+        if self._port_of_master is not None and all(worker.rank for worker in job.workers):
+            self._port_of_master.close()  # rank 0 is on another host
         if job.launcher_pid:
             self._watch_launcher(job.launcher_pid)
         common = {
@@ -385,7 +399,7 @@ class Agent:
     def _stop_background(self) -> None:
         if self._stopping or self._finished.done():
             return
-        if found := descendants.described_descendants():
+        if found := descendants.describe_descendants():
             self._outbox.send(Kind.LEFT_RUNNING, payload=", ".join(found).encode())
         self.stop()
         if not self._leftovers_signaled:

@@ -69,10 +69,10 @@ def _row(job: WorkerJob, command: int) -> list[Any]:
 
 def _worker(row: list[Any], commands: list[Any]) -> WorkerJob:
     worker, rank, env, command, role = row
-    return _checked_worker(WorkerJob(worker, rank, env, tuple(commands[command]), role))
+    return _check_worker(WorkerJob(worker, rank, env, tuple(commands[command]), role))
 
 
-def _checked_worker(job: WorkerJob) -> WorkerJob:
+def _check_worker(job: WorkerJob) -> WorkerJob:
     if not isinstance(job.env, dict) or not job.command:
         raise StartError("its variables are not a dictionary, or it has no command")
     texts = [job.role, *job.command, *itertools.chain.from_iterable(job.env.items())]
@@ -121,6 +121,11 @@ class AgentJob:
         """Whether the agent runs on another machine than the launcher."""
         return self.launcher_pid == 0
 
+    @property
+    def has_rank_0(self) -> bool:
+        """Whether rank 0 starts on this host."""
+        return any(worker.rank == 0 for worker in self.workers)
+
     def at(self, address: str, port: int) -> AgentJob:
         """Return this job with its store at another endpoint."""
         return replace(self, env={**self.env, **store_variables(address, port)})
@@ -165,9 +170,7 @@ class AgentJob:
                 hostname=document["hostname"],
                 cwd=document["cwd"],
                 env=document["env"],
-                workers=tuple(
-                    _checked_worker(_worker(row, commands)) for row in document["workers"]
-                ),
+                workers=tuple(_check_worker(_worker(row, commands)) for row in document["workers"]),
                 secret=check_secret(bytes.fromhex(document["secret"])),
                 launcher_pid=document["launcher_pid"],
                 user=document["user"],
