@@ -36,7 +36,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
-        test-clients test-libraries test-ray test-spark test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
+        test-clients test-libraries test-ray test-spark test-landscapes landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -46,10 +46,16 @@ help: ## print this list
 demo: $(VENV)/installed.stamp ## train on two ranks of this machine
 	horovodrun -np $(NP) python examples/pytorch/digits.py
 
+# Everything from nothing: data, LANDSCAPES_TIME of training, and a sheet that shows maps and styles.
+LANDSCAPES_TIME ?= 4m
+LANDSCAPES := $(CURDIR)/build/landscapes
+landscapes: $(VENV)/landscapes.stamp $(VENV)/installed.stamp ## train a network that paints landscapes on two ranks, and paint a sheet
+	$(IN_LANDSCAPES) bash quickstart.sh $(LANDSCAPES) $(NP) $(LANDSCAPES_TIME)
+
 dev: $(VENV)/dev.stamp $(VENV)/installed.stamp ## install what a contributor needs
 
-SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang tmux:tmux java:openjdk-17-jre-headless
-system: ## install what tests of hosts and the fuzzers need beyond pip; on Debian, as root
+SYSTEM := sshd:openssh-server ssh:openssh-client ip:iproute2 tc:iproute2 clang++:clang tmux:tmux java:openjdk-17-jre-headless chromium:chromium
+system: ## install what tests of hosts, of pages and the fuzzers need beyond pip; on Debian, as root
 	@export PATH=$$PATH:/usr/sbin:/sbin; missing=; \
 	for each in $(SYSTEM); do command -v $${each%%:*} >/dev/null || missing+=" $${each##*:}"; done; \
 	if [ -n "$$missing" ]; then apt-get update -qq && \
@@ -148,6 +154,15 @@ $(patsubst %,$(VENV)/%.stamp,ray ray_oldest spark spark_oldest): $(VENV)/%.stamp
 	$(VENV)/$*/bin/$(PIP) --no-compile -r requirements/$*.txt
 	@touch $@
 
+# The app apps/landscapes, installed where it is edited.
+$(VENV)/landscapes.stamp: requirements/landscapes.txt apps/landscapes/pyproject.toml $(VENV)/test.stamp
+	python -m venv --clear $(VENV)/landscapes
+	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(VENV)/landscapes/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(VENV)/landscapes/bin/$(PIP) --no-compile -r requirements/landscapes.txt
+	$(VENV)/landscapes/bin/$(PIP) --no-compile --no-deps -e apps/landscapes
+	@touch $@
+
 # The names of the sources: it changes when one is added or removed.
 $(VENV)/sources.txt: FORCE | $(VENV)/python.stamp
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
@@ -165,7 +180,7 @@ test: ## the core of the tests: 7 to 11 minutes on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
-test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-clients test-libraries test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
+test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-clients test-libraries test-landscapes test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. Side by side they take hardly less time, and such tests fail. A few of these tests belong to the core.
@@ -206,6 +221,19 @@ test-clients: $(VENV)/clients.stamp $(VENV)/installed.stamp $(VENV)/test.stamp #
 
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
+
+# In its folder, whose pyproject.toml says how. Tests of the page need Chromium: make system. Types are checked here, as only
+# this environment has the libraries.
+IN_LANDSCAPES = cd apps/landscapes && PATH=$(CURDIR)/$(VENV)/landscapes/bin:$(BIN):$$PATH
+test-landscapes: $(VENV)/landscapes.stamp $(VENV)/dev.stamp $(VENV)/installed.stamp landscapes-runtime ## the app apps/landscapes: data, nets, training on ranks, its page in Chromium
+ifeq ($(PYTEST),)
+	$(IN_LANDSCAPES) python -m mypy
+endif
+	$(IN_LANDSCAPES) python -m pytest $(PYTEST)
+
+# What the browser runs models with: too large for the repository, so fetched once, by version and hash.
+landscapes-runtime: $(VENV)/landscapes.stamp
+	@$(VENV)/landscapes/bin/python apps/landscapes/fetch_runtime.py
 
 # What loads PyTorch and TensorFlow itself does so as quickly as what it starts.
 QUICKLY = PYTHONPATH=$(CURDIR)/tests/quick_imports
@@ -261,7 +289,7 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: setup-core $(patsubst %,$(VENV)/%.stamp,oldest $(MXNET) clients jax jax_oldest libraries ray ray_oldest spark spark_oldest)  # every environment of .ci/run
+setup: setup-core $(patsubst %,$(VENV)/%.stamp,oldest $(MXNET) clients jax jax_oldest libraries landscapes ray ray_oldest spark spark_oldest)  # every environment of .ci/run
 setup-core: $(patsubst %,$(VENV)/%.stamp,dev bench installed) build/fakes/libfake_nccl.so  # what all its parts need
 
 # Files are compiled in bundles, one or two for each library, which takes half the time.

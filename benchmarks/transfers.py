@@ -53,7 +53,7 @@ def gloo_way(seat: measure.Seat, tensor: torch.Tensor) -> Callable[[], None]:
     return run
 
 
-def check(seat: measure.Seat, tensor: torch.Tensor, way: measure.Contestant) -> None:
+def check(seat: measure.Seat, tensor: torch.Tensor, way: measure.TakesTurns) -> None:
     """Nobody is measured who does not bring the tensor.
 
     Raises:
@@ -72,11 +72,11 @@ def run_rank(seat: measure.Seat, args: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for num_bytes in args.bytes:
         tensor = torch.zeros(num_bytes // 4)
-        runs = {"horovod": horovod_way(seat, tensor), "gloo": gloo_way(seat, tensor)}
-        ways = [
-            measure.Contestant(name, runs[name], library.barrier)
-            for name, library in libraries.items()
-        ]
+        ways: list[measure.TakesTurns] = []
+        for name, run in (("horovod", horovod_way), ("gloo", gloo_way)):
+            if name in libraries:
+                barrier = libraries[name].barrier
+                ways.append(measure.Contestant(name, run(seat, tensor), barrier))
         for way in ways:
             check(seat, tensor, way)
         rows.append(

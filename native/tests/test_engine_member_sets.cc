@@ -9,7 +9,7 @@
 namespace hvd::testing {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr Duration kSoon = std::chrono::seconds(30);
 
 std::shared_ptr<Operation> make_change(OpKind kind, const std::string& name, const std::vector<int64_t>& ranks) {
   auto operation = make_operation(kind, "of_members." + name, {}, {});
@@ -41,7 +41,7 @@ double sum_in(Engine& engine, uint32_t set, size_t count = 3000) {
 }
 
 template <typename Body>
-std::string error_text(const Body& body) {
+std::string error_after(const Body& body) {
   try {
     body();
   } catch (const Error& error) {
@@ -65,7 +65,7 @@ TEST("sets of members: pairs make, use and remove them at the same time, and nob
         last = set;
         CHECK_EQ(sum_in(engine, set, round % 2 == 0 ? 3 : 3000), static_cast<double>(2 * first + 3));
         remove(engine, set, ranks);
-        CHECK(contains(error_text([&] { sum_in(engine, set); }), "it was removed"));
+        CHECK(contains(error_after([&] { sum_in(engine, set); }), "it was removed"));
       }
     });
     std::vector<uint32_t> sets(5);
@@ -84,18 +84,18 @@ TEST("sets of members: pairs make, use and remove them at the same time, and nob
 TEST("sets of members: what a rank cannot ask for is refused") {
   World world(3);
   Engine& engine = world.engine(0);
-  const auto refused = [&](const std::vector<int64_t>& ranks) { return error_text([&] { add(engine, "p", ranks); }); };
+  const auto refused = [&](const std::vector<int64_t>& ranks) { return error_after([&] { add(engine, "p", ranks); }); };
   CHECK(contains(refused({1, 2}), "rank 0 is not one of the ranks"));
   CHECK(contains(refused({0, 3}), "rank 3 does not exist"));
   CHECK(contains(refused({2, 0}), "the ranks must rise"));
-  CHECK(contains(error_text([&] { remove(engine, 7, {0}); }), "there is no such process set"));
+  CHECK(contains(error_after([&] { remove(engine, 7, {0}); }), "there is no such process set"));
   const uint32_t own = add(engine, "own", {0});
-  CHECK(contains(error_text([&] { remove(engine, own, {0, 1}); }), "there is no such process set"));
+  CHECK(contains(error_after([&] { remove(engine, own, {0, 1}); }), "there is no such process set"));
   CHECK_EQ(sum_in(engine, own), 1.0);
   remove(engine, own, {0});
-  CHECK(contains(error_text([&] { remove(engine, own, {0}); }), "there is no such process set"));
+  CHECK(contains(error_after([&] { remove(engine, own, {0}); }), "there is no such process set"));
   auto sum = make_change(OpKind::kBarrier, "b", {0});
-  CHECK(contains(error_text([&] { run_operation(engine, sum); }), "by_members is for process sets"));
+  CHECK(contains(error_after([&] { run_operation(engine, sum); }), "by_members is for process sets"));
 }
 
 TEST("sets of members: different ranks under one name are an error of all that ask") {
@@ -103,7 +103,7 @@ TEST("sets of members: different ranks under one name are an error of all that a
   world.run([&](int rank) {
     Engine& engine = world.engine(rank);
     const std::string text =
-        error_text([&] { add(engine, "p", rank == 0 ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{0, 1, 2}); });
+        error_after([&] { add(engine, "p", rank == 0 ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{0, 1, 2}); });
     CHECK(contains(text, "Mismatched ranks for of_members.p"));
     CHECK(contains(text, "rank 0 sent add_process_set 0, 2 by its members at train.py:3"));
     const uint32_t set = add(engine, "p", {0, 1, 2});
@@ -134,11 +134,11 @@ TEST("sets of members: the end of a rank ends the wait for it") {
   auto waits = make_change(OpKind::kAddProcessSet, "p", {0, 2});
   world.engine(0).submit(waits);
   world.engine(2).close("it is tired");
-  REQUIRE(world.engine(0).wait(*waits, kPatience));
+  REQUIRE(world.engine(0).wait(*waits, kSoon));
   REQUIRE(waits->error().has_value());
   CHECK(waits->error()->kind() == ErrorKind::kShutDown);
   CHECK(contains(waits->error()->what(), "it is tired"));
-  CHECK(contains(error_text([&] { add(world.engine(1), "q", {1}); }), "it is tired"));
+  CHECK(contains(error_after([&] { add(world.engine(1), "q", {1}); }), "it is tired"));
 }
 
 }  // namespace

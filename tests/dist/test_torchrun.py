@@ -17,6 +17,7 @@ from ssh_hosts import SshHosts
 from ssh_hosts import why_not as why_no_ssh
 
 pytest.importorskip("torch.distributed.run")
+pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

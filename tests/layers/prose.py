@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+DOCUMENTS = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md", "apps/**/*.md")
 IDIOMS_PER_1000_WORDS = 5.0  # in each document
 FRAGMENTS_PERCENT = 2.0  # of all docstrings
 

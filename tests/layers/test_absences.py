@@ -62,6 +62,8 @@ INTERFACE = {
     "spark/data/reader.py": "ParquetReader.__init__",
     "spark/elastic.py": "run_elastic",
     "spark/running.py": "run",
+    # In place of it goes a function of the user.
+    "spark/torch/training.py": "_step",
     "tensorflow/gradient_aggregation.py": "LocalGradientAggregationHelper.__init__",
     "tensorflow/keras/distributing.py": "DistributedOptimizer PartialDistributedOptimizer",
     "tensorflow/optimizer.py": "DistributedOptimizer",
@@ -74,8 +76,6 @@ INTERFACE = {
 # All others with more than MOST_PARAMETERS. The numbers may only fall.
 LONG = {
     "_rank/group.py:Group.allreduce": 12,
-    "jax/ops.py:reduce_leaves": 9,
-    "spark/torch/training.py:_step": 9,
     "torch/reductions.py:_allreduce_call": 9,
 }
 

@@ -16,7 +16,13 @@ from horovod.runner.cli.document import tables_of_options
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "benchmarks/**/*.md",
+        "examples/**/*.md",
+        "apps/**/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 

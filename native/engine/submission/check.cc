@@ -84,10 +84,6 @@ void check_transfer(Operation& operation, const std::vector<int>& members, int s
   if (tensors.size() != 1 || request.inputs.size() + request.outputs.size() != 1) {
     refuse(operation, sends ? "send takes one input" : "recv takes one output");
   }
-  if (operation.gpu.device != kCpuDevice) {
-    refuse_unsupported(operation, "send and recv take tensors on the CPU, but this one is on cuda:" +
-                                      std::to_string(operation.gpu.device) + ". Copy it with .cpu() before");
-  }
   if (request.tag < 0) refuse(operation, "the tag is negative: " + std::to_string(request.tag));
   operation.spec.tensors.push_back({tensors.front().dtype, tensors.front().shape});
   const int peer = operation.spec.root;
@@ -159,12 +155,16 @@ int common_device(const Operation& operation) {
   for (const Buffer& input : operation.request.inputs) devices.push_back(input.device);
   for (const Buffer& output : operation.request.outputs) devices.push_back(output.device);
   if (devices.empty()) return kCpuDevice;
-  const auto other =
-      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
-  if (other == devices.end()) return devices.front();
   const auto place = [](int device) {
     return device == kCpuDevice ? std::string("the CPU") : "cuda:" + std::to_string(device);
   };
+  if (traits_of(operation.spec.kind).is_transfer && devices.front() != kCpuDevice) {
+    refuse_unsupported(operation, "send and recv take tensors on the CPU, but this one is on " +
+                                      place(devices.front()) + ". Copy it with .cpu() before");
+  }
+  const auto other =
+      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
+  if (other == devices.end()) return devices.front();
   refuse(operation, "all tensors of one operation must be on one device, but some are on " + place(devices.front()) +
                         " and others on " + place(*other) +
                         ". Move them, or submit those of each device by themselves");

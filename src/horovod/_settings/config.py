@@ -156,7 +156,7 @@ class Config(HonoredSettings):
         host = hosts[self.rank]
         mates = [rank for rank, other in enumerate(hosts) if other == host]
         local_rank = mates.index(self.rank)
-        owners = [each for each in dict.fromkeys(hosts) if hosts.count(each) > local_rank]
+        owners = [owner for owner in dict.fromkeys(hosts) if hosts.count(owner) > local_rank]
         return replace(
             self,
             local_rank=local_rank,

@@ -64,7 +64,9 @@ class EndReport:
             kind, said, where = (
                 str(fields[name])[:_MOST_CHARACTERS] for name in ("kind", "text", "where")
             )
-            causes = (str(each)[: 2 * _MOST_CHARACTERS] for each in fields["causes"][:_MOST_CAUSES])
+            causes = (
+                str(field)[: 2 * _MOST_CHARACTERS] for field in fields["causes"][:_MOST_CAUSES]
+            )
             return EndReport(kind, said, where, tuple(causes))
         except (ValueError, LookupError, TypeError, RecursionError):
             return None

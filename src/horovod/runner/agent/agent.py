@@ -399,7 +399,7 @@ class Agent:
     def _stop_background(self) -> None:
         if self._stopping or self._finished.done():
             return
-        if found := descendants.described_descendants():
+        if found := descendants.describe_descendants():
             self._outbox.send(Kind.LEFT_RUNNING, payload=", ".join(found).encode())
         self.stop()
         if not self._leftovers_signaled:

@@ -40,11 +40,11 @@ def ended_key(index: int) -> str:
     return f"ended/{index}"
 
 
-def dialled_by(index: int, num_hosts: int) -> list[int]:
+def targets_of(index: int, num_hosts: int) -> list[int]:
     """The hosts to which a host connects; each pair of neighbors on the ring once.
 
     Example:
-        >>> [dialled_by(index, 4) for index in range(4)]
+        >>> [targets_of(index, 4) for index in range(4)]
         [[], [0], [1], [2, 0]]
     """
     if index == 0:
@@ -77,7 +77,7 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
             sources = [
                 source
                 for source in range(index + 1, num_hosts)
-                if index in dialled_by(source, num_hosts)
+                if index in targets_of(source, num_hosts)
             ]
             with _Sources(question["endpoints"], secret, sources, acceptor, deadline) as arrived:
                 threads = [
@@ -86,7 +86,7 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
                 ]
                 for thread in threads:
                     thread.start()
-                for target in dialled_by(index, num_hosts):
+                for target in targets_of(index, num_hosts):
                     report["links"][str(target)] = _measure(store, secret, index, target, deadline)
                 for thread in threads:
                     thread.join()  # all that it does has a deadline

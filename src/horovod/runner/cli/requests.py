@@ -265,9 +265,9 @@ class _Reader:
             return parse_hosts(self._values.hosts)
         if self._values.hostfile is not None:
             return read_hostfile(self._values.hostfile)
-        from horovod.runner.placing.allocation import allocated_hosts
+        from horovod.runner.placing.allocation import find_allocated_hosts
 
-        return allocated_hosts(environ) or [Host("localhost", None)]
+        return find_allocated_hosts(environ) or [Host("localhost", None)]
 
 
 def _refuse_to_multiply(environ: Mapping[str, str]) -> None:

@@ -125,7 +125,7 @@ def _print_json(number: int, views: list[RankView], stdout: TextIO) -> None:
     data = {
         "time": round(time.time(), 3),
         "experiment": number,
-        "ranks": [asdict(each) for each in views],
+        "ranks": [asdict(view) for view in views],
         "slowest": slowest(views),
     }
     print(json.dumps(data), file=stdout, flush=True)
@@ -153,11 +153,11 @@ def exposition(number: int, views: Sequence[RankView]) -> str:
     lines = []
     for name, what, value_of in _METRICS:
         lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"]
-        for each in views:
-            value = value_of(each)
+        for view in views:
+            value = value_of(view)
             if value is not None:
-                host = each.host.replace("\\", "\\\\").replace('"', '\\"')
-                labels = f'experiment="{number}",run="{each.run}",rank="{each.rank}",host="{host}"'
+                host = view.host.replace("\\", "\\\\").replace('"', '\\"')
+                labels = f'experiment="{number}",run="{view.run}",rank="{view.rank}",host="{host}"'
                 lines.append(f"{name}{{{labels}}} {float(value):g}")
     return "\n".join(lines) + "\n"
 

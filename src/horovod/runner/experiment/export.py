@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment.job_file import read_job_file
-from horovod.runner.experiment.kubernetes import Wishes, indexed_job, mpi_job, train_job
+from horovod.runner.experiment.kubernetes import Wishes, index_job, mpi_job, train_job
 from horovod.runner.experiment.slurm import sbatch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, Callable[[Experiment, Wishes], str]] = {
     "sbatch": lambda experiment, _: sbatch(experiment),
-    "job": indexed_job,
+    "job": index_job,
     "trainjob": train_job,
     "mpijob": mpi_job,
 }

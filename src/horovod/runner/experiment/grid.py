@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from math import prod
 from typing import TYPE_CHECKING
 
-from horovod.runner.experiment.placeholders import filled_line
+from horovod.runner.experiment.placeholders import fill_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,5 +134,5 @@ def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[Line]) -> list[
 def filled(parameters: Mapping[str, str], lines: Sequence[Line]) -> Run:
     """The run that has these values of the parameters."""
     return Run(
-        parameters, tuple(replace(line, text=filled_line(line.text, parameters)) for line in lines)
+        parameters, tuple(replace(line, text=fill_line(line.text, parameters)) for line in lines)
     )

@@ -175,12 +175,12 @@ def parse_job_file(text: str, path: str) -> Experiment:
     found = _Meaning(document, file)
     if problems or found.problems:
         raise _error([*problems, *found.problems], path)
-    warnings = tuple(_line(each, path) for each in sorted(found.warnings))
+    warnings = tuple(_line(warning, path) for warning in sorted(found.warnings))
     return Experiment(path, file, *found.shape, tuple(found.runs), warnings)
 
 
 def _error(problems: Sequence[Problem], path: str) -> UsageError:
-    return UsageError("\n".join(_line(each, path) for each in sorted(set(problems))))
+    return UsageError("\n".join(_line(problem, path) for problem in sorted(set(problems))))
 
 
 def _line(problem: Problem, path: str) -> str:
@@ -253,8 +253,8 @@ def _names_at(path: Path) -> list[str]:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for each in typing.get_args(annotation):
-        yield from _models_in(each)
+    for argument in typing.get_args(annotation):
+        yield from _models_in(argument)
 
 
 # -- what no schema can say

@@ -212,7 +212,7 @@ def straggler(exits: Sequence[RankExit], line_s: float) -> tuple[int, str, float
         Rank, host, and for how many seconds; None if it was less than a second, or than a tenth of
         the line.
     """
-    if len(exits) < 2 or any(each.exit_code for each in exits):
+    if len(exits) < 2 or any(rank_exit.exit_code for rank_exit in exits):
         return None
     *_, before, last = sorted(exits, key=lambda each: each.at_s)
     waited_s = last.at_s - before.at_s

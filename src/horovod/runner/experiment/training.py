@@ -193,7 +193,7 @@ def new_folder(root: Path, job_file: str) -> Path:
 def _resolved(experiment: Experiment, run: Run) -> str:
     data = experiment.data
     data["train"]["run"] = [
-        each.text if each.on == "all" else {"cmd": each.text, "on": each.on} for each in run.lines
+        line.text if line.on == "all" else {"cmd": line.text, "on": line.on} for line in run.lines
     ]
     if run.parameters:
         data["train"]["parameters"] = {name: [value] for name, value in run.parameters.items()}

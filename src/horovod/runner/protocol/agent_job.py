@@ -69,10 +69,10 @@ def _row(job: WorkerJob, command: int) -> list[Any]:
 
 def _worker(row: list[Any], commands: list[Any]) -> WorkerJob:
     worker, rank, env, command, role = row
-    return _checked_worker(WorkerJob(worker, rank, env, tuple(commands[command]), role))
+    return _check_worker(WorkerJob(worker, rank, env, tuple(commands[command]), role))
 
 
-def _checked_worker(job: WorkerJob) -> WorkerJob:
+def _check_worker(job: WorkerJob) -> WorkerJob:
     if not isinstance(job.env, dict) or not job.command:
         raise StartError("its variables are not a dictionary, or it has no command")
     texts = [job.role, *job.command, *itertools.chain.from_iterable(job.env.items())]
@@ -170,9 +170,7 @@ class AgentJob:
                 hostname=document["hostname"],
                 cwd=document["cwd"],
                 env=document["env"],
-                workers=tuple(
-                    _checked_worker(_worker(row, commands)) for row in document["workers"]
-                ),
+                workers=tuple(_check_worker(_worker(row, commands)) for row in document["workers"]),
                 secret=check_secret(bytes.fromhex(document["secret"])),
                 launcher_pid=document["launcher_pid"],
                 user=document["user"],

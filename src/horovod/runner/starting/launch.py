@@ -37,7 +37,7 @@ from horovod.runner.starting.supervise import (
     agents_that_cross,
     supervise,
 )
-from horovod.runner.supervision.fixed import FixedJob, placed_in
+from horovod.runner.supervision.fixed import FixedJob, placed_workers
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
         jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
     agents = agents_that_cross(site, jobs) if remote else agents_of(means, jobs)
     endpoints = site.job.server.endpoints if remote else ()
-    policy = FixedJob(placed_in(jobs), timeout_s, settings.grace_s, endpoints=endpoints)
+    policy = FixedJob(placed_workers(jobs), timeout_s, settings.grace_s, endpoints=endpoints)
     return Crew(agents, policy)
 
 

@@ -15,7 +15,7 @@ from horovod.runner.protocol.frames import STOP_SOON, FrameError, Kind, number_o
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.agents import what_it_wrote
 from horovod.runner.supervision.failure import RankExit
-from horovod.runner.supervision.fixed import Placed, placed_in
+from horovod.runner.supervision.fixed import Placed, placed_workers
 from horovod.runner.supervision.link import AgentLink
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.relay import Relay
@@ -137,7 +137,7 @@ class AgentExecutor:
             self._lose(host, f"cannot start its agent: {error}")
             return
         self._links[host] = link
-        self._placed.update(placed_in([job]))
+        self._placed.update(placed_workers([job]))
         where = f"is process {link.pid}" if link.pid else "runs there"
         self._reporting.log(f"the agent of {host} {where}")
         if self._agents.invitation is None:

@@ -46,7 +46,7 @@ class Placed:
     hostname: str
 
 
-def placed_in(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
+def placed_workers(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
     """Return where the workers are with which hosts start, by number."""
     return {
         worker.worker: Placed(worker.rank, job.hostname) for job in jobs for worker in job.workers
@@ -279,9 +279,11 @@ class FixedJob:
 
     def _running(self, progress: Progress) -> dict[int, str]:
         """The ranks that have not ended by themselves, with their hosts."""
-        ended = {each.rank for each in progress.exits}
+        ended = {rank_exit.rank for rank_exit in progress.exits}
         return {
-            each.rank: each.hostname for each in self._workers.values() if each.rank not in ended
+            worker.rank: worker.hostname
+            for worker in self._workers.values()
+            if worker.rank not in ended
         }
 
     def _verdict(self, progress: Progress) -> Outcome | None:
@@ -301,7 +303,11 @@ class FixedJob:
         exits = progress.exits
         for ended in exits:
             if ended.returncode == 0 and ended.rank == failure.culprit:
-                follow = {each.rank for each in exits if each.returncode and each.is_follow_up}
+                follow = {
+                    rank_exit.rank
+                    for rank_exit in exits
+                    if rank_exit.returncode and rank_exit.is_follow_up
+                }
                 middle = named(follow | self._running(progress).keys())
                 return f"{headline(ended)} while {middle} still needed it"
         return ""

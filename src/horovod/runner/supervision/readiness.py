@@ -62,7 +62,7 @@ class Readiness:
     def choice(self) -> Endpoint | None:
         """The best endpoint that all hosts reached; None while there is none."""
         common = set(self.endpoints).intersection(*self.reached.values())
-        return next((each for each in self.endpoints if each in common), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint in common), None)
 
     @property
     def is_complete(self) -> bool:
@@ -97,10 +97,11 @@ class Readiness:
                 f"{', '.join(names)}; does a firewall block connections to this machine? Name the "
                 "interface of the right network with --network-interfaces"
             )
-        found = "; ".join(
-            f"{host} reached {', '.join(each[0] for each in self.endpoints if each in reached)}"
+        shown = {
+            host: ", ".join(endpoint[0] for endpoint in self.endpoints if endpoint in reached)
             for host, reached in self.reached.items()
-        )
+        }
+        found = "; ".join(f"{host} reached {addresses}" for host, addresses in shown.items())
         return (
             f"no address of this machine can be reached from all hosts: {found}; name an interface "
             "that all share with --network-interfaces"

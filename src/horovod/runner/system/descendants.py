@@ -36,7 +36,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def described_descendants() -> list[str]:
+def describe_descendants() -> list[str]:
     """The names and numbers of all descendants of this process that run."""
     found = []
     for process in psutil.Process().children(recursive=True):

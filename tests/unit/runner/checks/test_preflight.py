@@ -25,7 +25,7 @@ from horovod.runner.checks.preflight_report import (
     rows_of,
     verdict,
 )
-from horovod.runner.checks.probe import dialled_by
+from horovod.runner.checks.probe import targets_of
 from horovod.runner.checks.run_on import HostError, launcher, run_on
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting.ssh import SshOptions
@@ -145,7 +145,7 @@ def test_the_table_has_a_row_per_host() -> None:
 @pytest.mark.parametrize("num_hosts", [1, 2, 3, 4, 7])
 def test_neighbors_on_a_ring_meet_once(num_hosts: int) -> None:
     pairs = [
-        (source, target) for source in range(num_hosts) for target in dialled_by(source, num_hosts)
+        (source, target) for source in range(num_hosts) for target in targets_of(source, num_hosts)
     ]
     assert all(target < source for source, target in pairs), "only lower ones listen"
     ring = (

@@ -119,19 +119,21 @@ def _on_host_lost(turn: Turn, name: str, reason: str) -> None:
         return
     then = turn.blame(name, suspect=False)
     facts.hosts[name] = replace(facts.hosts[name], agent=Agent.NONE, stopping="")
-    here = [each for each in facts.processes.values() if each.host == name]
-    ranks = [reports.named(facts, each) for each in here if facts.is_member(each)]
+    here = [process for process in facts.processes.values() if process.host == name]
+    ranks = [reports.named(facts, process) for process in here if facts.is_member(process)]
     with_it = f" with {reports.joined(ranks, ', ')}" if ranks else ""
     line = f"{name} is lost{with_it}: {one_line(reason)}"
     turn.announce(f"{line}; {then}")
     facts.generation.changes += (line,)
-    for each in here:
-        if each.takes_part:
-            if facts.is_member(each):
-                turn.miss(each, line)
+    for process in here:
+        if process.takes_part:
+            if facts.is_member(process):
+                turn.miss(process, line)
             # If its process lives, nobody can end it, but it can still hear this.
-            turn.do(commands.Dismiss(each.identity, f"the agent of {name} is lost"))
-        if each.left_at is None and not each.told:  # its connection may have ended a moment before
-            turn.cut_short(each, f"{reports.named(facts, each)} was lost with {name}")
-        turn.tell_lost(each.ran, line)
-        del facts.processes[each.number]
+            turn.do(commands.Dismiss(process.identity, f"the agent of {name} is lost"))
+        if (
+            process.left_at is None and not process.told
+        ):  # its connection may have ended a moment before
+            turn.cut_short(process, f"{reports.named(facts, process)} was lost with {name}")
+        turn.tell_lost(process.ran, line)
+        del facts.processes[process.number]

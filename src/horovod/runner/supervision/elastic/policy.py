@@ -84,7 +84,7 @@ class ElasticJob:
         facts = turn.facts
         if verdict.exit_code == 0 and (facts.num_changes or facts.job.num_failures):
             turn.commands.append(Announce(reports.summary(facts, turn.at_s)))
-        names = reports.listed([each.identity for each in facts.processes.values()])
+        names = reports.listed([process.identity for process in facts.processes.values()])
         stop = self._ending.stop(turn.at_s, facts, verdict, names, turn.commands)
         return replace(stop, reason=turn.why(stop.reason))
 
@@ -140,7 +140,7 @@ def assume_running(turn: Turn) -> None:
     if facts.start is not None or facts.loss is not None or job.hears_running or generation.runs:
         return
     if turn.is_due(generation.published_at + ASSUMED_S):
-        for each in facts.alive():
-            turn.note(replace(each, ran=generation.number, entered=generation.number))
+        for process in facts.alive():
+            turn.note(replace(process, ran=generation.number, entered=generation.number))
         generation.runs = generation.is_entered = job.has_trained = True
         hurry_dismissed(turn)

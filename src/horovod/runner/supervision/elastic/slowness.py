@@ -30,7 +30,7 @@ def on_slow(turn: Turn, process: Process, event: WorkerSlow) -> None:
     trains = generation.runs and facts.loss is None and not generation.finished
     if rules.slow_worker not in (REMOVE, REPLACE) or not trains:
         return
-    if any(not facts.stays(each) for each in facts.alive()) or not facts.is_member(process):
+    if any(not facts.stays(member) for member in facts.alive()) or not facts.is_member(process):
         return  # one change at a time
     why_not = _why_it_stays(turn, event.gain)
     if not why_not:
@@ -82,10 +82,10 @@ def _keep(turn: Turn, process: Process, why: str) -> None:
 
 def keep_if_nobody_comes(turn: Turn) -> None:
     """A worker that was to be replaced stays if the one in its place failed."""
-    for each in turn.facts.slow():
+    for process in turn.facts.slow():
         why = _why_nobody_replaces_it(turn)
         if why:
-            _keep(turn, each, why)
+            _keep(turn, process, why)
 
 
 def let_rest(turn: Turn, process: Process) -> None:

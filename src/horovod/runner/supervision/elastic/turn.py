@@ -67,7 +67,7 @@ class Turn:
 
     def why(self, *more: str) -> str:
         """The reasons, without those that the user is told anyway."""
-        told = {each.line for each in self.commands if isinstance(each, Announce)}
+        told = {command.line for command in self.commands if isinstance(command, Announce)}
         return "; ".join(each for each in (*self.reasons, *more) if each not in told)
 
     def note(self, process: Process) -> Process:

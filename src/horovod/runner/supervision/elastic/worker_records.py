@@ -89,7 +89,7 @@ def _on_running(turn: Turn, process: Process, record: Record) -> None:
     generation.is_entered = True
     hurry_dismissed(turn)
     generation.stood_s = max(generation.stood_s, record.stood_s)
-    if generation.runs or any(each.ran < generation.number for each in facts.alive()):
+    if generation.runs or any(member.ran < generation.number for member in facts.alive()):
         return
     generation.runs = facts.job.has_trained = True
     if generation.number:
@@ -103,9 +103,9 @@ def _on_running(turn: Turn, process: Process, record: Record) -> None:
 def hurry_dismissed(turn: Turn) -> None:
     """The others go on without those that were dismissed, who must know by now."""
     due_at = turn.at_s + turn.rules.grace_s
-    for each in list(turn.facts.processes.values()):
-        if each.dismissed_at is not None and each.due_at > due_at:
-            turn.note(replace(each, due_at=due_at))
+    for process in list(turn.facts.processes.values()):
+        if process.dismissed_at is not None and process.due_at > due_at:
+            turn.note(replace(process, due_at=due_at))
 
 
 def _on_left(turn: Turn, process: Process) -> None:

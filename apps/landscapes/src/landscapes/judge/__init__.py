@@ -1,0 +1,1 @@
+"""Measures what a model paints, beside controls that must lose."""
