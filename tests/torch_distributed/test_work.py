@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -334,16 +336,19 @@ def test_a_message_of_another_size_is_an_error_on_both() -> None:
     assert run(exchange) == [True] * SIZE
 
 
+def live_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("horovod ")]
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
+    """Threads end with their group, which another thread may drop just after the test."""
     yield
-    import gc
-
-    gc.collect()
-    left = [t for t in threading.enumerate() if t.name.startswith("horovod ")]
-    for thread in left:
-        thread.join(20)
-    assert not [thread for thread in left if thread.is_alive()]
+    deadline_s = time.monotonic() + 20
+    while (left := live_threads()) and time.monotonic() < deadline_s:
+        gc.collect()
+        left[0].join(0.1)
+    assert not left
 
 
 def test_wrong_arguments_are_refused_at_once() -> None:
