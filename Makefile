@@ -36,7 +36,7 @@ SOURCES := pyproject.toml README.md LICENSE $(CMAKE_LISTS) $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo dev setup setup-core system test test-all test-native test-asan test-tsan test-threads test-sanitizers test-python test-jobs test-oldest test-mxnet test-jax \
-        test-libraries test-ray test-spark test-landscapes landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
+        test-clients test-libraries test-ray test-spark test-landscapes landscapes landscapes-runtime test-gpu build-tests build-sanitized fuzz lint lint-python lint-native bench bench-hosts bench-jax docs wheel wheel-test clean FORCE
 FORCE:
 
 help: ## print this list
@@ -130,6 +130,14 @@ $(VENV)/mpi4jax.stamp: requirements/mpi4jax.txt $(VENV)/bench.stamp
 	@touch $@
 
 # Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
+$(VENV)/clients.stamp: requirements/clients.txt $(VENV)/demo.stamp $(VENV)/bench.stamp
+	python -m venv --clear $(VENV)/clients
+	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(VENV)/clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(VENV)/clients/bin/$(PIP) --no-compile -r requirements/clients.txt
+	@$(VENV)/clients/bin/python -c 'import accelerate, lightning, transformers.trainer' 2>/dev/null || true
+	@touch $@
+
 $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/bench.stamp
 	python -m venv --clear $(VENV)/libraries
 	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
@@ -172,7 +180,7 @@ test: ## the core of the tests: 7 to 11 minutes on two cores
 	@$(MAKE) test-native
 	@$(MAKE) test-python
 
-test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-libraries test-landscapes test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
+test-all: test-sanitizers test-jobs test-oldest test-mxnet test-jax test-clients test-libraries test-landscapes test-ray test-spark test ## all tests that need neither a GPU nor minutes of fuzzing
 
 # What starts jobs has the machine for itself: each job keeps all cores busy, and some tests say within how many seconds
 # a fault must be told. Side by side they take hardly less time, and such tests fail. A few of these tests belong to the core.
@@ -181,7 +189,7 @@ CORE_JOBS = tests/dist/test_horovodrun.py tests/dist/test_faults.py tests/dist/t
             tests/examples/test_latency.py
 # The rest, in as many lanes as there are cores.
 OLDEST = tests/contract/test_oldest_tensorflow.py
-BESIDE = $(filter-out tests/dist tests/examples tests/gpu tests/jax tests/libraries tests/mxnet tests/ray tests/spark tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
+BESIDE = $(filter-out tests/dist tests/clients tests/examples tests/gpu tests/jax tests/libraries tests/mxnet tests/ray tests/spark tests/fakes tests/wheel,$(patsubst %/,%,$(wildcard tests/*/)))
 # Whoever names some tests waits for PyTorch and pytest only; tests of what is not installed are left out, and pytest says so.
 WANTED = $(if $(PYTEST),test,dev bench)
 test-python: $(WANTED:%=$(VENV)/%.stamp) $(VENV)/installed.stamp build/fakes/libfake_nccl.so ## the Python tests of the core, on the installed package
@@ -207,6 +215,9 @@ ifeq ($(PYTEST),)
 	JAX_ENVIRONMENT=jax_oldest python -m pytest $(ON_OLD_JAX)
 endif
 	python -m pytest tests/jax $(PYTEST)
+
+test-clients: $(VENV)/clients.stamp $(VENV)/installed.stamp $(VENV)/test.stamp ## DDP, FSDP2, Accelerate, Lightning 2 ... on torch.distributed
+	python -m pytest tests/clients $(PYTEST)
 
 test-libraries: $(VENV)/libraries.stamp $(VENV)/installed.stamp ## Ignite, Lightning 1.9 and DeePMD-kit train on two ranks
 	python -m pytest tests/libraries $(PYTEST)
@@ -278,7 +289,7 @@ build-sanitized: $(VENV)/dev.stamp build/asan/build.ninja build/tsan/build.ninja
 
 # It has no wheel for newer interpreters; python3 of .venv is known only behind its stamp.
 MXNET = $(shell $(PYTHON) -c 'import sys; print("mxnet" if sys.version_info < (3, 12) else "")')
-setup: setup-core $(patsubst %,$(VENV)/%.stamp,oldest $(MXNET) jax jax_oldest libraries landscapes ray ray_oldest spark spark_oldest)  # every environment of .ci/run
+setup: setup-core $(patsubst %,$(VENV)/%.stamp,oldest $(MXNET) clients jax jax_oldest libraries landscapes ray ray_oldest spark spark_oldest)  # every environment of .ci/run
 setup-core: $(patsubst %,$(VENV)/%.stamp,dev bench installed) build/fakes/libfake_nccl.so  # what all its parts need
 
 # Files are compiled in bundles, one or two for each library, which takes half the time.
@@ -353,6 +364,7 @@ bench-hosts: $(VENV)/bench.stamp $(VENV)/installed.stamp ## the same between emu
 
 docs: $(VENV)/dev.stamp $(VENV)/installed.stamp ## write tables and the stub; check programs, names and links
 	python -m horovod._settings.document docs/settings.md
+	python -m horovod.runner.cli.document docs/launching.md
 	python -m nanobind.stubgen -q -D -m horovod._native -o src/horovod/_native.pyi
 	python -m pytest tests/layers/test_documents.py tests/layers/test_commands_in_documents.py tests/examples/test_commands.py
 

@@ -10,6 +10,7 @@
 #include "backend/mpi/mpi_process.h"
 #include "bindings/bindings.h"
 #include "bindings/c_reference.h"
+#include "bindings/completions.h"
 #include "bindings/interpreter_lock.h"
 #include "bindings/kept_objects.h"
 #include "bindings/submit_request.h"
@@ -64,6 +65,10 @@ class PyEngine {
   std::shared_ptr<Engine>* abandoned_ = nullptr;
 };
 
+// A wait that may take longer is one that its thread goes on from in no other way: a library that gives each operation
+// half an hour must not hide a deadlock.
+constexpr double kEndlessWaitSeconds = 120.0;
+
 // Wakes the engine's thread when a caller that promised to wait goes away without having waited.
 struct Promise {
   explicit Promise(std::shared_ptr<Engine> engine) : engine(std::move(engine)) {}
@@ -108,8 +113,9 @@ struct PyHandle {
     const DropEnded drops;
     if (promise != nullptr) promise->kept = true;
     const bool forever = !timeout_s || *timeout_s > 1e8;
+    const bool is_endless = forever || *timeout_s > kEndlessWaitSeconds;
     std::optional<Waiting> waiting;
-    if (forever) waiting.emplace(*operation);
+    if (is_endless) waiting.emplace(*operation);
     const TimePoint until =
         std::chrono::steady_clock::now() +
         (forever ? Duration::zero() : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout_s)));
@@ -121,7 +127,7 @@ struct PyHandle {
       {
         const InterpreterUnlocked unlocked;
         if (engine->wait(*operation, slice)) break;
-        if (forever) waits_long.begin();
+        if (is_endless) waits_long.begin();
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       drop_ended();
@@ -130,6 +136,13 @@ struct PyHandle {
     if (operation->error() && PyErr_CheckSignals() != 0) throw nb::python_error();
     throw_error();
     return true;
+  }
+
+  void notify(const std::shared_ptr<Completions>& completions, nb::object token) const {
+    // A function has to be copied, and so has what it keeps.
+    auto kept = std::make_shared<Keeper>(keep(std::move(token)));
+    if (operation->notify([completions, kept] { completions->put(std::move(*kept)); })) return;
+    throw Error(ErrorKind::kUsage, operation->spec.name + ": the end of this operation is told to somebody already");
   }
 
   [[nodiscard]] std::vector<OwnedArray> results() const {
@@ -156,7 +169,7 @@ PyHandle submit(PyEngine& self, int kind, nb::handle name, std::vector<Buffer> i
   const DropEnded drops;
   SubmitRequest request = request_from(options);
   if (!name.is_none()) request.name = name_from(nb::cast<nb::str>(name));
-  if (kind < 0 || kind > static_cast<int>(OpKind::kShareMemory)) {
+  if (kind < 0 || kind >= kNumOpKinds) {
     throw Error(ErrorKind::kUsage, "unknown kind of operation");
   }
   request.kind = static_cast<OpKind>(kind);
@@ -280,7 +293,13 @@ void bind_handle(nb::module_& module) {
           "After ADD_PROCESS_SET: return the engine's number of the set, which is never used again.")
       .def(
           "last_joined", [](const PyHandle& self) { return self.operation->result.last_joined; },
-          "After a JOIN: return the global rank that joined last, the same on all ranks.");
+          "After a JOIN: return the global rank that joined last, the same on all ranks.")
+      .def(
+          "source", [](const PyHandle& self) { return self.operation->result.source; },
+          "After a RECV: return the set rank of the sender.")
+      .def("notify", &PyHandle::notify, nb::arg("completions"), nb::arg("token").none(),
+           "Put an object into a list when the operation has ended, also with an error; at once if it has. Refuse a "
+           "second one while the operation is in flight.");
 }
 
 // Where this rank is, for the stall reports of others; and what it did, for the timeline.
@@ -334,6 +353,7 @@ void bind_observation(nb::class_<PyEngine>& engine) {
 void bind_engine(nb::module_& module) {
   bind_constants(module);
   bind_port(module);
+  bind_completions(module);
   bind_handle(module);
   nb::class_<PyEngine> engine(
       module, "Engine",

@@ -48,6 +48,12 @@ Keeper keep(nb::object object) {
   return {kept, &let_go};
 }
 
+nb::object take_kept(Keeper keeper) {
+  if (keeper == nullptr) return nb::none();
+  const std::unique_ptr<Kept> kept(static_cast<Kept*>(keeper.release()));
+  return nb::steal(kept->object);
+}
+
 void drop_ended() noexcept {
   thread_local bool drops = false;
   if (drops) return;  // an object that dies calls the engine: what ended meanwhile can wait, however many do so

@@ -14,6 +14,9 @@ namespace hvd::bindings {
 // Of no object if it is None.
 [[nodiscard]] Keeper keep(nanobind::object object);
 
+// The object that was kept; None if there was none. With the interpreter's lock.
+[[nodiscard]] nanobind::object take_kept(Keeper keeper);
+
 // Drops the objects that operations have let go of. To be called with the interpreter's lock and without any other:
 // what an object runs when it dies may be anything, calls of the engine and other threads' turns among them.
 void drop_ended() noexcept;

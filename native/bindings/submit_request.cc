@@ -54,6 +54,8 @@ constexpr std::array kFields{
           [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},
     Field{"divide_by_initial_world_size", "bool",
           [](SubmitRequest& r, nb::handle v) { r.divide_by_initial_world_size = nb::cast<bool>(v); }},
+    Field{"tag", "int", [](SubmitRequest& r, nb::handle v) { r.tag = nb::cast<int32_t>(v); }},
+    Field{"by_members", "bool", [](SubmitRequest& r, nb::handle v) { r.by_members = nb::cast<bool>(v); }},
     Field{"device", "int", [](SubmitRequest& r, nb::handle v) { r.device = nb::cast<int>(v); }},
 };
 

@@ -46,6 +46,7 @@ Backends make_backends(const JobInfo& job, Transport& transport, const EngineOpt
     return std::make_unique<NativeBackend>(transport, options.deterministic, options.plans);
   };
   Backends made;
+  made.transfers = make_native();
   if (options.mpi == nullptr) {
     made.cpu = make_native();
   } else {

@@ -38,6 +38,16 @@ struct Work {
   }
 };
 
+// From and to a rank that no input drives the engine of.
+void add_transfers(Work& work) {
+  work.add(OpKind::kSend, "sent", 600, 0);
+  work.operations.back()->request.root = 2;
+  work.add(OpKind::kRecv, "received", 600, 0);
+  hvd::SubmitRequest& request = work.operations.back()->request;
+  request.root = -1;
+  std::swap(request.inputs, request.outputs);
+}
+
 Work make_work(Input& in) {
   Work work;
   work.add(OpKind::kAllreduce, "reduced", 2000, 2000);
@@ -48,6 +58,8 @@ Work make_work(Input& in) {
   work.add(OpKind::kAllreduce, "small", 1, 1);
   work.operations.back()->request.reduce_op = in.flip() ? hvd::ReduceOp::kAverage : hvd::ReduceOp::kAdasum;
   if (in.below(4) == 1) {
+    add_transfers(work);
+  } else if (in.below(4) == 1) {
     auto join = std::make_shared<Operation>();
     join->request.kind = OpKind::kJoin;
     join->request.name = hvd::kJoinName;

@@ -7,18 +7,24 @@ namespace {
 constexpr int kMembers = 3;
 
 std::vector<hvd::RequestSpec> usual_requests() {
-  std::vector<hvd::RequestSpec> specs(6);
+  std::vector<hvd::RequestSpec> specs(9);
   using hvd::OpKind;
   const OpKind kinds[] = {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
-                          OpKind::kAlltoall,  OpKind::kJoin,      OpKind::kBarrier};
+                          OpKind::kAlltoall,  OpKind::kJoin,      OpKind::kBarrier,
+                          OpKind::kSend,      OpKind::kRecv,      OpKind::kAddProcessSet};
   for (size_t i = 0; i < specs.size(); ++i) {
     specs[i].kind = kinds[i];
     specs[i].name = kinds[i] == OpKind::kJoin ? hvd::kJoinName : hvd::fuzz::kNames.at(i);
-    if (i < 4) specs[i].tensors = {{hvd::DType::kFloat32, {2, 3}}};
+    if (i < 4 || hvd::traits_of(kinds[i]).is_transfer) specs[i].tensors = {{hvd::DType::kFloat32, {2, 3}}};
     specs[i].root = 0;
   }
   specs[1].unnamed = 1;
   specs[2].unnamed = 1;
+  specs[6].root = 1;
+  specs[7].root = -1;
+  specs[8].by_members = true;
+  specs[8].ranks = {0, 2};
+  for (size_t i = 6; i < specs.size(); ++i) specs[i].cacheable = false;
   return specs;
 }
 
@@ -40,6 +46,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         for (const hvd::Response& response : negotiator.take_responses(room)) {
           hvd::WireWriter out;
           response.write(out);
+        }
+        for (const hvd::Directed& answer : negotiator.take_directed()) {
+          hvd::WireWriter out;
+          answer.response.write(out);
         }
       }
       if (in.below(8) == 1) {

@@ -9,13 +9,13 @@
 namespace hvd::fuzz {
 
 // The names that the engine under test submits, and some that it does not.
-inline constexpr std::array<const char*, 9> kNames{"reduced", "gathered", "spread",   "exchanged", "scattered",
-                                                   "small",   kJoinName,  "nobody's", ""};
+inline constexpr std::array<const char*, 11> kNames{"reduced", "gathered", "spread", "exchanged", "scattered", "small",
+                                                    kJoinName, "nobody's", "sent",   "received",  ""};
 
 inline RequestSpec make_spec(Input& in, const std::string& name) {
   RequestSpec spec;
   spec.name = name;
-  spec.kind = static_cast<OpKind>(in.below(static_cast<size_t>(OpKind::kShareMemory) + 1));
+  spec.kind = static_cast<OpKind>(in.below(kNumOpKinds));
   spec.reduce_op = static_cast<ReduceOp>(in.below(static_cast<size_t>(ReduceOp::kProduct) + 1));
   if (in.flip()) spec.prescale = static_cast<double>(in.number());
   spec.root = static_cast<int32_t>(in.number());
@@ -23,6 +23,8 @@ inline RequestSpec make_spec(Input& in, const std::string& name) {
   spec.weighted = in.below(8) == 1;
   spec.unnamed = in.below(4) == 1 ? in.below(3) : 0;
   spec.cacheable = in.below(4) != 1;
+  spec.by_members = in.below(8) == 1;
+  spec.tag = static_cast<int32_t>(in.below(2));
   for (size_t i = in.below(3); i > 0; --i) spec.ranks.push_back(in.number());
   for (size_t i = in.below(3); i > 0; --i) {
     TensorSpec& tensor = spec.tensors.emplace_back();
@@ -85,6 +87,7 @@ inline Response make_response(Input& in, std::span<const RequestSpec> known) {
     response.devices.push_back(static_cast<int32_t>(in.number()));
   }
   response.direct = in.below(8) == 1;
+  response.peer = static_cast<int32_t>(in.below(4)) - 1;
   response.payload = in.bytes(128);
   response.error_kind = ErrorKind::kMismatch;
   response.message = "no";

@@ -34,6 +34,10 @@ OpTraits traits_of(OpKind kind) {
       return {.name = "remove_process_set"};
     case OpKind::kShareMemory:
       return {.name = "share_memory"};
+    case OpKind::kSend:
+      return {.name = "send", .moves_data = true, .is_transfer = true};
+    case OpKind::kRecv:
+      return {.name = "recv", .moves_data = true, .is_transfer = true};
   }
   return {};
 }
@@ -55,9 +59,11 @@ Collective collective_of(OpKind kind, ReduceOp op) {
     case OpKind::kAddProcessSet:
     case OpKind::kRemoveProcessSet:
     case OpKind::kShareMemory:
+    case OpKind::kSend:
+    case OpKind::kRecv:
       break;
   }
-  throw Error(ErrorKind::kInternal, std::string(name_of(kind)) + " has nothing to execute");
+  throw Error(ErrorKind::kInternal, std::string(name_of(kind)) + " is not executed by all ranks of a set");
 }
 
 bool reduces(Collective collective) {

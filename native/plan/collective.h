@@ -20,8 +20,11 @@ enum class OpKind : uint8_t {
   kAddProcessSet,     // an agreement of all ranks; nothing is moved
   kRemoveProcessSet,  // likewise
   kShareMemory,       // likewise: an array of each rank that all ranks of the host see
+  kSend,              // from one rank to another, which receives it; nobody else takes part
+  kRecv,
 };
-inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kShareMemory) + 1;
+inline constexpr OpKind kLastOpKind = OpKind::kRecv;
+inline constexpr int kNumOpKinds = static_cast<int>(kLastOpKind) + 1;
 
 // What a backend executes.
 enum class Collective : uint8_t {
@@ -43,6 +46,7 @@ struct OpTraits {
   bool by_rows = false;          // works along the first dimension, which a scalar does not have
   bool rows_may_differ = false;  // ranks may give different numbers of rows
   bool fills_outputs = false;    // the caller gives the memory of results; otherwise the engine allocates it
+  bool is_transfer = false;      // between two ranks
 };
 
 [[nodiscard]] OpTraits traits_of(OpKind kind);

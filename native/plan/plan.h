@@ -105,4 +105,8 @@ struct PlanContext {
 // counts[s][d] elements go from rank s to rank d; blocks lie one after the other in input and output.
 [[nodiscard]] Plan plan_alltoall(const PlanContext& context, const std::vector<std::vector<int64_t>>& counts);
 
+// Rank 1 of two ends with rank 0's `count` elements. Its lanes have numbers that no plan above has, so that it may run
+// beside one under the same sequence number.
+[[nodiscard]] Plan plan_transfer(const PlanContext& context, int64_t count);
+
 }  // namespace hvd

@@ -203,6 +203,14 @@ void check_broadcast(int size, int64_t chunk, int root, int64_t count) {
             [&](int, int64_t index) { return copied(root, index); });
 }
 
+void check_transfer(int64_t chunk, int64_t count) {
+  Job job = job_of(2, chunk, [&](const PlanContext& context) { return plan_transfer(context, count); });
+  job.num_inputs = {count, 0};
+  job.num_outputs = {0, count};
+  check_job("transfer, chunk " + std::to_string(chunk) + ", count " + std::to_string(count), job,
+            [&](int, int64_t index) { return copied(0, index); });
+}
+
 void check_alltoall(int size, int64_t chunk, const Matrix& counts) {
   Job job = job_of(size, chunk, [&](const PlanContext& context) { return plan_alltoall(context, counts); });
   job.ranges_agree = false;
@@ -262,6 +270,18 @@ TEST("plan: broadcast from every root") {
       for (const int64_t count : {0, 1, 35}) check_broadcast(size, chunk, root, count);
     }
   });
+}
+
+TEST("plan: transfer") {
+  for (const int64_t chunk : kChunks) {
+    for (const int64_t count : {0, 1, 35, 1000}) check_transfer(chunk, count);
+  }
+}
+
+TEST("plan: a transfer has lanes that no other plan has") {
+  const PlanContext context{.rank = 0, .size = 2, .chunk = 1};
+  for (const Lane& lane : plan_transfer(context, 3).lanes) CHECK(lane.number >= uint32_t{1} << 31);
+  for (const Lane& lane : plan_broadcast(context, 0, 3).lanes) CHECK(lane.number < 3);
 }
 
 TEST("plan: alltoall") {

@@ -183,6 +183,8 @@ TEST("plan: nonsense is refused") {
   refused([=] { (void)plan_allgather(context, Algorithm::kDirect, {1, -1}); });
   refused([=] { (void)plan_broadcast(context, 2, 1); });
   refused([=] { (void)plan_broadcast(context, 0, -1); });
+  refused([=] { (void)plan_transfer(context, -1); });
+  refused([] { (void)plan_transfer({.rank = 0, .size = 3, .chunk = 1}, 1); });
   refused([=] { (void)plan_alltoall(context, {{1, 1}}); });
   refused([=] { (void)plan_alltoall(context, {{1, 1}, {1}}); });
 }

@@ -24,6 +24,8 @@ RequestSpec make_spec() {
   spec.divide_by_initial_world_size = false;
   spec.ranks = {1, 5};
   spec.unnamed = 77;
+  spec.by_members = true;
+  spec.tag = 0x12345678;
   return spec;
 }
 
@@ -34,7 +36,7 @@ bool same(const RequestSpec& a, const RequestSpec& b) {
   return a.kind == b.kind && a.name == b.name && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root && a.cacheable == b.cacheable && a.on_gpu == b.on_gpu &&
          a.weighted == b.weighted && a.divide_by_initial_world_size == b.divide_by_initial_world_size &&
-         a.ranks == b.ranks && a.unnamed == b.unnamed &&
+         a.ranks == b.ranks && a.unnamed == b.unnamed && a.by_members == b.by_members && a.tag == b.tag &&
          std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same_tensor);
 }
 
@@ -77,6 +79,7 @@ Message make_responses() {
   execute.num_averaged = 2;
   execute.absent = {0, 2};
   execute.devices = {1, 0, 5};
+  execute.peer = 2;
   Response result;
   result.kind = Response::Kind::kResult;
   result.names.emplace_back().name = "c";
@@ -176,6 +179,7 @@ TEST("wire: responses come back as they were") {
     const Response& is = after.responses[i];
     CHECK(is.kind == was.kind);
     CHECK(is.devices == was.devices);
+    CHECK_EQ(is.peer, was.peer);
     CHECK(is.payload == was.payload);
     CHECK_EQ(is.message, was.message);
     REQUIRE(is.names.size() == was.names.size());

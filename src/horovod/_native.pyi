@@ -139,6 +139,10 @@ REMOVE_PROCESS_SET: int = 8
 
 SHARE_MEMORY: int = 9
 
+SEND: int = 10
+
+RECV: int = 11
+
 class LocalPort:
     def __init__(self, num_local: int, local_index: int) -> None: ...
 
@@ -147,6 +151,16 @@ class LocalPort:
 
     @property
     def doorbell_fd(self) -> int: ...
+
+class Completions:
+    def __init__(self) -> None: ...
+
+    def take(self, timeout_s: float | None = None) -> list[object]: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def closed(self) -> bool: ...
 
 class Handle:
     @property
@@ -168,6 +182,10 @@ class Handle:
 
     def last_joined(self) -> int: ...
 
+    def source(self) -> int: ...
+
+    def notify(self, completions: Completions, token: object | None) -> None: ...
+
 class Engine:
     def __init__(self, rank: int, size: int, options: EngineOptions, port: LocalPort | None, local_peers: Sequence[tuple[int, int, int, int, int]], remote_peers: Sequence[tuple[int, int, Sequence[int]]], hosts: Sequence[int] = []) -> None: ...
 
@@ -188,7 +206,7 @@ class Engine:
     @property
     def all_local(self) -> bool: ...
 
-    def submit(self, kind: int, name: str | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, prefix: str = ..., reduce_op: int = ..., prescale: float = ..., postscale: float = ..., weight: float | None = ..., process_set: int = ..., waits_next: bool = ..., call_site: str = ..., keep_alive: object = ..., priority: int = ..., root: int = ..., splits: Sequence[int] | None = ..., ranks: Sequence[int] = ..., divide_by_initial_world_size: bool = ..., device: int = ...) -> Handle: ...
+    def submit(self, kind: int, name: str | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, prefix: str = ..., reduce_op: int = ..., prescale: float = ..., postscale: float = ..., weight: float | None = ..., process_set: int = ..., waits_next: bool = ..., call_site: str = ..., keep_alive: object = ..., priority: int = ..., root: int = ..., splits: Sequence[int] | None = ..., ranks: Sequence[int] = ..., divide_by_initial_world_size: bool = ..., tag: int = ..., by_members: bool = ..., device: int = ...) -> Handle: ...
 
     def c_reference(self) -> int: ...
 

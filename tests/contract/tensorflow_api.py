@@ -21,7 +21,7 @@ from horovod.tensorflow.gradient_reducer import GradientReducer
 from horovod.tensorflow.reduction_settings import make_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 MODES = ("eager", "function", "session")
 
@@ -188,14 +188,14 @@ def _packed(structure: Any, given: list[Any], places: list[int], tensors: Any) -
     return tf.nest.pack_sequence_as(structure, again)
 
 
-def run_checks() -> dict[str, list[str]]:
-    """Runs every check in each mode, each mode in a job of its own; returns their names.
+def run_checks(modes: Sequence[str] = MODES) -> dict[str, list[str]]:
+    """Run every check in each mode, each mode in a job of its own; return their names.
 
-    Runs on each rank. TensorFlow is loaded once for all modes: that takes longer than the checks.
+    Called on each rank. TensorFlow is loaded once for all modes: that takes longer than the checks.
     """
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    return {mode: _run_checks_in(mode) for mode in MODES}
+    return {mode: _run_checks_in(mode) for mode in modes}
 
 
 def _run_checks_in(mode: str) -> list[str]:

@@ -7,8 +7,8 @@ measure the network between them.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from collectives import (
     allgather_joins_unequal_parts,
@@ -33,9 +33,6 @@ from torch_api import TorchApi
 import horovod
 import horovod.torch as hvd
 from horovod._settings.honored import ALLREDUCE_ALGORITHMS
-
-if TYPE_CHECKING:
-    import pytest
 
 CHECKS = (
     allreduce_of_all_dtypes_and_shapes,
@@ -73,6 +70,7 @@ def run_on_two_hosts() -> list[str]:
     return done
 
 
+@pytest.mark.slow
 def test_each_algorithm_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
     assert horovod.run(run_on_two_hosts, num_proc=4) == [list(ALLREDUCE_ALGORITHMS)] * 4

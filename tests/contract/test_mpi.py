@@ -12,6 +12,7 @@ from mpi_launcher import mpirun, needs_mpi
 _RANK = Path(__file__).parent / "mpi_rank.py"
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_contract_over_mpi(size: int, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def _generations(
     return reports
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 1, 3), *([(3, 4, 2), (2, 3, 4)] if _ALL else [])], ids=str)
 def test_contract_in_the_third_generation(sizes: tuple[int, ...]) -> None:
     reports = _generations(sizes, checked=[2], modules=_MODULES)
@@ -93,6 +94,7 @@ def test_contract_in_the_third_generation(sizes: tuple[int, ...]) -> None:
     assert [each["checks"] for each in reports[2]] == [names] * sizes[2]
 
 
+@pytest.mark.slow
 def test_200_resets_leave_nothing_behind() -> None:
     # Of three workers all are in each of the generations that are compared.
     sizes = [3 if generation % 2 else 2 for generation in range(202)]

@@ -27,8 +27,9 @@ def test_contract(check: Check, size: int) -> None:
     run_ranks(size, lambda rank: check(TorchApi(), rank, size))
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_contract_between_processes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_contract_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 4
     # A rank that waits in vain ends the test with a report, not with the patience of the machine.
     monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
     names = [check.__name__ for check in CHECKS]

@@ -85,7 +85,7 @@ def test_a_failure_behind_a_console_that_does_not_read(shape: str, tmp_path: Pat
         assert_all_gone(family, 9)
         _, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 1
-    assert re.search(rb"horovodrun: \d+ bytes of output are lost: nobody took them\n", err)
+    assert re.search(rb"horovodrun: \d+ bytes of output are lost: nobody read them\n", err)
     assert b"rank 1 on localhost exited with code 1; the last lines of its stderr:\n" in err
     os.close(read_end)
     os.close(write_end)
@@ -203,5 +203,5 @@ def test_a_disk_that_is_full_ends_only_the_files(tmp_path: Path) -> None:
     reason = f"cannot write {path}: File too large"
     assert run.stderr.decode().splitlines() == [
         f"horovodrun: {reason}; nothing more is written to such files",
-        f"horovodrun: the files of the output are not complete: {reason}",
+        f"horovodrun: the output files are incomplete: {reason}",
     ]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent
 RANK = FOLDER / "planted_rank.py"
 MISMATCHES = FOLDER / "planted_mismatches.py"

@@ -21,6 +21,8 @@ import pytest
 from doors import listed, observed
 from launcher import DEADLINE_S, environment, horovodrun, launched
 
+pytestmark = pytest.mark.slow
+
 PYTHON = sys.executable
 COLLECTIVES = """
     import sys
@@ -74,13 +76,14 @@ CONSUME = """
     assert len(list(dataset)) == 10
     config.compute_client().shutdown()
 """
-# TensorFlow's servers listen in native code. The rest is in tests of other kinds, or unpickles what
-# names no class.
+# The servers of TensorFlow and PyTorch listen in native code. The rest is in tests of other kinds,
+# or unpickles what names no class.
 ELSEWHERE = {
     "horovod/runner/function/call.py",
     "horovod/testing/processes.py",
     "horovod/testing/rank_process.py",
     "horovod/tensorflow/data/compute_service.py",
+    "horovod/_job/at_master.py",
     "horovod/ray/elastic_actor.py",
     "horovod/spark/common/serialization.py",
     "horovod/spark/keras/estimator.py",
@@ -154,6 +157,19 @@ def slurm(env: dict[str, str]) -> None:
     assert [rank.wait(DEADLINE_S) for rank in ranks] == [0, 0]
 
 
+def torch_variables(env: dict[str, str]) -> None:
+    """Ranks that find each other as those of torchrun do on one host."""
+    of_torch = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        of_torch["MASTER_PORT"] = str(server.getsockname()[1])
+        command = [PYTHON, "collectives.py"]
+        ranks = [
+            subprocess.Popen(command, env=environment(**env, **of_torch, RANK=rank))
+            for rank in ("0", "1")
+        ]
+        assert [rank.wait(DEADLINE_S) for rank in ranks] == [0, 0]
+
+
 def job_file(env: dict[str, str]) -> None:
     line = f"{PYTHON} line.py"
     data = {"project": "p", "train": {"horovod": {"workers": 1}, "run": [line]}}
@@ -186,7 +202,17 @@ def data_service(env: dict[str, str]) -> None:
 
 KINDS = {
     kind.__name__: kind
-    for kind in (fixed, function, elastic, joined, nodes, slurm, job_file, data_service)
+    for kind in (
+        fixed,
+        function,
+        elastic,
+        joined,
+        nodes,
+        slurm,
+        torch_variables,
+        job_file,
+        data_service,
+    )
 }
 
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launcher import environment
 
 CHAOS = Path(__file__).resolve().parents[2] / "benchmarks" / "elastic_chaos.py"
 TIMEOUT_S = 480
 
 
+@pytest.mark.slow
 def test_a_minute_of_chaos_loses_no_sample_and_leaves_nothing_behind(tmp_path: Path) -> None:
     report = tmp_path / "chaos.json"
     command = [sys.executable, str(CHAOS), "--minutes=1", "--seed=9", f"--json={report}"]

@@ -94,7 +94,7 @@ def test_the_reset_limit_ends_a_job(tmp_path: Path) -> None:
     [
         ("echo a:b", "line 1 of the host discovery script 'echo a:b': cannot read 'a:b'"),
         ("exit 3", "the host discovery script 'exit 3' failed with exit code 3"),
-        ("echo a", "says no number of slots"),
+        ("echo a", "gives no number of slots"),
     ],
 )
 def test_a_script_that_fails_at_first_ends_the_job(script: str, message: str) -> None:
@@ -192,7 +192,7 @@ def test_a_job_fails_that_is_too_small_without_one_that_ended_with_0(tmp_path: P
         assert job.launcher.wait() == 1
     text = r"rank 1 \(localhost-1\) on localhost ended with code 0 while rank 0 \(localhost-0\)"
     assert re.search(text, job.launcher.stderr)
-    assert "1 of the 2 workers are there that the job needs" in job.launcher.stderr
+    assert "1 of the 2 workers that the job needs are present" in job.launcher.stderr
 
 
 def test_a_newcomer_that_comes_after_the_last_check_does_not_hold_up_the_end(

@@ -15,6 +15,8 @@ from horovod._job.records import EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:

@@ -18,6 +18,8 @@ from horovod._job.records import EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 # Forks processes that have imported everything, which takes a newcomer most of its time.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["horovod.torch", "torch._dynamo"])

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
 import horovod
 
 
@@ -85,6 +87,7 @@ def _idle_cpu_s(seconds: float) -> float:
     return used
 
 
+@pytest.mark.slow
 def test_an_idle_engine_uses_no_cpu() -> None:
     seconds = 10.0
     for used in horovod.run(_idle_cpu_s, (seconds,), num_proc=2):

@@ -166,6 +166,7 @@ def assert_hidden(secret: bytes, text: bytes, where: str) -> None:
     assert not found, f"the secret stands in {where}"
 
 
+@pytest.mark.slow
 def test_the_secret_stands_on_no_command_line_in_no_environment_and_in_no_log(
     tmp_path: Path,
 ) -> None:
@@ -206,7 +207,7 @@ def test_an_agent_that_reads_half_a_job_does_not_repeat_it(framed: bool) -> None
         timeout=60,
         env=environment(),
     )
-    assert b"something else than a job" in agent.stdout
+    assert b"something other than a job" in agent.stdout
     assert secret[:20] not in agent.stdout + agent.stderr
 
 

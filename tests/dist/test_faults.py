@@ -6,11 +6,17 @@ import os
 import re
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from launcher import Launcher, launched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
 
 FAULTY_RANK = str(Path(__file__).with_name("faulty_rank.py"))
 LARGE = 8_000_000
@@ -51,14 +57,20 @@ def test_every_other_rank_learns_who_failed(fault: str, num_elements: int) -> No
             assert re.search(r"it raised RuntimeError at \S+faulty_rank\.py:\d+: planted", text)
 
 
+@pytest.fixture(scope="module")
+def jobs_with_a_stopped_rank() -> Iterator[dict[int, Future[Launcher]]]:
+    """Jobs by their number of elements; they wait for their deadlines together."""
+    stalls = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    with ThreadPoolExecutor() as pool:
+        yield {count: pool.submit(run_faulty, "stop", count, **stalls) for count in (SMALL, LARGE)}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("num_elements", [SMALL, LARGE])
-def test_a_stopped_rank_is_named_when_the_stall_deadline_is_over(num_elements: int) -> None:
-    launcher = run_faulty(
-        "stop",
-        num_elements,
-        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
-        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="2",
-    )
+def test_a_stopped_rank_is_named_when_the_stall_deadline_is_over(
+    num_elements: int, jobs_with_a_stopped_rank: dict[int, Future[Launcher]]
+) -> None:
+    launcher = jobs_with_a_stopped_rank[num_elements].result()
     planted, errors = times_and_errors(launcher)
     assert sorted(errors) == [0, 2], launcher.lines
     for at, text in errors.values():

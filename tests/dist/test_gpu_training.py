@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from gpu_ranks import NCCL, SHARED, STAGED, Way, variables
@@ -15,6 +17,12 @@ from launcher import Launcher, launched
 from torch_training import RECIPES, check_equal, train_alone, train_many_on_gpu
 
 import horovod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+pytestmark = pytest.mark.slow
 
 FAULTY_RANK = str(Path(__file__).with_name("gpu_faulty_rank.py"))
 _STALLS = {
@@ -73,18 +81,9 @@ def test_a_killed_rank_is_named_at_once(way: Way) -> None:
         assert re.search(r"rank 1 \(\S+:\d+\)", text), text
 
 
-def test_an_asynchronous_error_of_nccl_is_everyones() -> None:
-    launcher = run_faulty("nccl", NCCL, nccl="async_error:allreduce:3@1")
-    errors = errors_after_fault(launcher)
-    assert sorted(errors) == [0, 1, 2], launcher.stderr
-    for elapsed_s, text in errors.values():
-        assert elapsed_s < 2.0
-        assert "NCCL" in text, text
-        assert re.search(r"rank 1\b", text), text
-
-
-def test_a_call_of_nccl_that_fails_is_everyones() -> None:
-    launcher = run_faulty("nccl", NCCL, nccl="fail:allreduce:3@1")
+@pytest.mark.parametrize("fault", ["async_error", "fail"])
+def test_an_error_of_nccl_is_everyones(fault: str) -> None:
+    launcher = run_faulty("nccl", NCCL, nccl=f"{fault}:allreduce:3@1")
     errors = errors_after_fault(launcher)
     assert sorted(errors) == [0, 1, 2], launcher.stderr
     for elapsed_s, text in errors.values():
@@ -102,9 +101,18 @@ def test_a_collective_that_hangs_on_the_device_ends_with_the_stall_deadline() ->
         assert "allreduce.last" in text, text
 
 
+@pytest.fixture(scope="module")
+def jobs_with_a_stopped_rank() -> Iterator[dict[Way, Future[Launcher]]]:
+    """They wait for their deadlines together."""
+    with ThreadPoolExecutor() as pool:
+        yield {way: pool.submit(run_faulty, "stop", way, **_STALLS) for way in (NCCL, SHARED)}
+
+
 @pytest.mark.parametrize("way", [NCCL, SHARED], ids=["nccl", "shared"])
-def test_a_stopped_rank_is_named_with_the_stall_deadline(way: Way) -> None:
-    launcher = run_faulty("stop", way, **_STALLS)
+def test_a_stopped_rank_is_named_with_the_stall_deadline(
+    way: Way, jobs_with_a_stopped_rank: dict[Way, Future[Launcher]]
+) -> None:
+    launcher = jobs_with_a_stopped_rank[way].result()
     errors = errors_after_fault(launcher)
     assert sorted(errors) == [0, 2], launcher.stderr
     assert re.search(r"rank 1 \(\S+:\d+\)", launcher.stderr), launcher.stderr

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from launcher import (
     DEADLINE_S,
+    Launcher,
     assert_all_gone,
     environment,
     horovodrun,
@@ -146,11 +147,19 @@ def test_the_secret_is_in_a_private_file_only() -> None:
 # -- failures
 
 
+def seconds_to_stop(launcher: Launcher) -> float:
+    """Return how long a job goes on after the launcher noticed its first failure."""
+    launcher.wait_lines("stderr", "stopping rank")
+    noticed_at = time.monotonic()
+    launcher.wait()
+    return time.monotonic() - noticed_at
+
+
 def test_the_first_failure_ends_the_job_and_is_named() -> None:
     script = 'if [ $HOROVOD_RANK = 1 ]; then echo "cause of it" >&2; exit 7; else sleep 1000; fi'
     with launched("-np", "2", "sh", "-c", script) as launcher:
-        assert launcher.wait() == 7
-        assert launcher.elapsed_s < 10
+        assert seconds_to_stop(launcher) < 10
+        assert launcher.process.returncode == 7
     assert re.fullmatch(
         r"horovodrun: the job ran for [\d.]+ s: rank 1 exited with code 7 first; "
         r"rank 0 was stopped",
@@ -176,10 +185,10 @@ def test_a_cause_that_others_have_pushed_off_the_screen_is_printed_again() -> No
 
 def test_a_killed_rank() -> None:
     script = "if [ $HOROVOD_RANK = 1 ]; then kill -KILL $$; else sleep 1000; fi"
-    run = horovodrun("-np", "2", "sh", "-c", script)
-    assert run.process.returncode == 137
-    assert "rank 1 on localhost was killed by SIGKILL; was it out of memory?" in run.stderr
-    assert run.elapsed_s < 10
+    with launched("-np", "2", "sh", "-c", script) as launcher:
+        assert seconds_to_stop(launcher) < 10
+    assert launcher.process.returncode == 137
+    assert "rank 1 on localhost was killed by SIGKILL; was it out of memory?" in launcher.stderr
 
 
 def test_ranks_that_fail_because_of_another_are_not_blamed(tmp_path: Path) -> None:
@@ -194,11 +203,12 @@ def test_ranks_that_fail_because_of_another_are_not_blamed(tmp_path: Path) -> No
     assert "rank 1 on localhost exited with code 3" in run.lines["stderr"][-1]
 
 
+@pytest.mark.slow
 def test_ranks_that_ignore_sigterm_are_killed_in_time() -> None:
     script = f"if [ $HOROVOD_RANK = 1 ]; then exit 3; fi; {DEAF}"
-    run = horovodrun("-np", "2", "sh", "-c", script)
-    assert run.process.returncode == 3
-    assert run.elapsed_s < 10
+    with launched("-np", "2", "sh", "-c", script) as launcher:
+        assert seconds_to_stop(launcher) < 10
+    assert launcher.process.returncode == 3
 
 
 def test_an_early_exit_with_0_is_no_failure() -> None:
@@ -216,7 +226,7 @@ def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
     )
     run = horovodrun("-np", "3", *python(code))
     assert run.process.returncode == 1
-    assert run.elapsed_s < 15, "the start timeout is 30 s"
+    assert run.elapsed_s < 25, "the start timeout is 30 s"
     what = "another hvd.init()" if before else "hvd.init()"
     expected = f"rank 1 on localhost exited with code 0 before {what}"
     assert f"horovodrun: {expected}, and ranks 0, 2 waited for it in init" in run.stderr
@@ -232,7 +242,7 @@ def test_an_exit_before_init_ends_the_wait_of_the_others(before: str) -> None:
         (["train.py"], 127, "the command 'train.py' was not found; write 'python train.py'"),
         (["--timeline-filename", "no/t.json", "true"], 2, "no; make it, or name another file"),
         (["--log-level", "loud", "true"], 2, "invalid choice: 'LOUD'"),
-        (["/etc/passwd"], 126, "the command '/etc/passwd' may not be executed"),
+        (["/etc/passwd"], 126, "the command '/etc/passwd' cannot be executed"),
         (["--unknown"], 2, "unknown option --unknown"),
         ([], 2, "no command was given"),
         (["-H", "localhost:1", "true"], 2, "2 ranks were requested, but only 1 slot is"),
@@ -496,9 +506,9 @@ def test_executable_and_old_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile exclude each other"),
-        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
-        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
+        ({"hosts": "localhost:1", "hostfile": "f"}, "hosts and hostfile are mutually exclusive"),
+        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi are mutually exclusive"),
+        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi are mutually exclusive"),
         ({"max_num_proc": 1}, r"it is for elastic jobs \(min_num_proc, host_disc"),
         ({"min_num_proc": 2}, "--min-np 2 is not between 1 and -np 1"),
         ({"hosts": "localhost:1", "num_proc": 2}, "only 1 slot is available"),

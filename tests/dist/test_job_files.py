@@ -122,7 +122,7 @@ def test_a_file_may_name_another_shell(shell: str, code: int) -> None:
     assert job.process.returncode == code, job.stderr
     if code:
         assert "the command 'no-shell' was not found" in job.stderr
-        assert "train.shell may name another shell than no-shell" in job.stderr
+        assert "train.shell can name a shell other than no-shell" in job.stderr
     else:
         assert [log(1, rank) for rank in range(2)] == [f"{shell.split()[0]} {n}\n" for n in (0, 1)]
 
@@ -140,13 +140,14 @@ def test_a_line_that_fails_is_started_again_and_some_lines_are_for_some_ranks() 
     )
     job = horovodrun("-f", path)
     assert job.process.returncode == 0, job.stderr
-    assert "run 1: line 2 failed: it is started again, and may be 0 more time(s)" in job.stderr
+    assert "run 1: line 2 failed: it is restarted; 0 restart(s) remain" in job.stderr
     assert [log(3, rank) for rank in range(2)] == ["0 of two\n"] * 2
     folder = Path("output/p/1/logs")
     assert (folder / "line-02.2/rank.0/stdout").read_text() == log(2, 0) == "try\n"
     assert log(2, 1) == ""
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_attempt_that_finished() -> None:
     """Run 1 reports the best value and fails; then a smaller one. Run 2 reports NaN."""
     values = "{1: [9.0, 2.0, 3.0], 2: [float('nan')], 3: [1.0]}"
@@ -212,7 +213,7 @@ def test_a_run_whose_logs_are_cut_has_not_finished(concurrency: int) -> None:
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1, done.stderr
     for run in (1, 2):
-        cut = f"run 1.{run}: line 1: its logs are not complete: cannot write"
+        cut = f"run 1.{run}: line 1: its logs are incomplete: cannot write"
         assert cut in done.stderr
         assert events(f"1/{run}")[-1]["state"] == "failed"
         assert Path(f"end.{run}").exists()  # the ranks went on to their end
@@ -225,7 +226,7 @@ def test_what_is_installed_is_installed_once_on_each_host() -> None:
     assert [log(1, rank) for rank in range(2)] == ["one\n2\n"] * 2
     job = horovodrun("-f", job_file("true", install=["exit 5", "touch second"]))
     assert job.process.returncode == 5
-    assert "train.install failed: no line was begun" in job.stderr
+    assert "train.install failed: no line was started" in job.stderr
     assert [each["event"] for each in events("2")] == [
         "install-started", "install-ended", "run-started", "run-ended",
     ]  # fmt: skip
@@ -242,6 +243,7 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
     assert not Path("second").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
 def test_a_search_ends_runs_that_others_surpass() -> None:
     report = f'{PYTHON} -c "import horovod; horovod.report_result(x={{{{x}}}})"'
@@ -361,6 +363,7 @@ def test_a_file_that_was_written_is_right_and_its_plan_is_told() -> None:
     assert not Path("output").exists()
 
 
+@pytest.mark.slow
 def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
     report = "import horovod; horovod.report_result(accuracy=0.5 + {{n}}, text='ok')"
     path = job_file(
@@ -381,10 +384,10 @@ def test_an_experiment_in_the_background_is_found_killed_and_goes_on() -> None:
         assert time.monotonic() < deadline_s
     assert ask("status")[1][1].split() == ["1", "running", "1", "of", "3", "finished"]
     code, said = ask("train", "--resume", "1")
-    assert (code, "experiment 1 still runs" in said[0]) == (2, True)
+    assert (code, "experiment 1 is still running" in said[0]) == (2, True)
 
     assert ask("kill", "1") == (0, ["experiment 1 was killed"])
-    assert ask("kill", "1") == (0, ["experiment 1 does not run"])
+    assert ask("kill", "1") == (0, ["experiment 1 is not running"])
     states = [line.split()[1] for line in ask("status", "1")[1][1:]]
     assert states == ["finished", "killed", "pending"]
 
@@ -417,7 +420,7 @@ def test_one_process_at_a_time_resumes_an_experiment() -> None:
     assert sorted(codes) == [0, 2], (first.stderr, second.stderr)
     assert len(Path("ran").read_text().split()) == 1
     loser = first if codes[0] else second
-    assert "experiment 1 still runs" in loser.stderr
+    assert "experiment 1 is still running" in loser.stderr
     assert horovodrun(*words).process.returncode == 0  # nothing is left to run, and nobody owns it
 
 
@@ -439,6 +442,7 @@ def test_who_comes_last_to_the_end_of_a_line_is_named() -> None:
     assert abs(ended[1] - max(ended[0], ended[2]) - float(waited)) < 0.1
 
 
+@pytest.mark.slow
 def test_a_sweep_of_12_two_at_a_time_survives_a_failure_and_the_loss_of_its_driver() -> None:
     """Runs of a pair wait for each other; the last one of the first seven waits to be released."""
     report = f"{PYTHON} -c 'import horovod; horovod.report_result(twice=2 * {{{{n}}}})'"
@@ -493,6 +497,7 @@ def test_logs_are_followed_to_the_end_of_the_experiment() -> None:
     assert sorted(follower.lines["stdout"]) == sorted(said)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_of_an_experiment() -> None:
     path = job_file("true")
     for words, what in (

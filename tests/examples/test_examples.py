@@ -61,40 +61,30 @@ def accuracies(output: str) -> list[float]:
     return [float(found) for found in re.findall(r"test accuracy: ([\d.]+)%", output)]
 
 
-def test_digits_on_two_ranks(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "new folder" / "digits.pt"
-    output = run_on_two_ranks(EXAMPLES / "digits.py", "--smoke", "--checkpoint", checkpoint)
-    assert len(accuracies(output)) == 1, "one rank speaks for all"
-    assert checkpoint.stat().st_size > 0
-
-
 def test_digits_without_launcher(tmp_path: Path) -> None:
     output = run(EXAMPLES / "digits.py", "--smoke", "--checkpoint", tmp_path / "digits.pt")
     assert len(accuracies(output)) == 1
 
 
 def test_digits_learns(tmp_path: Path) -> None:
-    output = run_on_two_ranks(EXAMPLES / "digits.py", "--checkpoint", tmp_path / "digits.pt")
-    assert accuracies(output)[0] >= 97.0
-
-
-SESSION = TENSORFLOW_EXAMPLES / "digits_session.py"
-
-
-@needs_tensorflow
-def test_digits_in_a_session_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    folder = tmp_path / "new folder" / "digits"
-    output = run_on_two_ranks(SESSION, "--smoke", "--checkpoint", folder)
+    checkpoint = tmp_path / "new folder" / "digits.pt"
+    output = run_on_two_ranks(EXAMPLES / "digits.py", "--checkpoint", checkpoint)
     assert len(accuracies(output)) == 1, "one rank speaks for all"
-    assert (folder / "checkpoint").stat().st_size > 0
-    output = run_on_two_ranks(SESSION, "--epochs", 3, "--checkpoint", folder)
-    assert re.findall(r"epoch +(\d+)", output) == ["3"]
+    assert accuracies(output)[0] >= 97.0
+    assert checkpoint.stat().st_size > 0
 
 
 @needs_tensorflow
-def test_digits_in_a_session_learns(tmp_path: Path) -> None:
-    output = run_on_two_ranks(SESSION, "--checkpoint", tmp_path)
+def test_digits_in_a_session_learns_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    program = TENSORFLOW_EXAMPLES / "digits_session.py"
+    folder = tmp_path / "new folder" / "digits"
+    output = run_on_two_ranks(program, "--checkpoint", folder)
+    assert len(accuracies(output)) == 1, "one rank speaks for all"
     assert accuracies(output)[0] >= 97.0
+    assert (folder / "checkpoint").stat().st_size > 0
+    last = int(re.findall(r"epoch +(\d+)", output)[-1])
+    output = run_on_two_ranks(program, "--epochs", last + 1, "--checkpoint", folder)
+    assert re.findall(r"epoch +(\d+)", output) == [str(last + 1)]
 
 
 @pytest.mark.parametrize("options", [["--model", "vgg"], ["--model", "mlp", "--fp16-allreduce"]])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -77,9 +79,22 @@ def on_device(index: int) -> Iterator[None]:
         yield
 
 
+def _do_without_distributed_tensors() -> None:
+    """Spare the process the import of torch.distributed.tensor, which takes 0.9 s.
+
+    PyTorch looks for its class when an operation first gets a tensor of any subclass. These ranks
+    make none of that class.
+    """
+    name = "torch.distributed.tensor"
+    if name not in sys.modules:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].DTensor = type("DTensor", (), {})  # type: ignore[attr-defined]
+
+
 @contextmanager
 def in_this_process() -> Iterator[tuple[torch_cuda.FakeDriver, Way]]:
     """A rank that is a process, with :func:`variables` in its environment."""
+    _do_without_distributed_tensors()
     shared = os.environ["FAKE_GPU_SHARED"] == "1"
     way = Way(os.environ["HOROVOD_GPU_OPERATIONS"], shared)
     index = way.device_of(int(os.environ["HOROVOD_LOCAL_RANK"]))

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -52,6 +53,9 @@ def dies_in_a_jitted_step() -> None:
     assert x.dtype == jnp.float32
     assert float(hvd.allreduce(0.5, weight=1 + hvd.rank())) == 0.5
     jax.block_until_ready((small(jnp.ones(3)), large(x)))
+    # Rank 0 has these results when rank 1 dies, which may happen before rank 0 leaves the barrier.
+    with suppress(hvd.HorovodInternalError):
+        hvd.barrier()
     if hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     for run, name in ((lambda: large(x), "large"), (lambda: small(jnp.ones(3)), "small")):

@@ -11,8 +11,10 @@ MOST_PARAMETERS = 8
 # By module: why its loop can wait for nothing better than the time.
 SLEEPS = {
     "_job/bootstrap.py": "a port before it listens, and MPI, which has no wait with a deadline",
+    "_job/lent_store.py": "a text of a job that was killed, which rank 0 replaces",
     "_rendezvous/dial.py": "a port that nobody listens on yet",
     "_rendezvous/job_file.py": "a file that another host writes",
+    "_rendezvous/same_user.py": "an abstract socket before it listens",
     "_rendezvous/sockets.py": "a host name that is not known yet",
     "data/compute_config.py": "a file that another host writes",
     "jax/interrupts.py": "counters of XLA's threads, which nobody announces",
@@ -60,6 +62,8 @@ INTERFACE = {
     "spark/data/reader.py": "ParquetReader.__init__",
     "spark/elastic.py": "run_elastic",
     "spark/running.py": "run",
+    # In place of it goes a function of the user.
+    "spark/torch/training.py": "_step",
     "tensorflow/gradient_aggregation.py": "LocalGradientAggregationHelper.__init__",
     "tensorflow/keras/distributing.py": "DistributedOptimizer PartialDistributedOptimizer",
     "tensorflow/optimizer.py": "DistributedOptimizer",
@@ -72,8 +76,6 @@ INTERFACE = {
 # All others with more than MOST_PARAMETERS. The numbers may only fall.
 LONG = {
     "_rank/group.py:Group.allreduce": 12,
-    "jax/ops.py:reduce_leaves": 9,
-    "spark/torch/training.py:_step": 9,
     "torch/reductions.py:_allreduce_call": 9,
 }
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from horovod._settings import TABLE
-from horovod._settings.document import main, update
+from horovod._settings.document import run, tables_of_settings, update
 from horovod._settings.setting import Status
 from horovod.errors import UsageError
+from horovod.runner.cli.document import tables_of_options
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -80,22 +81,29 @@ def variables_in(*paths: str) -> set[str]:
     return set(re.findall(r"\b_?HOROVOD_[A-Z0-9_]+[A-Z0-9]\b", text))
 
 
-def test_the_tables_of_settings_are_up_to_date() -> None:
-    text = (ROOT / "docs/settings.md").read_text()
-    assert update(text) == text, "run make docs"
+@pytest.mark.parametrize(
+    ("path", "tables"),
+    [("docs/settings.md", tables_of_settings()), ("docs/launching.md", tables_of_options())],
+)
+def test_the_tables_of_settings_and_options_are_up_to_date(
+    path: str, tables: dict[str, list[str]]
+) -> None:
+    text = (ROOT / path).read_text()
+    assert update(text, tables) == text, "run make docs"
 
 
 def test_a_table_that_is_not_up_to_date_is_noticed(tmp_path: Path) -> None:
     copy = tmp_path / "settings.md"
     copy.write_text((ROOT / "docs/settings.md").read_text().replace("| 1024 |", "| 1023 |"))
-    assert main(["--check", str(copy)]) == 1
-    assert main([str(copy)]) == 0
-    assert main(["--check", str(copy)]) == 0
+    tables = tables_of_settings()
+    assert run(["--check", str(copy)], "document", tables) == 1
+    assert run([str(copy)], "document", tables) == 0
+    assert run(["--check", str(copy)], "document", tables) == 0
 
 
 def test_a_document_without_tables_is_refused() -> None:
     with pytest.raises(UsageError, match="begin honored"):
-        update("# Settings\n")
+        update("# Settings\n", tables_of_settings())
 
 
 def test_every_variable_that_the_code_names_is_a_setting() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = f"{Path(horovod.__file__).parent}/"
 WORDS = ["-np", "2", "no-program"]
+# Methods of the dataclasses, which elsewhere are generated.
+METHODS = "_base/fast_dataclass.py"
 # What a command line becomes.
 FOLLOWED = (argparse.Namespace, CommandLine, JobRequest, JobSettings)
 
@@ -42,8 +44,9 @@ class Walk:
             return
         values = [frame.f_locals[name] for name in code.co_varnames[: code.co_argcount]]
         handed = any(value is WORDS or isinstance(value, FOLLOWED) for value in values)
-        if handed and caller.f_code.co_filename != code.co_filename:
-            self.entries[code.co_filename.removeprefix(ROOT)] += 1
+        module = code.co_filename.removeprefix(ROOT)
+        if handed and caller.f_code.co_filename != code.co_filename and module != METHODS:
+            self.entries[module] += 1
 
 
 class Started(Exception):

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("engine", ["ThreadedEngine", "NaiveEngine"])
+@pytest.mark.parametrize(("size", "engine"), [(2, "NaiveEngine"), (3, "ThreadedEngine")])
 def test_contract(size: int, engine: str, run_ranks: Callable[..., Any]) -> None:
     job = run_ranks(size, "mxnet_contract_rank.py", MXNET_ENGINE_TYPE=engine)
     assert job.returncode == 0, job.stdout + job.stderr

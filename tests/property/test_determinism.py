@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from arrays import FLOATS, Array
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +67,7 @@ def reruns(draw: DrawFn) -> Rerun:
     return Rerun(size, drawn, runs)
 
 
+@pytest.mark.slow
 @examples()
 @given(reruns())
 def test_results_do_not_depend_on_the_order_of_submissions(worlds: Worlds, rerun: Rerun) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operations import Operation, Started, check
@@ -95,6 +96,7 @@ def disagreements(draw: DrawFn) -> Disagreement:
     )
 
 
+@pytest.mark.slow
 @examples()
 @given(disagreements())
 def test_a_disagreement_ends_one_operation(worlds: Worlds, disagreement: Disagreement) -> None:

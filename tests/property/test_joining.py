@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from operations import Outcome, Started, await_end, check
 from profiles import examples
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from horovod._rank.group import Group
 
 
+@pytest.mark.slow
 @examples()
 @given(joinings())
 def test_ranks_that_join_early(worlds: Worlds, joining: Joining) -> None:

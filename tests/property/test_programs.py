@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operations import Operation, Outcome, Started, check
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from horovod._rank.group import Group
 
 
+@pytest.mark.slow
 @examples()
 @given(SIZES.flatmap(lambda size: st.tuples(st.just(size), operations(size, large=True))), SETTINGS)
 def test_an_operation(
@@ -33,6 +35,7 @@ def test_an_operation(
             check(operation, rank, outcome, size)
 
 
+@pytest.mark.slow
 @examples()
 @given(programs())
 def test_operations_in_flight_in_several_process_sets(worlds: Worlds, program: Program) -> None:

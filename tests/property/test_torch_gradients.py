@@ -247,6 +247,7 @@ def programs(draw: st.DrawFn) -> Program:
     return Program(size, passes, draw(st.booleans()), layouts, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:grad and param do not obey:UserWarning")
 @examples()
 @given(program=programs())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operations import Operation, Outcome, Started, check
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _SIZES = st.integers(2, 5)
 
 
+@pytest.mark.slow
 @examples()
 @given(
     _SIZES.flatmap(lambda size: st.tuples(st.just(size), weighted_averages(size, most=4))), SETTINGS
@@ -40,6 +42,7 @@ def test_what_has_no_weight_contributes_nothing(
             check(operation, rank, outcome, size)
 
 
+@pytest.mark.slow
 @examples()
 @given(_SIZES.flatmap(lambda size: st.tuples(st.just(size), weighted_averages(size, most=1))))
 def test_other_values_without_weight_give_the_same_bits(

@@ -94,7 +94,7 @@ def test_the_digits_are_trained_on_a_cluster() -> None:
     text = text.replace("{look}", "look.py")
     code, stdout, stderr = run(text)
     assert code == 0, stderr
-    assert "TensorFlow 1.5.0: no Python of today has it" in stderr
+    assert "TensorFlow 1.5.0: no current Python supports it" in stderr
     assert "on 2 rank(s)" in stdout
     for rank in range(2):
         told = Path(f"output/example/1/logs/line-03/rank.{rank}/stdout").read_text()
@@ -114,7 +114,7 @@ def test_a_secret_of_the_user_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) 
         environ=dict.fromkeys(names, "1"), variables={"LR": "2"}, grace_s=3, command=[], cwd="."
     )
     options: Any = SimpleNamespace(start_timeout_s=None, output_filename=None)
-    launch = job_lines.launch_on_ray(1, None, 0)
+    launch = job_lines.make_launch(1, None, 0)
     request: Any = SimpleNamespace(settings=settings, options=options, slots=[])
     with Console(None, None) as console:
         launch(Line("a"), request, Caller(console))
@@ -160,7 +160,7 @@ def test_a_cluster_without_room_and_what_does_not_go_together() -> None:
         (
             "version: 2\nproject: p\ntrain: {run: [a], elastic: {min: 1}}\n",
             [],
-            "elastic, which goes together with hosts only",
+            "elastic, which needs hosts",
         ),
     ):
         code, _, stderr = run(text, *words)

@@ -139,6 +139,7 @@ class SubmitsWhenItDies(Tensors):
         self._started.append((handle, target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_cycles", [False, True], ids=["references", "garbage collection"])
 def test_objects_that_die_may_submit(in_cycles: bool) -> None:
     num_threads, num_operations = 4, 40

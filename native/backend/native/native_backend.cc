@@ -122,6 +122,12 @@ Plan NativeBackend::plan_for_alltoall(const Batch& batch) const {
   return plan_alltoall(context_of(batch, most), batch.splits);
 }
 
+std::unique_ptr<Execution> NativeBackend::transfer(Batch batch) const {
+  const int64_t count = total_of(batch.set_rank == 0 ? batch.inputs : batch.outputs);
+  Plan plan = plan_transfer({.rank = batch.set_rank, .size = 2, .chunk = chunk_of(batch.dtype, count)}, count);
+  return std::make_unique<PlanExecution>(std::move(batch), std::move(plan), transport_);
+}
+
 std::unique_ptr<Execution> NativeBackend::execute(Collective collective, Batch batch) {
   Plan plan;
   switch (collective) {

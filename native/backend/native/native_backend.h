@@ -16,6 +16,9 @@ class NativeBackend final : public Backend {
 
   [[nodiscard]] bool reduces_in_shared_memory() const override { return true; }
   std::unique_ptr<Execution> execute(Collective collective, Batch batch) override;
+  // From the first to the second of two members, each of which gives its end: `inputs` or `outputs`. Counted by itself:
+  // the sequence number may be that of a batch of all members.
+  [[nodiscard]] std::unique_ptr<Execution> transfer(Batch batch) const;
 
  private:
   [[nodiscard]] int64_t chunk_of(DType dtype, int64_t elements_per_rank) const;

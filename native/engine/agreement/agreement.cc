@@ -127,13 +127,19 @@ bool Agreement::answer_all() {
 // On the coordinator: tells all members, this rank last, what has been agreed.
 bool Agreement::answer(ProcessSet& set) {
   if (set.negotiator == nullptr || !set.negotiator->has_responses()) return false;
-  std::vector<Response> responses = set.negotiator->take_responses(with_.executions.room_of(set));
-  if (responses.empty()) return false;
+  const std::vector<Response> responses = set.negotiator->take_responses(with_.executions.room_of(set));
+  const std::vector<Directed> directed = set.negotiator->take_directed();
+  if (responses.empty() && directed.empty()) return false;
   with_.observer.record_cycle();
-  if (set.size() > 1) {
-    Message message;
-    message.kind = MessageKind::kRespond;
-    message.set = set.id;
+  Message message;
+  message.kind = MessageKind::kRespond;
+  message.set = set.id;
+  for (const auto& [member, response] : directed) {
+    if (member == set.set_rank) continue;
+    message.responses = {response};
+    with_.control.send(set.members[static_cast<size_t>(member)], message);
+  }
+  if (set.size() > 1 && !responses.empty()) {
     message.responses = responses;
     const Bytes bytes = message.encode();
     for (const int member : set.members) {
@@ -141,6 +147,9 @@ bool Agreement::answer(ProcessSet& set) {
     }
   }
   for (const Response& response : responses) apply(set, response);
+  for (const auto& [member, response] : directed) {
+    if (member == set.set_rank) apply(set, response);
+  }
   return true;
 }
 

@@ -88,6 +88,8 @@ class Agreement {
   void apply(ProcessSet& set, const Response& response);
   void apply_result(ProcessSet& set, const Response& response);
   void execute(ProcessSet& set, const Response& response);
+  void note_peer(const ProcessSet& set, Operation& operation, const Response& response) const;
+  void check_change(const ProcessSet& set, const RequestSpec& spec) const;
   [[nodiscard]] std::shared_ptr<Operation> stand_in(ProcessSet& set, const NameRef& ref, const Response& response);
   void note_answer(ProcessSet& set, const Operation& operation);
   void agree_on(ProcessSet& set, Operation& operation, const Response& response);

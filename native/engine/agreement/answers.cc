@@ -1,6 +1,8 @@
 // What a coordinator has answered: operations are executed, get their result, or fail.
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <span>
 
 #include "engine/agreement/agreement.h"
 #include "engine/devices/stand_in.h"
@@ -36,12 +38,14 @@ void Agreement::apply(ProcessSet& set, const Response& response) {
 
 void Agreement::apply_result(ProcessSet& set, const Response& response) {
   if (response.lacks(set.set_rank)) {
-    [[maybe_unused]] const auto nobodys = set.stand_in(response.names.at(0));  // learns the number of the name
+    const auto nobodys = set.stand_in(response.names.at(0));  // learns the number of the name
+    if (nobodys->spec.by_members) agree_on(set, *nobodys, response);
     return;
   }
   const std::shared_ptr<Operation> operation = take(set, response.names.at(0));
   const OpKind kind = operation->spec.kind;
-  if (kind != OpKind::kAllreduce && traits_of(kind).moves_data) {
+  const OpTraits traits = traits_of(kind);
+  if (kind != OpKind::kAllreduce && !traits.is_transfer && traits.moves_data) {
     throw Error(ErrorKind::kInternal,
                 "the coordinator sent a result of " + operation->spec.name + ", which the members have to execute");
   }
@@ -51,6 +55,7 @@ void Agreement::apply_result(ProcessSet& set, const Response& response) {
   }
   with_.observer.record_answer(*operation, false);
   note_answer(set, *operation);
+  if (traits.is_transfer) note_peer(set, *operation, response);
   size_t offset = 0;
   for (const Buffer& output : operation->request.outputs) {
     const size_t bytes = output.bytes();
@@ -82,7 +87,24 @@ void Agreement::execute(ProcessSet& set, const Response& response) {
     with_.observer.record_answer(*operations.back(), false);
     note_answer(set, *operations.back());
   }
+  const std::shared_ptr<Operation>& first = operations.front();
+  if (traits_of(first->spec.kind).is_transfer && operations.size() == 1 && !stands_in) {
+    note_peer(set, *first, response);
+    with_.executions.transfer(set, first, response.peer);
+    return;
+  }
   with_.executions.execute(set, operations, response);
+}
+
+void Agreement::note_peer(const ProcessSet& set, Operation& operation, const Response& response) const {
+  const int peer = response.peer;
+  const bool is_member = peer >= 0 && peer < set.size() && peer != set.set_rank;
+  const int wanted = operation.spec.root;
+  if (!is_member || (wanted >= 0 && set.members[static_cast<size_t>(peer)] != wanted)) {
+    throw Error(ErrorKind::kInternal,
+                "the coordinator brings " + operation.spec.name + " together with a rank that it does not name");
+  }
+  if (operation.spec.kind == OpKind::kRecv) operation.result.source = peer;
 }
 
 void Agreement::note_answer(ProcessSet& set, const Operation& operation) {
@@ -90,9 +112,27 @@ void Agreement::note_answer(ProcessSet& set, const Operation& operation) {
   if (threshold) set.negotiator->set_fusion_threshold(*threshold);
 }
 
-// All ranks of `set` agreed on something that moves no data.
+// What others have agreed on, this rank has not looked at before.
+void Agreement::check_change(const ProcessSet& set, const RequestSpec& spec) const {
+  const std::span<const int64_t> askers = spec.askers();
+  const bool rise = std::adjacent_find(askers.begin(), askers.end(), std::greater_equal<>()) == askers.end();
+  const bool exist = !askers.empty() && askers.front() >= 0 && askers.back() < with_.job.size;
+  const bool is_asker = std::find(askers.begin(), askers.end(), with_.job.rank) != askers.end();
+  bool fits = set.id == 0 && rise && exist && !is_asker;
+  if (spec.kind == OpKind::kRemoveProcessSet) {
+    const ProcessSet* removed = find(static_cast<uint32_t>(spec.ranks.front()));
+    fits = fits && removed != nullptr && removed->id != 0 && removed->set_rank < 0;
+  } else {
+    fits = fits && spec.kind == OpKind::kAddProcessSet;
+  }
+  if (!fits)
+    throw Error(ErrorKind::kInternal, "the coordinator changes process sets in a way that no ranks can ask for");
+}
+
+// All ranks of `set`, or the members of what they change, agreed on something that moves no data.
 void Agreement::agree_on(ProcessSet& set, Operation& operation, const Response& response) {
   const std::vector<int64_t>& ranks = operation.spec.ranks;
+  if (operation.state.stands_in) check_change(set, operation.spec);
   if (operation.spec.kind == OpKind::kAddProcessSet) {
     const uint32_t id = next_set_id_++;
     operation.result.new_process_set = id;

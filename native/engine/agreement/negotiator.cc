@@ -21,6 +21,8 @@ bool may_travel_with_announcement(const RequestSpec& spec, int num_members) {
   return bytes <= kMostInlineBytes && bytes * static_cast<size_t>(num_members) <= kMostInlineBytesOfAll;
 }
 
+bool may_be_sent_with_announcement(const RequestSpec& spec) { return spec.total_bytes() <= kMostInlineBytes; }
+
 Negotiator::Negotiator(std::vector<std::string> member_names, NegotiatorOptions options)
     : member_names_(std::move(member_names)),
       options_(std::move(options)),
@@ -43,6 +45,11 @@ bool Negotiator::announce(int member, Announcement announcement, TimePoint now) 
   Entry* entry = nullptr;
   if (announcement.full) {
     check_received(announcement.spec, member_names_[static_cast<size_t>(member)]);
+    if (traits_of(announcement.spec.kind).is_transfer) {
+      add_transfer(member, std::move(announcement), now);
+      return true;
+    }
+    if (was_refused(member, announcement)) return true;
     entry = &entry_of(announcement.spec.name);
   } else {
     if (announcement.id >= ids_.size()) return false;
@@ -57,6 +64,8 @@ bool Negotiator::announce(int member, Announcement announcement, TimePoint now) 
     reset(*entry);
   } else if (kind == OpKind::kJoin) {
     member_joined(member, now);
+  } else if (spec_of(*entry, slot).by_members) {
+    take_by_members(*entry, now);
   } else if (unnamed != 0) {
     take_unnamed(*entry, member, now);
   } else {
@@ -89,15 +98,19 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
   slot.extents = std::move(announcement.extents);
   slot.place = announcement.place;
   slot.payload = std::move(announcement.payload);
-  Last& last = last_[static_cast<size_t>(member)];
-  last.name = entry.name;
-  last.site = slot.site;
-  last.time = now;
+  note_last(member, entry.name, slot.site, now);
   if (entry.num_announced++ == 0) {
-    entry.first = now;
+    entry.waited.first = now;
     ++num_pending_;
   }
   return slot;
+}
+
+void Negotiator::note_last(int member, const std::string& name, uint32_t site, TimePoint now) {
+  Last& last = last_[static_cast<size_t>(member)];
+  last.name = name;
+  last.site = site;
+  last.time = now;
 }
 
 // From now on names become ready without this member.
@@ -114,13 +127,15 @@ void Negotiator::member_joined(int member, TimePoint now) {
   }
   // In the order in which they were announced: all ranks execute alike anyway, but early tensors are needed early.
   std::sort(waiting.begin(), waiting.end(), [](const Entry* a, const Entry* b) {
-    return a->first != b->first ? a->first < b->first : a->name < b->name;
+    return a->waited.first != b->waited.first ? a->waited.first < b->waited.first : a->name < b->name;
   });
   for (Entry* entry : waiting) take_if_ready(*entry, now);
   join_ready_ = num_joined_ == static_cast<int>(joined_.size());
 }
 
 bool Negotiator::is_complete(const Entry& entry) const {
+  const RequestSpec& spec = spec_of(entry, first_slot(entry));
+  if (spec.by_members) return entry.num_announced == static_cast<int>(spec.askers().size());
   if (entry.num_announced == static_cast<int>(entry.slots.size())) return true;
   if (num_joined_ == 0) return false;
   for (size_t member = 0; member < entry.slots.size(); ++member) {
@@ -131,7 +146,7 @@ bool Negotiator::is_complete(const Entry& entry) const {
 
 void Negotiator::take_if_ready(Entry& entry, TimePoint now) {
   if (!is_complete(entry)) return;
-  note_wait(now - entry.first, now);
+  note_wait(now - entry.waited.first, now);
   last_ready_ = now;
   take_ready(entry);
 }
@@ -184,6 +199,7 @@ void Negotiator::take_unnamed(Entry& entry, int member, TimePoint now) {
 void Negotiator::member_left(const std::string& end) {
   if (!left_.empty()) return;  // nothing is pending any more, and the first cause counts
   left_ = end;
+  pairing_.fail(end);
   ready_.clear();
   join_ready_ = false;
   std::vector<Entry*> pending;
@@ -203,39 +219,47 @@ void Negotiator::reset(Entry& entry) {
   for (Slot& slot : entry.slots) slot = Slot();
   entry.num_announced = 0;
   entry.ready = false;
-  entry.next_probe = Duration::zero();
-  entry.reported = false;
+  entry.waited = {};
   --num_pending_;
   if (entry.id < 0) entries_.erase(std::string(entry.name));
 }
 
-std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again) {
-  const auto is_due = [&](const Entry& entry) {
-    const Duration age = age_of(entry, now);
-    return age >= patience && (purpose == Purpose::kProbe ? age >= entry.next_probe : again || !entry.reported);
-  };
-  std::vector<Entry*> partial;
-  bool news = false;
+std::vector<Negotiator::Late> Negotiator::late(TimePoint now) {
+  std::vector<Late> found;
   for (const auto& [name, entry] : entries_) {
     if (entry->num_announced == 0 || entry->ready) continue;
-    partial.push_back(entry.get());
-    news = news || is_due(*entry);
+    found.push_back({.waited = &entry->waited, .age = age_of(*entry, now), .name = &entry->name, .entry = entry.get()});
   }
-  if (!news) return {};
+  for (Pairing::Half* half : pairing_.waiting()) {
+    const Duration age = now - half->waited.first;
+    found.push_back({.waited = &half->waited, .age = age, .name = &half->spec.name, .half = half});
+  }
+  return found;
+}
+
+std::vector<Stall> Negotiator::take_stalls(TimePoint now, Duration patience, Purpose purpose, bool again) {
+  const auto is_due = [&](const Late& one) {
+    const Waited& waited = *one.waited;
+    return one.age >= patience &&
+           (purpose == Purpose::kProbe ? one.age >= waited.next_probe : again || !waited.reported);
+  };
+  std::vector<Late> partial = late(now);
+  if (std::none_of(partial.begin(), partial.end(), is_due)) return {};
   if (purpose == Purpose::kWarning) {  // what was announced a moment ago only looks late
-    std::erase_if(partial, [&](const Entry* entry) { return age_of(*entry, now) < patience / 10; });
+    std::erase_if(partial, [&](const Late& one) { return one.age < patience / 10; });
   }
-  std::sort(partial.begin(), partial.end(), [](const Entry* a, const Entry* b) {
-    return a->first != b->first ? a->first < b->first : a->name < b->name;
+  std::sort(partial.begin(), partial.end(), [](const Late& a, const Late& b) {
+    return a.waited->first != b.waited->first ? a.waited->first < b.waited->first : *a.name < *b.name;
   });
+  const Duration oldest = partial.front().age;
   std::vector<Stall> stalls;
-  for (Entry* entry : partial) {
+  for (const Late& one : partial) {
     if (purpose == Purpose::kProbe) {
-      entry->next_probe = std::max(entry->next_probe, 2 * age_of(*partial.front(), now));
+      one.waited->next_probe = std::max(one.waited->next_probe, 2 * oldest);
     } else {
-      entry->reported = true;
+      one.waited->reported = true;
     }
-    stalls.push_back(stall_of(*entry, now));
+    stalls.push_back(stall_of(one, now));
   }
   return stalls;
 }
@@ -245,6 +269,7 @@ std::vector<Stall> Negotiator::stalls(TimePoint now) const {
   for (const auto& [name, entry] : entries_) {
     if (entry->num_announced > 0 && !entry->ready) stalls.push_back(stall_of(*entry, now));
   }
+  for (const Pairing::Half* half : pairing_.waiting()) stalls.push_back(stall_of(*half, now));
   std::sort(stalls.begin(), stalls.end(),
             [](const Stall& a, const Stall& b) { return a.age != b.age ? a.age > b.age : a.name < b.name; });
   return stalls;
@@ -261,32 +286,64 @@ std::string Negotiator::last_announced(int member, TimePoint now) const {
 void Negotiator::mark_reported() {
   for (const auto& [name, entry] : entries_) {
     if (entry->num_announced == 0 || entry->ready) continue;
-    entry->reported = true;
-    entry->next_probe = Duration::max();
+    entry->waited.reported = true;
+    entry->waited.next_probe = Duration::max();
+  }
+  for (Pairing::Half* half : pairing_.waiting()) {
+    half->waited.reported = true;
+    half->waited.next_probe = Duration::max();
   }
 }
 
 bool Negotiator::is_waiting(const std::string& name) const {
   const auto found = entries_.find(name);
-  return found != entries_.end() && found->second->num_announced > 0 && !found->second->ready;
+  if (found != entries_.end()) return found->second->num_announced > 0 && !found->second->ready;
+  const std::vector<const Pairing::Half*> halves = pairing_.waiting();
+  return std::any_of(halves.begin(), halves.end(), [&](const Pairing::Half* half) { return half->spec.name == name; });
 }
 
 // To wait in join() while others work is what it is for, so only the time without any work counts.
 Duration Negotiator::age_of(const Entry& entry, TimePoint now) const {
   const bool is_join = spec_of(entry, first_slot(entry)).kind == OpKind::kJoin;
-  return now - (is_join ? std::max(entry.first, last_ready_) : entry.first);
+  return now - (is_join ? std::max(entry.waited.first, last_ready_) : entry.waited.first);
+}
+
+Stall Negotiator::stall_of(const Late& late, TimePoint now) const {
+  return late.entry != nullptr ? stall_of(*late.entry, now) : stall_of(*late.half, now);
 }
 
 Stall Negotiator::stall_of(const Entry& entry, TimePoint now) const {
   Stall stall{.name = entry.name, .waiting = {}, .call_sites = {}, .missing = {}, .age = age_of(entry, now)};
+  const RequestSpec& spec = spec_of(entry, first_slot(entry));
   for (size_t member = 0; member < entry.slots.size(); ++member) {
     const Slot& slot = entry.slots[member];
     if (slot.announced) {
       stall.waiting.push_back(static_cast<int>(member));
       stall.call_sites.push_back(site_of(member, slot));
+    } else if (spec.by_members) {
+      const std::span<const int64_t> askers = spec.askers();
+      const bool is_asker = std::find(askers.begin(), askers.end(), global_rank(member)) != askers.end();
+      if (is_asker) stall.missing.push_back(static_cast<int>(member));
     } else if (!joined_[member]) {
       stall.missing.push_back(static_cast<int>(member));
     }
+  }
+  return stall;
+}
+
+// Of a receive from any member, each of the others may be the one that comes.
+Stall Negotiator::stall_of(const Pairing::Half& half, TimePoint now) const {
+  Stall stall{.name = half.spec.name,
+              .waiting = {half.member},
+              .call_sites = {half.site},
+              .missing = {},
+              .age = now - half.waited.first};
+  if (half.peer >= 0) {
+    stall.missing.push_back(half.peer);
+    return stall;
+  }
+  for (int member = 0; member < static_cast<int>(member_names_.size()); ++member) {
+    if (member != half.member) stall.missing.push_back(member);
   }
   return stall;
 }

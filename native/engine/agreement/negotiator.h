@@ -5,17 +5,22 @@
 //
 // A member that has joined is absent from all that it did not announce: names become ready without it, and the answer
 // tells it to take part with neutral values. When all have joined, the joins are answered and everybody is back.
+//
+// A process set that its members alone ask for is ready when these have announced it; all learn of it. Sends and
+// receives are matched by Pairing.
 #pragma once
 
 #include <deque>
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/agreement/pairing.h"
 #include "engine/execution/room.h"
 #include "engine/messages/request.h"
 
@@ -26,12 +31,16 @@ struct NegotiatorOptions {
   size_t cache_capacity = 1024;
   bool fuse_groups = true;        // with operations outside of the group
   std::vector<int> members = {};  // global ranks by set rank; empty if they are the same
+  bool is_job = true;             // all ranks of the job are members
 };
 
 // Whether the values are so few that they may travel with the announcement, and the result with the answer: one round
 // trip in place of negotiation and execution. A member does so if it waits for the result at once; values that nobody
 // waits for are better fused. The result goes with the answer if all members sent their values.
 [[nodiscard]] bool may_travel_with_announcement(const RequestSpec& spec, int num_members);
+
+// The same of a send: whoever waits for it, the receiver gets it with the answer, and no other message follows.
+[[nodiscard]] bool may_be_sent_with_announcement(const RequestSpec& spec);
 
 // A name that some members announced and others did not.
 struct Stall {
@@ -57,6 +66,9 @@ class Negotiator {
   // room, the highest priority first. What has to wait can be fused with what becomes ready meanwhile.
   [[nodiscard]] std::vector<Response> take_responses(const Room& room);
 
+  // What to tell single members now.
+  [[nodiscard]] std::vector<Directed> take_directed();
+
   // The names that some members have waited for, the oldest first, if there is one older than `patience` that was not
   // told for the same purpose before. With `again` those too that were. A probe is due again at twice the age, until
   // the user has been told: ranks may come to wait for each other later.
@@ -71,9 +83,11 @@ class Negotiator {
   [[nodiscard]] Duration usual_wait() const { return usual_wait_; }
   // What the member announced last, "allreduce.x at train.py:3, 12 s ago"; empty if nothing.
   [[nodiscard]] std::string last_announced(int member, TimePoint now) const;
-  [[nodiscard]] bool has_pending() const { return num_pending_ > 0; }
+  [[nodiscard]] bool has_pending() const { return num_pending_ > 0 || pairing_.has_waiting(); }
   // Whether take_responses() would return something if there were room.
-  [[nodiscard]] bool has_responses() const { return !answers_.empty() || !ready_.empty() || join_ready_; }
+  [[nodiscard]] bool has_responses() const {
+    return !answers_.empty() || !ready_.empty() || join_ready_ || !directed_.empty() || pairing_.has_answers();
+  }
 
   void set_fusion_threshold(size_t bytes) { options_.fusion_threshold = bytes; }
 
@@ -98,9 +112,7 @@ class Negotiator {
     std::vector<Slot> slots;  // by set rank
     int num_announced = 0;
     bool ready = false;
-    TimePoint first;
-    Duration next_probe{};  // at this age
-    bool reported = false;
+    Waited waited;
     std::list<Entry*>::iterator recent;  // place in recent_, if it has a number
   };
   struct Last {
@@ -113,6 +125,19 @@ class Negotiator {
     std::string message;
     std::vector<bool> told;  // by set rank
   };
+  // Members asked for different process sets under one name: those that have not asked yet must hear of it too.
+  struct RefusedSet {
+    std::string message;
+    std::set<int> untold;  // set ranks
+  };
+  // What waits for members: a name, or a half of a transfer.
+  struct Late {
+    Waited* waited = nullptr;
+    Duration age{};
+    const std::string* name = nullptr;
+    const Entry* entry = nullptr;
+    const Pairing::Half* half = nullptr;
+  };
 
   // Members and what they announce (negotiator.cc)
   Entry& entry_of(const std::string& name);
@@ -123,6 +148,16 @@ class Negotiator {
   void take_if_ready(Entry& entry, TimePoint now);
   void take_unnamed(Entry& entry, int member, TimePoint now);
   void note_wait(Duration wait, TimePoint now);
+  void note_last(int member, const std::string& name, uint32_t site, TimePoint now);
+  void add_transfer(int member, Announcement announcement, TimePoint now);
+  [[nodiscard]] bool was_refused(int member, const Announcement& announcement);
+  void check_asker(int member, const RequestSpec& spec) const;
+  void take_by_members(Entry& entry, TimePoint now);
+  void refuse_sets(Entry& entry);
+  [[nodiscard]] int set_rank_of(int rank) const;
+  [[nodiscard]] std::vector<Late> late(TimePoint now);
+  [[nodiscard]] Stall stall_of(const Late& late, TimePoint now) const;
+  [[nodiscard]] Stall stall_of(const Pairing::Half& half, TimePoint now) const;
   void reset(Entry& entry);
   [[nodiscard]] Duration age_of(const Entry& entry, TimePoint now) const;
   [[nodiscard]] Stall stall_of(const Entry& entry, TimePoint now) const;
@@ -165,9 +200,12 @@ class Negotiator {
   std::unordered_map<uint64_t, std::string> unnamed_;  // the pending operation of each number
   std::unordered_map<uint64_t, Refused> refused_;      // by number
   std::vector<Entry*> ids_;
-  std::list<Entry*> recent_;       // entries with a number, the one used last in front
-  std::vector<Response> answers_;  // results and errors, ready to go
-  std::deque<Entry*> ready_;       // to be executed
+  std::unordered_map<std::string, RefusedSet> refused_sets_;
+  Pairing pairing_;
+  std::vector<Directed> directed_;  // errors of process sets that members asked for
+  std::list<Entry*> recent_;        // entries with a number, the one used last in front
+  std::vector<Response> answers_;   // results and errors, ready to go
+  std::deque<Entry*> ready_;        // to be executed
   int num_pending_ = 0;
   std::vector<bool> joined_;  // by set rank
   int num_joined_ = 0;

@@ -90,7 +90,8 @@ std::optional<Response> Negotiator::disagreement(const Entry& entry) const {
   if (other == entry.slots.end()) return std::nullopt;
   return error_for(entry, ErrorKind::kMismatch,
                    "Mismatched " + first_difference(spec_of(entry, first), spec_of(entry, *other)) + " for " +
-                       entry.name + ": all ranks must submit the same." + requests_of(entry));
+                       entry.name + ": all " + (spec_of(entry, first).by_members ? "its members" : "ranks") +
+                       " must submit the same." + requests_of(entry));
 }
 
 // One line for each different request, with the ranks that sent it.
@@ -141,7 +142,7 @@ std::optional<Response> Negotiator::missing_participant(const Entry& entry) cons
                      entry.name + " failed: the weights of all ranks sum up to " + std::to_string(total_weight) +
                          ", so there is no average." + requests_of(entry));
   }
-  if (!changes_job(spec.kind) || absent.empty()) return std::nullopt;
+  if (!changes_job(spec.kind) || spec.by_members || absent.empty()) return std::nullopt;
   return error_for(entry, ErrorKind::kMismatch,
                    entry.name + " failed: " + name_of(spec.kind) + " needs all ranks, but " + absent + " has joined." +
                        requests_of(entry));

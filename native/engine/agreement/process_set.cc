@@ -50,6 +50,8 @@ Announcement ProcessSet::announcement_of(Operation& operation) {
     for (const Buffer& input : operation.request.inputs) announcement.extents.push_back(input.shape.front());
   } else if (operation.spec.kind == OpKind::kAlltoall) {
     announcement.extents = operation.state.splits;
+  } else if (operation.spec.kind == OpKind::kSend) {
+    if (may_be_sent_with_announcement(operation.spec)) announcement.payload = payload_of(operation);
   } else if (operation.request.waits_next && may_travel_with_announcement(operation.spec, size())) {
     announcement.payload = payload_of(operation);
   }

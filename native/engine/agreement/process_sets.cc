@@ -21,7 +21,8 @@ void Agreement::make_process_set(uint32_t id, std::vector<int> members) {
         std::make_unique<Negotiator>(std::move(names), NegotiatorOptions{.fusion_threshold = options_.fusion_threshold,
                                                                          .cache_capacity = options_.cache_capacity,
                                                                          .fuse_groups = options_.fuse_groups,
-                                                                         .members = set.members});
+                                                                         .members = set.members,
+                                                                         .is_job = id == 0});
   }
   with_.submission.add_process_set(id, set.members, set.set_rank);
   if (set.set_rank >= 0) with_.executions.add_process_set(id, set.members);

@@ -162,6 +162,20 @@ void Executions::start_alltoall(SetMembers& set, const std::shared_ptr<Operation
   start(set, backend_for(*operation).execute(Collective::kAlltoall, std::move(batch)), {operation});
 }
 
+// Both ends learn of the transfers between them in the same order, so they count alike.
+void Executions::transfer(SetMembers& set, const std::shared_ptr<Operation>& operation, int peer) {
+  const bool sends = operation->spec.kind == OpKind::kSend;
+  const int other = set.members[static_cast<size_t>(peer)];
+  const Buffer& tensor = sends ? operation->request.inputs.front() : operation->request.outputs.front();
+  Batch batch;
+  batch.set = set.id;
+  batch.sequence = set.next_transfer[peer]++;
+  batch.members = sends ? std::vector{with_.job.rank, other} : std::vector{other, with_.job.rank};
+  batch.set_rank = sends ? 0 : 1;
+  (sends ? batch.inputs : batch.outputs) = {{tensor.data, static_cast<int64_t>(tensor.bytes())}};
+  start(set, backends_.transfers->transfer(std::move(batch)), {operation});
+}
+
 void Executions::start_reducescatter(SetMembers& set, const std::shared_ptr<Operation>& operation,
                                      const Response& response) {
   for (size_t i = 0; i < operation->request.inputs.size(); ++i) {

@@ -101,7 +101,8 @@ Room Executions::room_of(const SetMembers& set) const {
   std::vector<int32_t> priorities;  // falling, as active_ is
   size_t num_small = 0;
   for (const Active& active : active_) {
-    if (active.set != &set || active.handed_over) continue;  // a stream takes as many as there are
+    if (active.set != &set || active.handed_over) continue;                     // a stream takes as many as there are
+    if (traits_of(active.operations.front()->spec.kind).is_transfer) continue;  // most members do not take part
     priorities.push_back(active.priority);
     if (active.bytes <= kSmallBatchBytes) ++num_small;
   }

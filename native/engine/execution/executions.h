@@ -62,6 +62,8 @@ class Executions {
 
   // What all members execute together now: `operations` are those that the response names, or what stands in for them.
   void execute(SetMembers& set, const Operations& operations, const Response& response);
+  // What this rank sends to the member `peer`, or receives from it.
+  void transfer(SetMembers& set, const std::shared_ptr<Operation>& operation, int peer);
   // Does what can be done without waiting; returns whether anything was done.
   bool advance();
   // A rank that an execution waits for, though its connection broke. Throws Error (kShutDown) for one that said

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ struct SetMembers {
   std::vector<int> members;  // global ranks, rising
   int set_rank = -1;         // of this rank; negative if it is no member
   uint32_t next_sequence = 0;
+  std::map<int, uint32_t> next_transfer;  // by set rank of the other end: of its transfers with this rank
 };
 
 }  // namespace hvd

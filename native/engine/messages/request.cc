@@ -23,7 +23,7 @@ class Digest {
 };
 
 // A request without a name or tensors takes at least this on the wire.
-constexpr size_t kLeastSpecBytes = 46;
+constexpr size_t kLeastSpecBytes = 51;
 constexpr size_t kLeastRefBytes = 21;
 
 template <typename Enum>
@@ -44,6 +44,7 @@ uint64_t RequestSpec::digest() const {
   digest.add(prescale);
   digest.add(postscale);
   digest.add(static_cast<uint64_t>(static_cast<uint32_t>(root)));
+  digest.add(static_cast<uint64_t>(static_cast<uint32_t>(tag)) << 1 | static_cast<uint64_t>(by_members));
   digest.add(static_cast<uint64_t>(on_gpu) << 2 | static_cast<uint64_t>(weighted) << 1 |
              static_cast<uint64_t>(divide_by_initial_world_size));
   digest.add(ranks.size());
@@ -71,6 +72,9 @@ std::string RequestSpec::describe(const std::string& call_site) const {
   text << name_of(kind);
   if (traits_of(kind).reduces) text << "(" << name_of(reduce_op) << ")";
   if (kind == OpKind::kBroadcast) text << " from root rank " << root;
+  if (kind == OpKind::kSend) text << " to rank " << root << " with tag " << tag;
+  if (kind == OpKind::kRecv) text << " from " << (root < 0 ? "any rank" : "rank " + std::to_string(root));
+  if (kind == OpKind::kRecv) text << " with tag " << tag;
   for (size_t i = 0; i < tensors.size() && i < 4; ++i) {
     text << (i == 0 ? " of " : ", ") << name_of(tensors[i].dtype) << " " << to_string(tensors[i].shape);
   }
@@ -78,12 +82,18 @@ std::string RequestSpec::describe(const std::string& call_site) const {
   if (on_gpu) text << " on a GPU";
   for (size_t i = 0; i < ranks.size() && i < 16; ++i) text << (i == 0 ? " " : ", ") << ranks[i];
   if (ranks.size() > 16) text << ", …";
+  if (by_members) text << " by its members";
   if (weighted) text << ", weighted";
   if (!divide_by_initial_world_size) text << ", divide_by_initial_world_size=False";
   if (prescale != 1.0) text << ", prescale " << prescale;
   if (postscale != 1.0) text << ", postscale " << postscale;
   if (!call_site.empty()) text << " at " << call_site;
   return text.str();
+}
+
+std::span<const int64_t> RequestSpec::askers() const {
+  const std::span<const int64_t> listed(ranks);
+  return kind == OpKind::kRemoveProcessSet && !listed.empty() ? listed.subspan(1) : listed;
 }
 
 void RequestSpec::write(WireWriter& out) const {
@@ -97,6 +107,8 @@ void RequestSpec::write(WireWriter& out) const {
   out.put(static_cast<uint8_t>(on_gpu));
   out.put(static_cast<uint8_t>(weighted));
   out.put(static_cast<uint8_t>(divide_by_initial_world_size));
+  out.put(static_cast<uint8_t>(by_members));
+  out.put(tag);
   out.put(unnamed);
   out.put_list(ranks);
   out.put(static_cast<uint32_t>(tensors.size()));
@@ -108,7 +120,7 @@ void RequestSpec::write(WireWriter& out) const {
 
 RequestSpec RequestSpec::read(WireReader& in) {
   RequestSpec spec;
-  spec.kind = get_enum(in, OpKind::kShareMemory);
+  spec.kind = get_enum(in, kLastOpKind);
   spec.reduce_op = get_enum(in, ReduceOp::kProduct);
   spec.cacheable = in.get<uint8_t>() != 0;
   spec.prescale = in.get<double>();
@@ -118,6 +130,8 @@ RequestSpec RequestSpec::read(WireReader& in) {
   spec.on_gpu = in.get<uint8_t>() != 0;
   spec.weighted = in.get<uint8_t>() != 0;
   spec.divide_by_initial_world_size = in.get<uint8_t>() != 0;
+  spec.by_members = in.get<uint8_t>() != 0;
+  spec.tag = in.get<int32_t>();
   spec.unnamed = in.get<uint64_t>();
   spec.ranks = in.get_list<int64_t>();
   spec.tensors.resize(in.get_count(5));
@@ -210,6 +224,7 @@ void Response::write(WireWriter& out) const {
   out.put_list(absent);
   out.put_list(devices);
   out.put(static_cast<uint8_t>(direct));
+  out.put(peer);
   if (kind == Kind::kResult) out.put_bytes(payload);
   if (kind == Kind::kError) {
     out.put(static_cast<uint8_t>(error_kind));
@@ -227,6 +242,7 @@ Response Response::read(WireReader& in) {
   response.absent = in.get_list<int32_t>();
   response.devices = in.get_list<int32_t>();
   response.direct = in.get<uint8_t>() != 0;
+  response.peer = in.get<int32_t>();
   if (response.kind == Kind::kResult) {
     const auto payload = in.get_bytes();
     response.payload.assign(payload.begin(), payload.end());

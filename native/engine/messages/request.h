@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,13 +27,15 @@ struct RequestSpec {
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int32_t root = -1;  // global rank
+  int32_t root = -1;  // global rank; of a send the receiver, of a receive the sender, negative for any
   std::vector<TensorSpec> tensors;
   bool on_gpu = false;                       // all tensors, though each rank's may be on another one
   bool weighted = false;                     // Average weighs each rank's values
   bool divide_by_initial_world_size = true;  // join: what Average divides by until all ranks have joined
-  std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id;
-                                             // share_memory: how many bytes
+  std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id, and
+                                             // `by_members` the members behind it; share_memory: how many bytes
+  bool by_members = false;                   // a process set comes or goes by agreement of its members
+  int32_t tag = 0;                           // of a send and the receive that it meets
   bool cacheable = true;                     // need not agree
   uint64_t unnamed = 0;                      // counts the operations without a name, from 1; 0 if it has one
 
@@ -42,6 +45,8 @@ struct RequestSpec {
   [[nodiscard]] std::string describe(const std::string& call_site) const;
   [[nodiscard]] size_t total_bytes() const;
   [[nodiscard]] bool first_dimension_differs() const { return traits_of(kind).rows_may_differ; }
+  // The global ranks that must announce it, if that is not up to the members of its process set.
+  [[nodiscard]] std::span<const int64_t> askers() const;
 
   void write(WireWriter& out) const;
   static RequestSpec read(WireReader& in);
@@ -62,7 +67,7 @@ struct Announcement {
   int32_t device = kCpuDevice;   // of the tensors; join: that the rank takes part with in operations on GPUs
   std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
   uint64_t place = 0;            // allreduce in place: where in shared memory all values lie; 0 if they do not
-  Bytes payload;                 // small allreduce: the values; prescaled, but if weighted
+  Bytes payload;                 // small allreduce: the values; prescaled, but if weighted. Small send: the values
 
   void write(WireWriter& out) const;
   static Announcement read(WireReader& in);
@@ -84,7 +89,7 @@ struct NameRef {
 
 // The coordinator's order: execute these together, or take this result, or fail.
 struct Response {
-  static constexpr size_t kLeastBytes = 22;  // on the wire
+  static constexpr size_t kLeastBytes = 26;  // on the wire
 
   enum class Kind : uint8_t { kExecute, kResult, kError };
   Kind kind = Kind::kExecute;
@@ -94,7 +99,8 @@ struct Response {
   std::vector<int32_t> absent;   // set ranks that have joined and take part with neutral values
   std::vector<int32_t> devices;  // of tensors on GPUs: the device of each set rank
   bool direct = false;           // all values lie at the same places of shared memory
-  Bytes payload;                 // kResult: reduced values, empty for a barrier
+  int32_t peer = -1;             // of a send or receive: the set rank at the other end
+  Bytes payload;                 // kResult: reduced or sent values, empty for a barrier
   ErrorKind error_kind = ErrorKind::kMismatch;
   std::string message;
 

@@ -76,6 +76,29 @@ void check_splits(Operation& operation, size_t num_members) {
   }
 }
 
+// Between two ranks; what both must agree on is looked at when they meet.
+void check_transfer(Operation& operation, const std::vector<int>& members, int set_rank) {
+  const bool sends = operation.spec.kind == OpKind::kSend;
+  const SubmitRequest& request = operation.request;
+  const std::vector<Buffer>& tensors = sends ? request.inputs : request.outputs;
+  if (tensors.size() != 1 || request.inputs.size() + request.outputs.size() != 1) {
+    refuse(operation, sends ? "send takes one input" : "recv takes one output");
+  }
+  if (request.tag < 0) refuse(operation, "the tag is negative: " + std::to_string(request.tag));
+  operation.spec.tensors.push_back({tensors.front().dtype, tensors.front().shape});
+  const int peer = operation.spec.root;
+  if (!sends && peer < 0) {
+    if (members.size() < 2) refuse(operation, "there is no other rank in the process set");
+    return;
+  }
+  if (std::find(members.begin(), members.end(), peer) == members.end()) {
+    refuse(operation, "rank " + std::to_string(peer) + " is not a member of the process set");
+  }
+  if (peer == members[static_cast<size_t>(set_rank)]) {
+    refuse(operation, std::string(sends ? "the receiver" : "the sender") + " is this rank itself; copy the tensor");
+  }
+}
+
 void check_reduce_op(const Operation& operation) {
   const ReduceOp op = operation.spec.reduce_op;
   const bool all_floating = std::all_of(operation.request.inputs.begin(), operation.request.inputs.end(),
@@ -107,6 +130,10 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   }
   const OpTraits traits = traits_of(kind);
   if (!traits.moves_data) return;
+  if (traits.is_transfer) {
+    check_transfer(operation, members, operation.state.set_rank);
+    return;
+  }
   if (operation.request.inputs.empty()) refuse(operation, "needs at least one tensor");
   operation.spec.on_gpu = operation.gpu.device != kCpuDevice;
   for (const Buffer& input : operation.request.inputs) {
@@ -128,12 +155,16 @@ int common_device(const Operation& operation) {
   for (const Buffer& input : operation.request.inputs) devices.push_back(input.device);
   for (const Buffer& output : operation.request.outputs) devices.push_back(output.device);
   if (devices.empty()) return kCpuDevice;
-  const auto other =
-      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
-  if (other == devices.end()) return devices.front();
   const auto place = [](int device) {
     return device == kCpuDevice ? std::string("the CPU") : "cuda:" + std::to_string(device);
   };
+  if (traits_of(operation.spec.kind).is_transfer && devices.front() != kCpuDevice) {
+    refuse_unsupported(operation, "send and recv take tensors on the CPU, but this one is on " +
+                                      place(devices.front()) + ". Copy it with .cpu() before");
+  }
+  const auto other =
+      std::find_if(devices.begin(), devices.end(), [&](int device) { return device != devices.front(); });
+  if (other == devices.end()) return devices.front();
   refuse(operation, "all tensors of one operation must be on one device, but some are on " + place(devices.front()) +
                         " and others on " + place(*other) +
                         ". Move them, or submit those of each device by themselves");
@@ -151,6 +182,9 @@ void check_received(const RequestSpec& spec, const std::string& from) {
     return;
   }
   if (spec.tensors.empty()) refuse("has no tensor");
+  if (traits.is_transfer && (spec.tensors.size() != 1 || spec.on_gpu || spec.weighted || spec.cacheable)) {
+    refuse("is not between two ranks");
+  }
   if (spec.kind == OpKind::kAlltoall && spec.tensors.size() != 1) refuse("has more than one tensor");
   const bool needs_floats = spec.weighted || spec.reduce_op == ReduceOp::kAdasum;
   int64_t total = 0;

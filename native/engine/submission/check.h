@@ -10,7 +10,8 @@ namespace hvd {
 // with these members (global ranks).
 void check_operation(Operation& operation, const std::vector<int>& members);
 
-// The device of all tensors of the operation; the CPU if there is none. Throws Error (kUsage) if they are on several.
+// The device of all tensors of the operation; the CPU if there is none. Throws Error if they are on several, or on one
+// that the operation does not take.
 [[nodiscard]] int common_device(const Operation& operation);
 
 // Throws Error (kInternal) if no rank can have submitted this request; `from` says who sent it.

@@ -60,6 +60,7 @@ void DeviceWork::settle_with(const Error& error, bool known_end) {
 }
 
 Operation::~Operation() {
+  if (has_notice()) delete notice_.load();
   if (request.keeper == nullptr || !done() || device_has_ended()) return;
   [[maybe_unused]] const auto* leaked = request.keeper.release();  // the device may still write to it
 }
@@ -88,9 +89,29 @@ void Operation::fail(const Error& error) {
   finish();
 }
 
+// Stands for the notice of an operation that has ended.
+Operation::Notice& Operation::told() {
+  static auto* const made = new Notice();  // outlives all operations
+  return *made;
+}
+
+bool Operation::notify(Notice notice) {
+  auto added = std::make_unique<Notice>(std::move(notice));
+  Notice* found = nullptr;
+  if (notice_.compare_exchange_strong(found, added.get(), std::memory_order_acq_rel)) {
+    static_cast<void>(added.release());
+    return true;
+  }
+  if (found != &told()) return false;
+  (*added)();
+  return true;
+}
+
 void Operation::finish() {
   ended_.store(kDone, std::memory_order_release);
   futex_wake_all(ended_);
+  const std::unique_ptr<Notice> due(notice_.exchange(&told(), std::memory_order_acq_rel));
+  if (due != nullptr) (*due)();
 }
 
 }  // namespace hvd

@@ -54,10 +54,13 @@ struct SubmitRequest {
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<double> weight = {};                // of this rank's values in a weighted average; 0: not read
-  int32_t root = -1;                                // global rank
+  int32_t root = -1;                                // global rank; of a send the receiver, of a receive the sender
   std::optional<std::vector<int64_t>> splits = {};  // alltoall: rows for each member; none: equally many
-  std::vector<int64_t> ranks = {};                  // add_process_set: its members; remove_process_set: its engine id;
-                                                    // share_memory: how many bytes
+  std::vector<int64_t> ranks = {};                  // add_process_set: its members; remove_process_set: its engine id,
+                                                    // and `by_members` the members behind it; share_memory: how many
+                                                    // bytes
+  bool by_members = false;                          // a process set comes or goes by agreement of its members
+  int32_t tag = 0;                                  // of a send and the receive that it meets
   bool divide_by_initial_world_size = true;         // join: what Average divides by until all ranks have joined
   uint32_t process_set = 0;
   int32_t priority = 0;        // what has more goes first
@@ -78,6 +81,7 @@ struct OperationResult {
   std::vector<int64_t> received_splits;
   uint32_t new_process_set = 0;  // add_process_set: its engine id
   int last_joined = -1;          // join: the global rank that joined last
+  int source = -1;               // recv: the set rank of the sender
 };
 
 // Used by the engine alone.
@@ -160,6 +164,13 @@ class Operation {
   [[nodiscard]] bool settled() const { return done() && device_has_ended(); }
   [[nodiscard]] bool device_has_ended() const;
 
+  // Calls once the operation is done, or now if it is. By whichever thread ends it, which may hold the engine's lock:
+  // it must not block, nor call the engine. Returns false if another call is due.
+  using Notice = std::function<void()>;
+  [[nodiscard]] bool notify(Notice notice);
+  // Whether somebody wants to hear of the end, though no thread may wait for it.
+  [[nodiscard]] bool is_followed() const { return request.on_done || has_notice(); }
+
   // The first call decides; later ones change nothing.
   void complete();
   void fail(const Error& error);
@@ -169,8 +180,14 @@ class Operation {
   static constexpr uint32_t kDone = 1;
 
   void finish();
+  [[nodiscard]] static Notice& told();
+  [[nodiscard]] bool has_notice() const {
+    const Notice* notice = notice_.load(std::memory_order_acquire);
+    return notice != nullptr && notice != &told();
+  }
 
   std::atomic<uint32_t> ended_{kPending};
+  std::atomic<Notice*> notice_{nullptr};  // or told(), behind the end
   std::optional<Error> error_;
 };
 

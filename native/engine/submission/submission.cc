@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <span>
+
 #include "engine/submission/check.h"
 
 namespace hvd {
@@ -32,8 +35,17 @@ void Submission::describe(Operation& operation) {
   spec.weighted = request.weight.has_value();
   spec.ranks = request.ranks;
   spec.divide_by_initial_world_size = request.divide_by_initial_world_size;
+  spec.by_members = request.by_members;
+  spec.tag = request.tag;
+  // Sets of that name come and go, and each transfer has a name of its own.
+  const bool is_transfer = traits_of(request.kind).is_transfer;
+  if (request.by_members || is_transfer) spec.cacheable = false;
   if (request.name) {
     spec.name = request.prefix.empty() ? *request.name : request.prefix + "." + *request.name;
+    return;
+  }
+  if (is_transfer) {
+    spec.name = request.prefix.empty() ? name_of(request.kind) : request.prefix;
     return;
   }
   spec.name = (request.prefix.empty() ? name_of(request.kind) : request.prefix) + std::string(".noname");
@@ -44,10 +56,15 @@ void Submission::describe(Operation& operation) {
 
 // Ranks that had joined have not counted what the others did meanwhile, so all count anew after a join.
 void Submission::count(Operation& operation) {
-  if (operation.spec.cacheable) return;
+  if (operation.spec.cacheable || operation.spec.by_members) return;
   const Locked<Queue> queue = queue_.lock();
   const auto found = queue->memberships.find(operation.request.process_set);
   const bool known = found != queue->memberships.end();
+  if (traits_of(operation.spec.kind).is_transfer) {  // its name is that of no other, on any rank
+    const uint64_t number = known ? ++found->second.num_transfers : 1;
+    operation.spec.name += "." + std::to_string(job_.rank) + "." + std::to_string(number);
+    return;
+  }
   operation.spec.unnamed = known ? found->second.num_joins << 32 | ++found->second.num_unnamed : 1;
   operation.spec.name += "." + std::to_string(operation.spec.unnamed);
 }
@@ -115,6 +132,7 @@ void Submission::check(Queue& queue, Membership& set, Operation& operation) cons
   if (changes_sets && operation.request.process_set != 0) {
     throw Error(ErrorKind::kUsage, operation.spec.name + ": process sets are changed by all ranks of the job");
   }
+  if (operation.spec.by_members) check_by_members(operation);
   if (kind == OpKind::kAddProcessSet) check_new_process_set(operation);
   if (kind == OpKind::kRemoveProcessSet) check_removal(queue, operation);
   set.names_in_flight.emplace(operation.spec.name, operation.request.call_site);
@@ -134,12 +152,28 @@ void Submission::check_new_process_set(const Operation& operation) const {
   }
 }
 
+void Submission::check_by_members(const Operation& operation) const {
+  const OpKind kind = operation.spec.kind;
+  const std::string& name = operation.spec.name;
+  if (kind != OpKind::kAddProcessSet && kind != OpKind::kRemoveProcessSet) {
+    throw Error(ErrorKind::kUsage, name + ": by_members is for process sets that come or go");
+  }
+  if (!operation.request.name) throw Error(ErrorKind::kUsage, name + ": needs a name that its members agree on");
+  const std::span<const int64_t> askers = operation.spec.askers();
+  if (std::find(askers.begin(), askers.end(), job_.rank) != askers.end()) return;
+  throw Error(ErrorKind::kUsage, name + ": " + job_.name_of_rank(job_.rank) +
+                                     " is not one of the ranks that it lists; only those may call");
+}
+
 // From now on nothing more may be submitted to the set here.
 void Submission::check_removal(Queue& queue, const Operation& operation) {
   const std::vector<int64_t>& ids = operation.spec.ranks;
-  const auto found =
-      ids.size() == 1 ? queue.memberships.find(static_cast<uint32_t>(ids.front())) : queue.memberships.end();
-  if (found == queue.memberships.end() || found->first == 0 || found->second.closing) {
+  const bool fits = operation.spec.by_members ? !ids.empty() : ids.size() == 1;
+  const auto found = fits ? queue.memberships.find(static_cast<uint32_t>(ids.front())) : queue.memberships.end();
+  const std::span<const int64_t> askers = operation.spec.askers();
+  const bool exists = found != queue.memberships.end() && found->first != 0 && !found->second.closing;
+  if (!exists || (operation.spec.by_members && !std::equal(askers.begin(), askers.end(), found->second.members.begin(),
+                                                           found->second.members.end()))) {
     throw Error(ErrorKind::kUsage,
                 "remove_process_set: there is no such process set, or it is the one of all ranks, which stays");
   }

@@ -70,6 +70,7 @@ class Submission {
     bool closing = false;                                               // its removal has been submitted here
     uint64_t num_unnamed = 0;                                           // operations since the last join
     uint64_t num_joins = 0;
+    uint64_t num_transfers = 0;
   };
   struct Queue {
     const Doorbell* doorbell;  // until the engine is closed
@@ -89,6 +90,7 @@ class Submission {
   [[nodiscard]] Membership& membership_of(Queue& queue, const Operation& operation) const;
   void check(Queue& queue, Membership& set, Operation& operation) const;
   void check_new_process_set(const Operation& operation) const;
+  void check_by_members(const Operation& operation) const;
   static void check_removal(Queue& queue, const Operation& operation);
   void count_wait(Queue& queue, const Operation& ended);
 

@@ -200,7 +200,7 @@ bool Watch::is_held(const PositionReport& report) const {
       callers.waiting.insert(waiter);
       own.insert(operation.slow_waiter.load(std::memory_order_relaxed));
     }
-    callers.kernels = callers.kernels || operation.request.on_done;
+    callers.kernels = callers.kernels || operation.is_followed();
   };
   for (const auto& [id, set] : with_.agreement.sets()) {
     for (const auto& [name, operation] : set->pending) note(*operation);
@@ -220,7 +220,7 @@ std::vector<Wait> Watch::waits() const {
   std::vector<Wait> waits;
   for (const auto& [id, set] : with_.agreement.sets()) {
     for (const auto& [name, operation] : set->pending) {
-      const bool waited = operation->waiter.load(std::memory_order_relaxed) != 0 || operation->request.on_done;
+      const bool waited = operation->waiter.load(std::memory_order_relaxed) != 0 || operation->is_followed();
       if (waited || removed.contains(id)) waits.push_back({.set = id, .name = name});
     }
   }
@@ -232,7 +232,7 @@ void Watch::describe_operations(PositionReport& report) const {
   std::string waiting;
   const TimePoint now = with_.job.clock->now();
   const auto note = [&](const Operation& operation) {
-    const bool is_kernel = !report.busy && operation.request.on_done && now - operation.state.submitted >= kSlowKernel;
+    const bool is_kernel = !report.busy && operation.is_followed() && now - operation.state.submitted >= kSlowKernel;
     if (operation.done() || !(operation.waited_long.load(std::memory_order_relaxed) || is_kernel)) return;
     waiting += (waiting.empty() ? "" : ", ") + operation.spec.name;
     if (!operation.request.call_site.empty()) waiting += " at " + operation.request.call_site;

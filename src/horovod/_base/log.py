@@ -46,7 +46,7 @@ class DefaultHandler(logging.Handler):
     def _has_other(self, name: str) -> bool:
         at: logging.Logger | None = logging.getLogger(name)
         while at is not None:
-            if any(each is not self for each in at.handlers):
+            if any(handler is not self for handler in at.handlers):
                 return True
             at = at.parent if at.propagate else None
         return False

@@ -3,6 +3,7 @@
 Rank 0 opens the store of the job in its own process. Where it listens, and the secret, the other
 ranks learn over the first of these that there is:
 
+- a store of PyTorch, or what the variables of torchrun describe;
 - a bootstrap address that the user named (``HOROVOD_RENDEZVOUS``), with a secret that all ranks
   were given alike;
 - MPI, if the program has initialized it with mpi4py;
@@ -28,7 +29,7 @@ from horovod._rendezvous.interfaces import address_of, own_addresses, reachable_
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
 from horovod._rendezvous.reach import AuthenticationError, Endpoint, Way, reach
-from horovod._rendezvous.secret import secret_of
+from horovod._rendezvous.secret import has_given_secret, secret_of
 from horovod._rendezvous.sockets import remaining_s, resolve
 from horovod._rendezvous.store import StoreClient
 from horovod.errors import StartError
@@ -36,6 +37,7 @@ from horovod.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horovod._job.lent_store import Meeting
     from horovod._rendezvous.server import StoreServer
     from horovod._settings.config import Config
 
@@ -75,13 +77,17 @@ class Bootstrap:
     Args:
         config: of this rank, which has no address of a store.
         member: what those are that meet, for messages: ranks, or nodes that start ranks.
+        meeting: of the ranks over a store that another program lends; None if there is none.
 
     Raises:
         StartError: the ranks did not find each other; the message names ways out.
     """
 
-    def __init__(self, config: Config, member: str = "rank") -> None:
+    def __init__(
+        self, config: Config, member: str = "rank", meeting: Meeting | None = None
+    ) -> None:
         self._member = member
+        self._meeting = meeting
         self._cleanup = ExitStack()
         self._deadline = time.monotonic() + config.start_timeout_s
         self._server: StoreServer | None = None
@@ -90,6 +96,9 @@ class Bootstrap:
         self._rank, self._size = config.rank, config.size
         self._used: set[Endpoint] = set()
         try:
+            self._meeting = self._meeting or self._meet_at_master(config)
+            if self._meeting is not None:
+                self._cleanup.callback(self._meeting.close)
             server = self._open_store(config) if config.rank == 0 else None
             notice, way = self._find(config, server)
             endpoint = self._settle(notice, way, f"{config.hostname} (process {os.getpid()})")
@@ -100,6 +109,9 @@ class Bootstrap:
         except BaseException:
             self.close()
             raise
+        finally:
+            if self._meeting is not None:
+                self._meeting.forget()
         self._address, self._port = endpoint
         self._secret_key = notice.secret.hex()
 
@@ -122,9 +134,20 @@ class Bootstrap:
             self._pmi.end()
         self.close()
 
+    def _meet_at_master(self, config: Config) -> Meeting | None:
+        """The meeting that the variables of torchrun describe; None if another way is there."""
+        launcher = config.foreign_launcher
+        if launcher is None or launcher.master is None or config.bootstrap_address is not None:
+            return None
+        # Here, because a job of another launcher does not need it.
+        from horovod._job.at_master import meet_at_master
+
+        return meet_at_master(config, launcher.master, self._deadline)
+
     def _open_store(self, config: Config) -> StoreServer:
         given = config.secret_key or config.secret_file
-        address, *further = _addresses(config, self._deadline)
+        one_host = self._meeting is not None and self._meeting.one_host
+        address, *further = [_LOOPBACK] if one_host else _addresses(config, self._deadline)
         port = config.bootstrap_address[1] if config.bootstrap_address else 0
         job = open_job(
             address,
@@ -139,6 +162,8 @@ class Bootstrap:
     def _find(self, config: Config, server: StoreServer | None) -> tuple[_Notice, Way]:
         """Learns of the store and reaches it."""
         own = None if server is None else _Notice(server.endpoints, self._secret)
+        if self._meeting is not None:
+            return self._by_meeting(self._meeting, config, own)
         if config.bootstrap_address is not None:
             return self._by_name(config.bootstrap_address, config, own)
         text = None if own is None else own.to_text()
@@ -165,6 +190,29 @@ class Bootstrap:
             return pmix.share(text, foreign_launcher.pmix_folders, remaining_s(self._deadline))
         except OSError as error:
             raise StartError(f"rank {config.rank} could not meet the others: {error}") from error
+
+    def _by_meeting(
+        self, meeting: Meeting, config: Config, own: _Notice | None
+    ) -> tuple[_Notice, Way]:
+        """A secret that the user gave all ranks does not travel."""
+        is_given = has_given_secret(config)
+        while True:
+            text = None
+            if own is not None:
+                text = (replace(own, secret=b"") if is_given else own).to_text()
+            notice = _Notice.from_text(meeting.share(text, self._deadline))
+            if not notice.secret and not is_given:
+                raise StartError(
+                    f"rank 0 was given a secret of the job, but rank {config.rank} was not: set "
+                    "HOROVOD_SECRET_KEY or HOROVOD_SECRET_FILE alike on all ranks"
+                )
+            notice = replace(notice, secret=secret_of(config)) if is_given else notice
+            try:
+                return notice, reach(notice.endpoints, notice.secret, self._deadline)
+            except StartError:
+                if own is not None or time.monotonic() + _PAUSE_S >= self._deadline:
+                    raise
+                time.sleep(_PAUSE_S)  # a job that was killed left its text in the lent store
 
     def _by_name(
         self, point: tuple[str, int], config: Config, own: _Notice | None

@@ -6,11 +6,12 @@ import os
 import re
 import site
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import horovod
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.place import Place
 from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError

@@ -14,9 +14,9 @@ with nobody who comes later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.place import Place
 from horovod.errors import UsageError
 
@@ -77,17 +77,17 @@ class Membership:
 
     def member(self, identity: str) -> Member | None:
         """The member of this identity; None if it has no place."""
-        return next((each for each in self.members if each.worker.identity == identity), None)
+        return next((member for member in self.members if member.worker.identity == identity), None)
 
     @property
     def places(self) -> dict[str, Place]:
         """The place of each member by its identity."""
-        return {each.worker.identity: each.place for each in self.members}
+        return {member.worker.identity: member.place for member in self.members}
 
     @property
     def hosts(self) -> list[str]:
         """The host of each rank."""
-        return [each.worker.host for each in self.members]
+        return [member.worker.host for member in self.members]
 
 
 def assign_places(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 
 

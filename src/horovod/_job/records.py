@@ -8,10 +8,11 @@ generation is ``job/generation/<number>``, the places of all its members by iden
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.membership import Worker
 from horovod._job.place import Place
 from horovod._rendezvous.bounds import names_in, number_in, one_line, seconds_in

@@ -235,12 +235,48 @@ class Group:
         """
         return self._submit(_native.ALLTOALL, "alltoall", inputs, (), options, splits=splits)
 
-    def barrier(self, *, call_site: str = "") -> Handle:
+    def send(
+        self, buffer: Buffer, to: int, *, tag: int = 0, **options: Unpack[SubmitOptions]
+    ) -> Handle:
+        """Sends one tensor to a set rank; ends when the tensor is on its way and its memory free.
+
+        It meets the first :meth:`recv` of that rank, in the order of submission, that names this
+        rank or any and the same tag. Other ranks take no part. Several may be in flight, also in
+        both directions, and be submitted before any is waited for. A ``name`` labels it in
+        messages and in the timeline; it need not be unique.
+
+        Args:
+            buffer: on the CPU, of any dtype and shape; the receiver has as many elements of the
+                same dtype. If not, the waits of both ranks raise MismatchError.
+            to: the set rank that receives; not this one.
+            tag: a number that the receiver names, from 0 to 2147483647.
+        """
+        return self._submit(
+            _native.SEND, "send", (buffer,), (), options, root=self._global_rank(to), tag=tag
+        )
+
+    def recv(
+        self, buffer: Buffer, source: int | None, *, tag: int = 0, **options: Unpack[SubmitOptions]
+    ) -> Handle:
+        """Receives into one tensor what :meth:`send` of a set rank sends to this one.
+
+        After a successful wait ``handle.source()`` is the set rank of the sender.
+
+        Args:
+            buffer: on the CPU; written to until the end of the operation.
+            source: the set rank that sends, not this one; None for the first that sends with
+                this tag.
+            tag: as in :meth:`send`.
+        """
+        root = -1 if source is None else self._global_rank(source)
+        return self._submit(_native.RECV, "recv", (), (buffer,), options, root=root, tag=tag)
+
+    def barrier(self, **options: Unpack[SubmitOptions]) -> Handle:
         """Ends when all ranks of the set have reached it; operations in flight are not waited for.
 
-        Two barriers of one set cannot be in flight at the same time.
+        Two barriers of one set, or of one name, cannot be in flight at the same time.
         """
-        options = SubmitOptions(waits_next=True, call_site=call_site)
+        options.setdefault("waits_next", True)
         return self._submit(_native.BARRIER, "barrier", (), (), options)
 
     def join(
@@ -335,6 +371,57 @@ class Group:
         """
         self._change(_native.REMOVE_PROCESS_SET, [group.process_set_id], call_site)
 
+    def add_by_members(self, ranks: Sequence[int], *, name: str, call_site: str = "") -> Group:
+        """Makes a process set that only its members ask for, on their groups of all ranks.
+
+        Waits until all members have called it with this name and these ranks. Members of several
+        sets may call it at the same time, in any order, as long as names differ. The other ranks
+        of the job need not do anything, but must not have shut down.
+
+        Args:
+            ranks: global ranks in rising order, none twice; this rank is one of them.
+            name: what the members agree on; may be used again when the call has ended.
+            call_site: ``file:line`` of the caller.
+
+        Returns:
+            The group of the new set, to be removed by :meth:`remove_by_members`.
+
+        Raises:
+            MismatchError: ranks asked for different sets under this name.
+            UsageError: this rank is not one of ``ranks``, or they do not exist or do not rise.
+            DuplicateNameError: a call of this rank with this name has not ended.
+            HorovodInternalError: the job failed.
+        """
+        handle = self._change_by_members(_native.ADD_PROCESS_SET, ranks, name, call_site)
+        return Group(self._engine, handle.new_process_set(), ranks)
+
+    def remove_by_members(self, group: Group, *, call_site: str = "") -> None:
+        """Removes a set; only its members call it, on their groups of all ranks.
+
+        Waits until all members have called it and what they submitted to the set has ended.
+
+        Args:
+            group: a set that :meth:`add_by_members` or :meth:`add` made.
+            call_site: ``file:line`` of the caller.
+
+        Raises:
+            UsageError: this rank is not a member, or the set was removed.
+            HorovodInternalError: the job failed.
+        """
+        name = f"remove.{group.process_set_id}"
+        ranks = [group.process_set_id, *group.ranks]
+        self._change_by_members(_native.REMOVE_PROCESS_SET, ranks, name, call_site)
+
+    def _change_by_members(
+        self, kind: int, ranks: Sequence[int], name: str, call_site: str
+    ) -> Handle:
+        options = SubmitOptions(name=name, waits_next=True, call_site=call_site)
+        handle = self._submit(
+            kind, "process_set_of_members", (), (), options, ranks=ranks, by_members=True
+        )
+        handle.wait()
+        return handle
+
     def _change(self, kind: int, ranks: Sequence[int], call_site: str) -> Handle:
         options = SubmitOptions(name="change", waits_next=True, call_site=call_site)
         handle = self._submit(kind, "process_set", (), (), options, ranks=ranks)
@@ -371,6 +458,14 @@ class Group:
             priority=options.get("priority", 0),
             **arguments,
         )
+
+    def _global_rank(self, rank: int) -> int:
+        if not 0 <= rank < len(self._ranks):
+            raise UsageError(
+                f"rank {rank} does not exist in the process set of ranks {list(self._ranks)}, "
+                f"whose size is {len(self._ranks)}"
+            )
+        return self._ranks[rank]
 
     def _refusal(self) -> UsageError:
         return UsageError(

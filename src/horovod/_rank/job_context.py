@@ -94,6 +94,8 @@ class _Job:
     config: Config
     running: Running
     group: Group
+    bootstrap: Bootstrap | None = None
+    num_holders: int = 0
 
 
 _numbers = itertools.count()
@@ -135,6 +137,7 @@ class Context:
         self._incarnation = Incarnation()
         self._bootstrap: Bootstrap | None = None
         self._has_warned = False
+        self._was_asked = False
 
     @contextmanager
     def use(self) -> Iterator[Context]:
@@ -166,7 +169,8 @@ class Context:
                 declared = declared_sets(process_sets, self.config.size, may_change=may_change)
                 with self.use():
                     for process_set in declared:
-                        process_set.resolve()
+                        process_set.resolve() if self._was_asked else process_set.register()
+                self._was_asked = True
                 return
             config = self._find_place(config, told)
             check_comm(comm, config.size)
@@ -176,6 +180,38 @@ class Context:
             process.watch_exit(self)
             if self._provisional is None:
                 self._begin(config)
+            self._was_asked = True
+
+    def lend(self, config: Config | None, bootstrap: Bootstrap | None = None) -> _Job:
+        """Return the job to one more holder, who ends with :meth:`give_back`; start it if needed.
+
+        Args:
+            config: the settings of this rank, with the store of its job; None for the job that
+                the environment describes. Not used while there is a job.
+            bootstrap: closed when a job that starts here has ended; None for none.
+        """
+        with self._lock:
+            if not self.has_job:
+                was_asked = self._was_asked
+                self.init(config=config)
+                self._was_asked = was_asked
+            job = self.job()
+            job.bootstrap = bootstrap or job.bootstrap
+            job.num_holders += 1
+            return job
+
+    def give_back(self, job: _Job, reason: str = "") -> None:
+        """End one holder of a job; the last one ends the job, unless ``hvd.init()`` joined it.
+
+        Args:
+            job: what :meth:`lend` returned.
+            reason: what the peers are told.
+        """
+        with self._lock:
+            job.num_holders -= 1
+            is_last = job.num_holders == 0 and not self._was_asked and self._job is job
+        if is_last:
+            self.end(reason)
 
     def _warn_if_alone(self, config: Config) -> None:
         """Say once, however often this context joins, that another launcher is not joined."""
@@ -235,7 +271,7 @@ class Context:
                 for process_set in self._declared:
                     process_set.register()
         except BaseException as error:
-            self.shutdown(f"its process sets could not be made: {error}")
+            self.end(f"its process sets could not be made: {error}")
             raise
         self._declared = []
         return job
@@ -250,12 +286,27 @@ class Context:
         return _Job(running.config, running, group)
 
     def shutdown(self, reason: str = "") -> None:
-        """Leaves the job, if there is one.
+        """Leaves the job, if there is one; a job that works and that others hold goes on.
 
         Args:
             reason: what the peers are told.
         """
         with self._lock:
+            self._was_asked = False
+            job = self._job
+            is_held = job is not None and job.num_holders > 0 and self._elastic is None
+            if is_held and job is not None and not job.running.engine.error():
+                return
+        self.end(reason)
+
+    def end(self, reason: str = "") -> None:
+        """Leaves the job, if there is one, also if others hold it: what they submit will fail.
+
+        Args:
+            reason: what the peers are told.
+        """
+        with self._lock:
+            self._was_asked = False
             job, self._job = self._job, None
             self._provisional = None
             if job is not None:
@@ -263,6 +314,8 @@ class Context:
                 self._keep_tuned(job)
         if job is not None:
             job.running.close(reason or "it called hvd.shutdown()")
+            if job.bootstrap is not None:
+                job.bootstrap.close()
 
     def _break_off(self, generation: int, text: str) -> None:
         """Fails what waits in a generation that has lost a member, if nothing else told it.
@@ -302,6 +355,11 @@ class Context:
         """
         config = self._provisional
         return self.job().config if config is None else config
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The engine that it has started last."""
+        return self._incarnation
 
     @property
     def elastic(self) -> ElasticWorker | None:
@@ -450,7 +508,7 @@ class _Process:
     def _leave(self) -> None:
         known = list(self._known)
         for context in known:
-            context.shutdown(self._exit_reason or "its process ended")
+            context.end(self._exit_reason or "its process ended")
         for context in known:
             context.part(failed=bool(self._exit_reason))
         self.mpi.finish(failed=bool(self._exit_reason))

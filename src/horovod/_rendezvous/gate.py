@@ -13,10 +13,10 @@ import ipaddress
 import itertools
 import time
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.handshake import (
     HandshakeError,
     Hello,

@@ -19,9 +19,10 @@ import hmac
 import secrets
 import struct
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.incarnation import Incarnation
 from horovod._rendezvous.sockets import receive_some, send_parts
 from horovod.errors import StartError

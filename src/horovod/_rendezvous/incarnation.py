@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from horovod._base.fast_dataclass import dataclass
 
 _MOST = 2**32 - 1
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from types import ModuleType
 from typing import TYPE_CHECKING
-
-import psutil  # type: ignore[import-untyped]
 
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def _psutil() -> ModuleType:
+    """Return psutil, which takes its time to load and only jobs on several hosts need."""
+    import psutil  # type: ignore[import-untyped]
+
+    assert isinstance(psutil, ModuleType)
+    return psutil
 
 
 def is_loopback(address: str) -> bool:
@@ -21,7 +28,7 @@ def is_loopback(address: str) -> bool:
 
 def own_addresses() -> set[str]:
     """All addresses of this machine."""
-    return {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    return {entry.address for entries in _psutil().net_if_addrs().values() for entry in entries}
 
 
 def reachable_addresses(interfaces: Sequence[str] = ()) -> list[str]:
@@ -33,6 +40,7 @@ def reachable_addresses(interfaces: Sequence[str] = ()) -> list[str]:
     Raises:
         StartError: this machine has no address but loopback.
     """
+    psutil = _psutil()
     entries = psutil.net_if_addrs()
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup and name in entries}
     wanted = up.intersection(interfaces) or up
@@ -56,7 +64,7 @@ def interfaces_of(address: str) -> list[str]:
     """The names of the interfaces that hold an address of this machine."""
     return [
         name
-        for name, entries in psutil.net_if_addrs().items()
+        for name, entries in _psutil().net_if_addrs().items()
         if any(entry.address == address for entry in entries)
     ]
 
@@ -67,7 +75,7 @@ def address_of(interface: str) -> str:
     Raises:
         StartError: there is no such interface, or it has no address; the message lists the others.
     """
-    entries = psutil.net_if_addrs()
+    entries = _psutil().net_if_addrs()
     for family in (socket.AF_INET, socket.AF_INET6):
         for entry in entries.get(interface, ()):
             if entry.family == family:

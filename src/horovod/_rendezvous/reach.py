@@ -81,8 +81,9 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
         )
     names = _names(endpoints)
     raise StartError(
-        f"the store of the job cannot be reached: tried {names}; does a firewall let connections "
-        "between the hosts pass? Name the interface of the right network with HOROVOD_GLOO_IFACE"
+        f"the store of the job cannot be reached: tried {names}; does a firewall block "
+        "connections between the hosts? Name the interface of the right network with "
+        "HOROVOD_GLOO_IFACE"
     )
 
 

@@ -12,9 +12,10 @@ import os
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.bounds import names_in, number_in
 from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod._rendezvous.sockets import remaining_s

@@ -83,6 +83,11 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
         ) from error
 
 
+def has_given_secret(config: Config) -> bool:
+    """Whether the settings of a rank hold the secret of its job, or name the file of it."""
+    return bool(config.secret_key or config.secret_file)
+
+
 def secret_of(config: Config) -> bytes:
     """The secret that a rank's settings hold, or name the file of.
 

@@ -78,7 +78,9 @@ class StoreServer:
         check_secret(secret)
         listeners = [listen_tcp(address, port)]
         try:
-            listeners += [listen_tcp(each, port) for each in further_addresses]
+            listeners += [
+                listen_tcp(further_address, port) for further_address in further_addresses
+            ]
         except BaseException:
             for listener in listeners:
                 listener.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.bounds import number_in, seconds_in
 from horovod.errors import StartError
 

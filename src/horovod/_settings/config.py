@@ -7,14 +7,16 @@ import os
 import re
 import socket
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from horovod._base import log
+from horovod._base.fast_dataclass import dataclass
 from horovod._settings import FIELDS
 from horovod._settings.advice import advice_on
 from horovod._settings.foreign_launchers import (
     ForeignLauncher,
+    check_launchers,
     find_foreign_launcher,
     warn_of_unserved_launcher,
 )
@@ -118,6 +120,8 @@ class Config(HonoredSettings):
         reader.check_words()
         values = {field: reader.value(setting.name) for field, setting in FIELDS.items()}
         values.update(_places(reader))
+        found = find_foreign_launcher(reader.variables)
+        contradiction = check_launchers(reader.variables, found)
         placed = bool(reader.text(_RANK_NAMES[0])) or values["elastic"]
         if values["worker_id"] and not placed:
             raise StartError(
@@ -132,6 +136,7 @@ class Config(HonoredSettings):
         values["fusion_threshold_is_set"] = bool(reader.text("HOROVOD_FUSION_THRESHOLD"))
         values["start_timeout_s"] = _start_timeout_s(reader)
         advice = [*advice_on(reader), *_drop_what_does_not_fit(values)]
+        advice += [contradiction] if contradiction else []
         config = Config(**values)
         config._check()
         if environ is None:
@@ -151,7 +156,7 @@ class Config(HonoredSettings):
         host = hosts[self.rank]
         mates = [rank for rank, other in enumerate(hosts) if other == host]
         local_rank = mates.index(self.rank)
-        owners = [each for each in dict.fromkeys(hosts) if hosts.count(each) > local_rank]
+        owners = [owner for owner in dict.fromkeys(hosts) if hosts.count(owner) > local_rank]
         return replace(
             self,
             local_rank=local_rank,

@@ -18,47 +18,63 @@ from horovod._settings.setting import Setting, Status
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _LINE_LENGTH = 120
 
 
-def update(text: str) -> str:
-    """Return the document with its tables brought up to date.
+def update(text: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """Return a document with its tables brought up to date.
 
     Args:
         text: a document with the markers of every table.
+        tables: the lines of each, by name.
 
     Raises:
         UsageError: the markers of a table are missing.
     """
-    for name in _TABLES:
+    for name, lines in tables.items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
         before, _, rest = text.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
             raise UsageError(f"the document has no lines {begin.strip()!r} and {end!r}")
-        table = "".join(f"{line}\n" for line in _lines_of(name))
-        text = before + begin + table + end + after
+        text = before + begin + "".join(f"{line}\n" for line in lines) + end + after
     return text
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
+def run(arguments: Sequence[str], module: str, tables: Mapping[str, Sequence[str]]) -> int:
+    """Update or check a document; return the exit code.
+
+    Args:
+        arguments: the file, perhaps with ``--check`` in front.
+        module: that was started, for the usage.
+        tables: the lines of each, by name.
+    """
     check = list(arguments[:1]) == ["--check"]
     names = arguments[1:] if check else arguments
     if len(names) != 1:
-        print("usage: python -m horovod._settings.document [--check] FILE", file=sys.stderr)
+        print(f"usage: python -m {module} [--check] FILE", file=sys.stderr)
         return 2
     path = Path(names[0])
     old = path.read_text()
-    new = update(old)
+    new = update(old, tables)
     if check and new != old:
         print(f"{path} is not up to date: run make docs", file=sys.stderr)
         return 1
     if new != old:
         path.write_text(new)
     return 0
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    return [_row(columns), _row(["---"] * len(columns), ""), *map(_row, rows)]
+
+
+def code(text: str) -> str:
+    """Return a text in the font of code."""
+    return f"`{text}`"
 
 
 def _has(status: Status) -> Callable[[Setting], bool]:
@@ -73,18 +89,14 @@ def _default(setting: Setting) -> str:
     return setting.default if setting.kind is str else f"{setting.default:g}"
 
 
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
 _FLAG = "Flag of `horovodrun`"
 _COLUMNS: dict[str, Callable[[Setting], str]] = {
-    "Variable": lambda setting: _code(setting.name),
-    _FLAG: lambda setting: ", ".join(map(_code, setting.flags)),
+    "Variable": lambda setting: code(setting.name),
+    _FLAG: lambda setting: ", ".join(map(code, setting.flags)),
     "Default": _default,
     "Meaning": lambda setting: setting.meaning,
-    "Use instead": lambda setting: _code(setting.replacement),
-    "Understood": lambda setting: ", ".join(map(_code, setting.words)),
+    "Use instead": lambda setting: code(setting.replacement),
+    "Understood": lambda setting: ", ".join(map(code, setting.words)),
     "Instead of any other word": lambda setting: setting.refusal,
     "Why": lambda setting: setting.meaning,
 }
@@ -102,14 +114,17 @@ _TABLES: dict[str, tuple[Callable[[Setting], object], tuple[str, ...]]] = {
 """By name: which settings a table has, and its columns; without columns it is a list of names."""
 
 
-def _lines_of(table: str) -> list[str]:
-    belongs, columns = _TABLES[table]
+def tables_of_settings() -> dict[str, list[str]]:
+    """Return the lines of all tables of docs/settings.md."""
+    return {name: _lines_of(*row) for name, row in _TABLES.items()}
+
+
+def _lines_of(belongs: Callable[[Setting], object], columns: Sequence[str]) -> list[str]:
     settings = [setting for setting in TABLE.values() if belongs(setting)]
     if not columns:
-        names = " ".join(_code(setting.name) for setting in settings)
+        names = " ".join(code(setting.name) for setting in settings)
         return textwrap.wrap(names, _LINE_LENGTH, break_on_hyphens=False)
-    rows = ([_COLUMNS[column](setting) for column in columns] for setting in settings)
-    return [_row(columns), _row(["---"] * len(columns), ""), *map(_row, rows)]
+    return table(columns, ([_COLUMNS[name](setting) for name in columns] for setting in settings))
 
 
 def _row(cells: Sequence[str], space: str = " ") -> str:
@@ -117,4 +132,4 @@ def _row(cells: Sequence[str], space: str = " ") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], "horovod._settings.document", tables_of_settings()))

@@ -7,11 +7,15 @@ name of the job, and some lend a channel over which the ranks can tell each othe
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
+from horovod._settings import torch_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from horovod._settings.torch_variables import Master
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class ForeignLauncher:
         pmi_fd: a connection that speaks the PMI-1 protocol; None if there is none.
         pmix_folders: where PMIx's library may lie; empty if the launcher does not speak PMIx.
         one_host: whether all ranks are certainly on one host.
+        master: where the ranks meet, if the variables are those of torchrun.
     """
 
     name: str
@@ -31,6 +36,10 @@ class ForeignLauncher:
     pmi_fd: int | None = None
     pmix_folders: tuple[str, ...] = ()
     one_host: bool = False
+    master: Master | None = None
+
+
+_Found = tuple[ForeignLauncher, tuple[str, str], tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -86,13 +95,18 @@ _KINDS = (
     _Kind("Kubernetes", "JOB_COMPLETION_INDEX", "HOROVOD_SIZE"),
 )
 
+# Processes that our launcher or an executor has started; it tells all that they must know.
+_OURS = ("HOROVOD_RANK", "HOROVOD_ELASTIC", "HOROVOD_WORKER_ID")
 _PMIX_FOLDERS = ("OMPI_LIBDIR_LOC", "PMIX_PREFIX")
 
 
 def find_foreign_launcher(
     variables: Mapping[str, str],
-) -> tuple[ForeignLauncher, tuple[str, str], tuple[str, str]] | None:
+) -> _Found | None:
     """Finds the launcher of this process.
+
+    torchrun is followed before all others, as it starts the processes itself wherever it runs;
+    what else sets RANK and WORLD_SIZE, after those that know more than one rank.
 
     Args:
         variables: of the environment.
@@ -102,8 +116,51 @@ def find_foreign_launcher(
         (empty if it has none), of which one may be missing; None for a process of our own launcher,
         or of nobody.
     """
-    if variables.get("HOROVOD_RANK"):
+    if any(variables.get(name) for name in _OURS):
         return None
+    if torch_variables.is_of_torchrun(variables):
+        return _torch_launcher(variables)
+    found = _find_kind(variables)
+    is_alone = found is None or variables.get(found[1][1]) == "1"
+    if is_alone and torch_variables.announces_ranks(variables):
+        return _torch_launcher(variables)
+    return found
+
+
+def check_launchers(variables: Mapping[str, str], found: _Found | None) -> str:
+    """Compare the launcher of this process with what PyTorch's variables say.
+
+    Args:
+        variables: of the environment.
+        found: the launcher, as :func:`find_foreign_launcher` returned it.
+
+    Returns:
+        A warning that RANK and WORLD_SIZE are ignored; empty if they are not, or say the same.
+
+    Raises:
+        StartError: they describe a job in part; the message names the variables.
+    """
+    if any(variables.get(name) for name in _OURS):
+        return ""
+    if found is not None and found[0].master is None:
+        return torch_variables.warn_of_contradiction(variables, found[1])
+    torch_variables.check_torch_variables(variables)
+    return ""
+
+
+def _torch_launcher(variables: Mapping[str, str]) -> _Found:
+    launcher = ForeignLauncher(
+        "torchrun"
+        if torch_variables.is_of_torchrun(variables)
+        else "the launcher that set WORLD_SIZE",
+        one_host=torch_variables.is_one_host(variables),
+        master=torch_variables.master_in(variables),
+    )
+    names = (torch_variables.rank_name(variables), torch_variables.WORLD_SIZE)
+    return launcher, names, ("", "")
+
+
+def _find_kind(variables: Mapping[str, str]) -> _Found | None:
     for kind in _KINDS:
         given = [name for name in (kind.rank, kind.size) if variables.get(name)]
         if len(given) == 2 or (given and kind.half_is_wrong):

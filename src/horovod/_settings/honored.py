@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._base.log import LEVELS
 from horovod._settings.setting import Setting, Status, setting
 

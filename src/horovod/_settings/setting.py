@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from math import inf
 from typing import Any, TypeVar
+
+from horovod._base.fast_dataclass import dataclass
 
 Value = TypeVar("Value")
 

@@ -53,7 +53,7 @@ class PendingParameterCheck:
         self._parameters = sorted(parameters)
         self._name = name
         self._call_site = call_site
-        text = repr([(each.key, each.layout) for each in self._parameters])
+        text = repr([(parameter.key, parameter.layout) for parameter in self._parameters])
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_DIGEST_BYTES]
         message = bytearray(digest)
         self._handle: Handle = group.allgather(
@@ -79,7 +79,7 @@ class PendingParameterCheck:
             return True
         name = "parameters" if self._name is None else self._name
         everyones = objects.allgather_object(
-            self._group, [tuple(each) for each in self._parameters], name, self._call_site
+            self._group, [tuple(parameter) for parameter in self._parameters], name, self._call_site
         )
         raise MismatchError(
             describe_differences(
@@ -119,7 +119,7 @@ def describe_differences(everyones: Sequence[Sequence[Parameter]], ranks: Sequen
         >>> describe_differences([one, []], [0, 1]).partition(". ")[0].partition(": ")[2]
         "'bias' is float32 (2,) on rank 0, missing on rank 1"
     """
-    by_key = [{each.key: each for each in parameters} for parameters in everyones]
+    by_key = [{parameter.key: parameter for parameter in parameters} for parameters in everyones]
     texts = []
     for key in dict.fromkeys(key for known in by_key for key in known):
         holders: dict[str, list[int]] = {}

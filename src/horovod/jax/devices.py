@@ -59,7 +59,7 @@ def check_devices(context: Any) -> None:
 
 def devices_of(operands: Iterable[Any]) -> set[Any]:
     """The devices on which arrays of JAX lie; numbers and NumPy's arrays lie on none."""
-    arrays = (each for each in operands if isinstance(each, jax.Array))
+    arrays = (operand for operand in operands if isinstance(operand, jax.Array))
     return {device for array in arrays for device in array.devices()}
 
 

@@ -87,8 +87,8 @@ def reduce_gradients(
         got = reduce_leaves(
             Leaves(sent, [paths[i] for i in part], jax.tree.structure(sent)), op=reduction,
             name=own, compression=compression, weight=weight,
-            prescale_factor=1.0 / gradient_predivide_factor,
-            postscale_factor=gradient_predivide_factor, process_set=process_set,
+            factors=(1.0 / gradient_predivide_factor, float(gradient_predivide_factor)),
+            process_set=process_set,
         )  # fmt: skip
         for i, array in zip(part, got, strict=True):
             is_pair = jnp.iscomplexobj(leaves[i])

@@ -139,7 +139,9 @@ def run_now(operands: Sequence[Any], collective: Collective) -> list[Any]:
         warn_of_copies()
     arrays = operands[: len(operands) - collective.weighted]
     shapes = [collective.shape_of_result(i, array.shape) for i, array in enumerate(arrays)]
-    results = run([np.asarray(each) for each in operands], collective, collective.name, shapes)
+    results = run(
+        [np.asarray(operand) for operand in operands], collective, collective.name, shapes
+    )
     return [put_back(result, array) for result, array in zip(results, arrays, strict=True)]
 
 
@@ -155,7 +157,7 @@ def callback_of(
     """
 
     def call(*operands: Any) -> tuple[Any, ...]:
-        *given, link = (np.asarray(each) for each in operands)
+        *given, link = (np.asarray(operand) for operand in operands)
         try:
             return (*run(given, collective, name, shapes), link)
         except (RuntimeError, ValueError) as error:
@@ -173,7 +175,7 @@ def _run(
             f"{name}: the program was compiled for a process set of {collective.size} ranks, which "
             f"has {group.size} now; trace it again (jax.clear_caches())"
         )
-    arrays = [np.require(each, requirements="C") for each in operands]
+    arrays = [np.require(operand, requirements="C") for operand in operands]
     weight = float(arrays.pop()) if collective.weighted else None
     shapes = list(shapes)
     if collective.tree is not None:
@@ -182,8 +184,8 @@ def _run(
     pairs = list(zip(shapes, arrays, strict=True))
     results = [] if collective.gathers else [np.empty(shape, each.dtype) for shape, each in pairs]
     handle = group.engine.submit(
-        KINDS[collective.kind], name, [_view(each) for each in arrays],
-        [_view(each) for each in results], waits_next=True, call_site=collective.call_site,
+        KINDS[collective.kind], name, [_view(array) for array in arrays],
+        [_view(result) for result in results], waits_next=True, call_site=collective.call_site,
         prefix=f"grouped_{collective.kind}" if collective.grouped else collective.kind,
         reduce_op=collective.op, prescale=collective.prescale, postscale=collective.postscale,
         root=collective.root, process_set=group.process_set_id, keep_alive=(arrays, results),

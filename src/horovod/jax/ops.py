@@ -99,8 +99,8 @@ def allreduce(
     """
     leaves = leaves_of(tree, "allreduce")
     return reduce_leaves(
-        leaves, op=op, name=name, compression=compression, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, weight=weight, process_set=process_set, ordered=ordered,
+        leaves, op=op, name=name, compression=compression, weight=weight, process_set=process_set,
+        factors=(float(prescale_factor), float(postscale_factor)), ordered=ordered,
     )  # fmt: skip
 
 
@@ -110,20 +110,20 @@ def reduce_leaves(
     op: int,
     name: str | None,
     compression: CompressorLike,
-    prescale_factor: float,
-    postscale_factor: float,
+    factors: tuple[float, float],
     weight: Scalar | None,
     process_set: ProcessSet,
     ordered: bool = True,
 ) -> Any:
-    """Run :func:`allreduce` with leaves that have been checked."""
+    """Run :func:`allreduce` with leaves that have been checked, and the two factors as a pair."""
+    prescale, postscale = factors
     reduction = resolve_reduce_op(op)
     check_weighting(weight, reduction)
     _check_floats(leaves.arrays, reduction, weight)
     grouped, described = leaves.description()
     collective, _ = collective_of(
-        "allreduce", process_set, name, ordered, op=reduction, prescale=float(prescale_factor),
-        postscale=float(postscale_factor), weighted=weight is not None, grouped=grouped,
+        "allreduce", process_set, name, ordered, op=reduction, prescale=prescale,
+        postscale=postscale, weighted=weight is not None, grouped=grouped,
         tree=described,
     )  # fmt: skip
     if not leaves.arrays:
@@ -202,7 +202,7 @@ def allgather(
         return tree
     own = [array.shape[0] for array in arrays]
     if sizes is not None:
-        rows = tuple(int(each) for each in sizes)
+        rows = tuple(int(size) for size in sizes)
         if len(rows) != group.size or any(each != rows[group.rank] for each in own):
             raise UsageError(
                 f"sizes={list(rows)} does not fit {group.size} ranks, of which this one "
@@ -374,7 +374,7 @@ def _table_of(splits: Any, num_rows: int, collective: Any, group: Any) -> tuple[
     if isinstance(splits, jax.core.Tracer):
         raise UsageError("alltoall: splits must be known when the program is traced")
     try:
-        given = [int(each) for each in splits] if not is_traced() else None
+        given = [int(split) for split in splits] if not is_traced() else None
         table = None if given is not None else [[int(each) for each in row] for row in splits]
     except TypeError as error:
         raise UsageError(

@@ -192,13 +192,13 @@ class _Whole:
     def kept(self, updates: Any) -> Any:
         """Return the updates, without leaves of float0."""
         leaves, self._structure = jax.tree.flatten(updates)
-        self._without_values = [each if is_float0(each) else None for each in leaves]
-        return [each for each in leaves if not is_float0(each)]
+        self._without_values = [leaf if is_float0(leaf) else None for leaf in leaves]
+        return [leaf for leaf in leaves if not is_float0(leaf)]
 
     def completed(self, updates: list[Any]) -> Any:
         """The tree of updates again."""
         rest = iter(updates)
-        leaves = [next(rest) if each is None else each for each in self._without_values]
+        leaves = [next(rest) if leaf is None else leaf for leaf in self._without_values]
         return jax.tree.unflatten(self._structure, leaves)
 
 

@@ -173,7 +173,7 @@ def _refuse(context: Any, *operands: Any, collective: Collective) -> Any:
 def _run(primitive: Primitive, *operands: Any, collective: Collective) -> Any:
     """Outside of programs."""
     devices = devices_of(operands)
-    if len(devices) < 2 and all(way_on(each.platform) is Way.DIRECT for each in devices):
+    if len(devices) < 2 and all(way_on(device.platform) is Way.DIRECT for device in devices):
         return apply_primitive(primitive, *operands, collective=collective)
     return run_now(operands, collective)
 

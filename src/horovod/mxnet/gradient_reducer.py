@@ -83,7 +83,7 @@ class GradientReducer:
             return
         number = self._number.within(group)
         prefix = self._prefix if number == 1 else f"{self._prefix}{number}."
-        sent = [self._compression.compress(each.array) for each in gradients]
+        sent = [self._compression.compress(gradient.array) for gradient in gradients]
         named = [
             Gradient(prefix + each.name, array)
             for each, (array, _) in zip(gradients, sent, strict=True)
@@ -105,7 +105,7 @@ class GradientReducer:
             for _, alike in groupby(by_dtype, key=lambda each: dtype_name(each.array)):
                 members = list(alike)
                 grouped_allreduce_(
-                    [each.array for each in members],
+                    [member.array for member in members],
                     name=f"{members[0].name}:{members[-1].name}",
                     priority=-place,
                     **self._factors,

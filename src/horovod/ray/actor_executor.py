@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from horovod._base import fast_dataclass
 from horovod.ray.elastic_actor import Failed, Finished
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.events import Event
@@ -37,7 +38,7 @@ _logger = logging.getLogger(__name__)
 _MOST_CHARACTERS = 300
 
 
-@dataclass(frozen=True)
+@fast_dataclass.dataclass(frozen=True)
 class ActorPlaced(Event):
     """The actor of a worker runs; ``future`` has its node, address and process."""
 
@@ -45,7 +46,7 @@ class ActorPlaced(Event):
     future: Future[Any]
 
 
-@dataclass(frozen=True)
+@fast_dataclass.dataclass(frozen=True)
 class ActorEnded(Event):
     """A worker has come to its end; ``future`` has what became of it."""
 

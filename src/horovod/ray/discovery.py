@@ -38,8 +38,8 @@ class RayHostDiscovery(HostDiscovery):
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Return how many workers each node may have, by its name: see :func:`name_nodes`."""
         draining = _draining()
-        nodes = [each for each in ray.nodes() if each["alive"]]
-        usable = [each for each in nodes if each.get("NodeID") not in draining]
+        nodes = [node for node in ray.nodes() if node["alive"]]
+        usable = [node for node in nodes if node.get("NodeID") not in draining]
         self._names = name_nodes(usable, self._names)
         found: dict[str, int] = {}
         for each in usable:

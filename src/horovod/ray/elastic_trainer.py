@@ -151,7 +151,9 @@ class _Reports:
         self.metrics: dict[str, Any] | None = None
         self._checkpoints = checkpoints
         self._storage = config.storage_context
-        self._callbacks = [each for each in config.callbacks if isinstance(each, UserCallback)]
+        self._callbacks = [
+            callback for callback in config.callbacks if isinstance(callback, UserCallback)
+        ]
         self._run_context = run_context
 
     @property

@@ -63,14 +63,14 @@ class JobActor:
         return [
             Assignment(
                 self._job.where,
-                membership.places[each.identity],
-                each.identity,
-                each.host,
+                membership.places[worker.identity],
+                worker.identity,
+                worker.host,
                 start_timeout_s=self._timeout_s,
                 network_interface=self._interface,
-                slot=each.slot,
+                slot=worker.slot,
             )
-            for each in workers
+            for worker in workers
         ]
 
 

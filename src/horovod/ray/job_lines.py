@@ -63,7 +63,7 @@ def connect() -> None:
         ) from None
 
 
-def launch_on_ray(workers: int, cpus: float | None, gpus: int) -> Launch:
+def make_launch(workers: int, cpus: float | None, gpus: int) -> Launch:
     """Return a launch that runs each line of a job file in actors, one for each worker.
 
     Args:

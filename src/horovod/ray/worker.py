@@ -54,7 +54,7 @@ class BaseHorovodWorker:
 
     def get_gpu_ids(self) -> list[str]:
         """The GPUs that Ray gave to this worker."""
-        return [str(each) for each in ray.get_gpu_ids()]
+        return [str(gpu_id) for gpu_id in ray.get_gpu_ids()]
 
     def update_env_vars(self, env_vars: Mapping[str, object]) -> None:
         """Sets variables of the environment; values become strings."""

@@ -51,7 +51,7 @@ def raise_first(failures: Sequence[Failure], stopped: Sequence[str] = ()) -> NoR
     if first.traceback:
         lines += ["", first.traceback.rstrip(), ""]
     if others:
-        lines += ["The other ranks that failed:", *(f"  {each.text}" for each in others)]
+        lines += ["The other ranks that failed:", *(f"  {other.text}" for other in others)]
     if stopped:
         lines.append(f"Did not end after that, and had to be stopped: {', '.join(stopped)}")
     note = "\n".join(lines)

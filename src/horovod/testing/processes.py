@@ -60,7 +60,9 @@ def run_processes(
             failures = [rank.failure for rank in ranks if rank.failure is not None]
             # Some may have seen a rank end whose time was over before their own time was.
             if any(rank.timed_out() for rank in late):
-                failures = [each for each in failures if not isinstance(each.error, PeerLostError)]
+                failures = [
+                    failure for failure in failures if not isinstance(failure.error, PeerLostError)
+                ]
         if failures:
             raise_first(failures, [f"rank {rank.rank}" for rank in late])
         if late:
@@ -179,7 +181,7 @@ def _await(ranks: Sequence[_Rank], timeout_s: float) -> list[_Rank]:
 
 
 def _variables(config: Config) -> dict[str, str]:
-    place = Place(**{each.name: getattr(config, each.name) for each in fields(Place)})
+    place = Place(**{field.name: getattr(config, field.name) for field in fields(Place)})
     return Assignment(place=place, hostname=config.hostname).variables()
 
 
@@ -194,7 +196,7 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...], timeout_s: floa
     except Exception as error:  # whatever the user's __reduce__ may raise
         raise UsageError(
             "run_ranks(…, processes=True): the function or its arguments cannot be sent to the "
-            f"ranks: {type(error).__name__}: {error}; make such objects inside of the function"
+            f"ranks: {type(error).__name__}: {error}; create such objects inside the function"
         ) from error
     finally:
         if by_value:

@@ -23,18 +23,14 @@ if TYPE_CHECKING:
 NEW, LEGACY = KERAS2.optimizers, KERAS2_LEGACY.optimizers
 X = np.ones((8, 1), np.float32)
 
-pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5"),
+    pytest.mark.usefixtures("alone"),
+]
 
 
 class Halving(NEW.SGD):
     """An optimizer that Keras does not know."""
-
-
-@pytest.fixture(autouse=True)
-def initialized() -> Any:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 @pytest.fixture(params=[NEW, LEGACY], ids=["new", "legacy"])

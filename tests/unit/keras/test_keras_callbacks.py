@@ -23,12 +23,7 @@ from horovod.tensorflow.keras import learning_rate
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-@pytest.fixture(autouse=True)
-def initialized() -> Any:
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 X = np.ones((8, 1), np.float32)

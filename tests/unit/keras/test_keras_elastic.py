@@ -25,14 +25,10 @@ tf_keras = pytest.importorskip("tf_keras")
 STEPS, EPOCHS = 4, 3
 X = np.ones((STEPS, 1), np.float32)
 
-pytestmark = pytest.mark.filterwarnings("error:Your input ran out of data")
-
-
-@pytest.fixture(autouse=True)
-def initialized() -> Any:
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = [
+    pytest.mark.filterwarnings("error:Your input ran out of data"),
+    pytest.mark.usefixtures("alone"),
+]
 
 
 @pytest.fixture(params=[keras, tf_keras], ids=["3", "2"])

@@ -18,7 +18,7 @@ from horovod.errors import UsageError
 from horovod.keras.elastic import MappedIndices, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -113,13 +113,6 @@ def expected_weights(steps: Any) -> Any:
 
 def is_first_generation() -> bool:
     return hvd.elastic.generation() == 0
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 @pytest.mark.parametrize("data", [DATA, MAPPED], ids=["arrays", "mapped"])

@@ -21,6 +21,8 @@ from horovod.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 
 class Halving(keras.optimizers.SGD):
     """An optimizer that Keras does not know."""
@@ -46,13 +48,6 @@ def state_of(model: Any) -> list[np.ndarray]:
 def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray], rtol: float = 0.0) -> None:
     for one, other in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol)
-
-
-@pytest.fixture(autouse=True)
-def initialized() -> Any:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 @pytest.mark.parametrize("ending", [".keras", ".h5", ""])
@@ -166,6 +161,7 @@ model.fit(np.ones((4, 3)), np.zeros((4, 2)), verbose=0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_saved_model_loads_without_horovod(tmp_path: Path, kind: Kind) -> None:
     model = trained(hvd.DistributedOptimizer(kind.optimizers.Adam(0.25)), kind.of)

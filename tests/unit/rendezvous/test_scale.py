@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import horovod
 from horovod._rendezvous import StoreServer
 
@@ -16,6 +18,7 @@ NUM_PROCESSES = 2
 PATIENCE_S = 60.0
 
 
+@pytest.mark.slow
 def test_a_thousand_clients_find_each_other(no_leak: None, secret: bytes) -> None:
     share = SIZE // NUM_PROCESSES
     program = str(Path(__file__).with_name("crowd.py"))

@@ -34,7 +34,7 @@ def test_a_script_prints_hosts(tmp_path: Path) -> None:
 
 
 def test_a_line_without_slots_needs_a_default() -> None:
-    with pytest.raises(UsageError, match=r"line 2 of the host discovery script .*'b' says no num"):
+    with pytest.raises(UsageError, match=r"line 2 of the host discovery script .*'b' gives no num"):
         found("echo a:1; echo b")
 
 

@@ -15,17 +15,11 @@ from horovod.errors import PeerLostError, UsageError
 from horovod.tensorflow.elastic import ObjectState, TensorFlowKerasState, TensorFlowState, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 v1 = tf.compat.v1
-
-
-@pytest.fixture(autouse=True)
-def job() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 def test_variables_go_back_to_the_commit_as_the_same_objects() -> None:

@@ -17,7 +17,7 @@ from horovod.errors import PeerLostError, UsageError
 from horovod.tensorflow.elastic import MappedIndices, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 LENGTH, BATCH_SIZE, EPOCHS = 31, 2, 2
 
@@ -134,13 +134,6 @@ def test_the_weights_are_those_of_one_process(reduces: str) -> None:
             optimizer.apply_gradients([(tape.gradient(loss, weights.value), weights)])
     assert next(sizes, None) is None
     assert results[0] == pytest.approx(np.ravel(weights.numpy()).tolist(), rel=1e-12)
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 def test_data_of_many_kinds(alone: None) -> None:

@@ -15,14 +15,9 @@ from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 v1 = tf.compat.v1
-
-
-@pytest.fixture(autouse=True)
-def job() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,17 +13,9 @@ import horovod.tensorflow as hvd
 from horovod.errors import UsageError
 from horovod.tensorflow.sync_check import _named_variables
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("alone")
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture(autouse=True)
-def job() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 def operations_of(graph: Any, kind: str) -> list[str]:

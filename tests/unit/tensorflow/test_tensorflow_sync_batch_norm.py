@@ -13,15 +13,9 @@ import horovod.tensorflow as hvd
 from horovod.tensorflow.sync_batch_norm import _local_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture(autouse=True)
-def job() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @pytest.mark.parametrize("fused", [True, None])

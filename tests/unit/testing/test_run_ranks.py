@@ -108,6 +108,7 @@ def test_a_rank_that_returns_early_has_left_the_job() -> None:
     run_ranks(2, body)
 
 
+@pytest.mark.slow
 @both_ways
 def test_ranks_that_do_not_end_are_named_with_where_they_are(processes: bool) -> None:
     def body() -> None:
@@ -124,6 +125,7 @@ def test_ranks_that_do_not_end_are_named_with_where_they_are(processes: bool) ->
     assert "rank 0 is here" not in text
 
 
+@pytest.mark.slow
 @both_ways
 def test_ranks_that_wait_for_each_other_are_stopped(processes: bool) -> None:
     def body() -> None:

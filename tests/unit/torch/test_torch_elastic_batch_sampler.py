@@ -15,13 +15,6 @@ from horovod.errors import HostsUpdatedInterrupt, UsageError
 SAMPLES = list(range(10))
 
 
-@pytest.fixture
-def alone() -> Any:
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
 def test_each_sample_is_in_one_batch_of_one_rank() -> None:
     def body(_: int) -> tuple[list[list[int]], int]:
         sampler = hvd.elastic.ElasticBatchSampler(SAMPLES, batch_size=2)

@@ -69,13 +69,6 @@ SAMPLERS: dict[str, tuple[Callable[[], Any], list[int] | None]] = {
 }
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
 def epochs_of(make: Callable[[], Any], number: int = 2, **options: Any) -> list[list[int]]:
     """The indices that count of this rank, by epoch."""
     training = hvd.elastic.Training()

@@ -15,13 +15,6 @@ from horovod.errors import HostsUpdatedInterrupt
 SAMPLES = list(range(10))
 
 
-@pytest.fixture
-def alone() -> Any:
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
 def test_the_order_and_the_parts_are_those_of_earlier_versions() -> None:
     def body(_: int) -> tuple[list[int], int, int]:
         sampler = hvd.elastic.ElasticSampler(SAMPLES)

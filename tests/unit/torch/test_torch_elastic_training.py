@@ -18,7 +18,7 @@ from horovod.errors import MismatchError, PeerLostError, UsageError
 from horovod.torch.optimizer import ReducingOptimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 LENGTH, BATCH_SIZE, EPOCHS = 31, 2, 3
 F64 = torch.float64
@@ -275,13 +275,6 @@ def test_code_between_loops_runs_once_for_the_state() -> None:
         (loop, epoch) for epoch in range(EPOCHS) for loop in ("train", "test") for _ in range(4)
     ]
     assert results == [(EPOCHS, EPOCHS, steps)] * 2
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
 
 
 def test_a_program_may_break_out_of_a_loop(alone: None) -> None:

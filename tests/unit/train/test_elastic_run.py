@@ -53,13 +53,6 @@ class Recorder(ObjectState):
         super().on_reset()
 
 
-@pytest.fixture
-def alone() -> Any:
-    context.init()
-    yield
-    context.shutdown()
-
-
 def test_the_wrapper_looks_like_the_function() -> None:
     def train(state: ObjectState, factor: float = 2.0, *, name: str) -> str:
         """Trains."""

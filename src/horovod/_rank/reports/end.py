@@ -8,9 +8,10 @@ else.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.secret import secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import Config
@@ -63,7 +64,9 @@ class EndReport:
             kind, said, where = (
                 str(fields[name])[:_MOST_CHARACTERS] for name in ("kind", "text", "where")
             )
-            causes = (str(each)[: 2 * _MOST_CHARACTERS] for each in fields["causes"][:_MOST_CAUSES])
+            causes = (
+                str(field)[: 2 * _MOST_CHARACTERS] for field in fields["causes"][:_MOST_CAUSES]
+            )
             return EndReport(kind, said, where, tuple(causes))
         except (ValueError, LookupError, TypeError, RecursionError):
             return None

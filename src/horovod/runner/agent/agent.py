@@ -35,6 +35,7 @@ from horovod.runner.agent.outbox import Outbox
 from horovod.runner.agent.workers import Stream, Worker, explain_start_error, start_worker
 from horovod.runner.placing import this_machine, threads
 from horovod.runner.placing.plan import interface_environment
+from horovod.runner.placing.torch_environment import reserve_port
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob, store_of
 from horovod.runner.protocol.frames import (
     GRACE_S,
@@ -46,10 +47,11 @@ from horovod.runner.protocol.frames import (
     Stop,
 )
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.system import processes
+from horovod.runner.system import descendants, processes
 from horovod.runner.system.environment import only_own
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from types import FrameType
 
@@ -94,6 +96,7 @@ class Agent:
         self._job: AgentJob | None = None
         self._common: dict[str, str] = {}  # the variables of all workers
         self._connection: LauncherConnection | None = None
+        self._port_of_master: socket.socket | None = None
         self._cut = False
         self._stopping = False
         self._leftovers_signaled = False
@@ -135,7 +138,8 @@ class Agent:
         except FrameError:
             # What it was is not told: it may be a part of the job, with the secret in it.
             self.stop(
-                reason="the agent received something else than a job; does a shell's profile read?"
+                reason="the agent received something other than a job; does a shell profile read "
+                "stdin?"
             )
 
     def _obey(self, frame: Frame) -> None:
@@ -198,10 +202,19 @@ class Agent:
         self._connection = LauncherConnection(
             self._loop,
             invitation,
-            on_reached=lambda index: self._outbox.send(Kind.REACHED, payload=b"%d" % index),
+            on_reached=self._on_reached,
             on_given_up=lambda: self._outbox.send(Kind.TRIED),
             on_cut=self._on_cut,
         )
+
+    def _on_reached(self, index: int, own_address: str) -> None:
+        """Tell the launcher, and which port of this host is free for rank 0 if that is here."""
+        if self._port_of_master is None:
+            with contextlib.suppress(OSError):
+                self._port_of_master = reserve_port()
+        held = self._port_of_master
+        port = 0 if held is None else held.getsockname()[1]
+        self._outbox.send(Kind.REACHED, payload=f"{index} {own_address} {port}".encode())
 
     def _on_cut(self) -> None:
         self._cut = True
@@ -241,6 +254,8 @@ class Agent:
     def _start(self, job: AgentJob) -> None:
         secret_file = write_secret(self._directory, job.secret)
         self._grace_s = job.grace_s
+        if self._port_of_master is not None and all(worker.rank for worker in job.workers):
+            self._port_of_master.close()  # rank 0 is on another host
         if job.launcher_pid:
             self._watch_launcher(job.launcher_pid)
         common = {
@@ -276,13 +291,13 @@ class Agent:
         """Ends one worker with all of its session; the end of its process is told as any other."""
         for pid, worker in self._workers.items():
             if worker.worker == identity:
-                processes.signal_session(pid, how.signum)
+                descendants.signal_session(pid, how.signum)
                 self._loop.call_later(how.grace_s, self._kill_session, pid, worker)
 
     def _kill_session(self, pid: int, worker: Worker) -> None:
         """Kills what is left of a worker, unless its pid is now that of another one."""
         if self._workers.get(pid, worker) is worker:
-            processes.signal_session(pid, signal.SIGKILL)
+            descendants.signal_session(pid, signal.SIGKILL)
 
     def _threads(self, env: Mapping[str, str], num_ranks: int) -> dict[str, str]:
         """Return variables that divide this host's cores among its ranks; notify the launcher."""
@@ -384,7 +399,7 @@ class Agent:
     def _stop_background(self) -> None:
         if self._stopping or self._finished.done():
             return
-        if found := processes.described_descendants():
+        if found := descendants.describe_descendants():
             self._outbox.send(Kind.LEFT_RUNNING, payload=", ".join(found).encode())
         self.stop()
         if not self._leftovers_signaled:
@@ -397,7 +412,7 @@ class Agent:
 
     def _end_leftovers(self, pid: int, worker: Worker) -> None:
         """Ends what one worker left running in the background, while others go on."""
-        processes.signal_session(pid, signal.SIGTERM)
+        descendants.signal_session(pid, signal.SIGTERM)
         self._loop.call_later(GRACE_S, self._kill_session, pid, worker)
 
     # -- the end
@@ -428,7 +443,7 @@ class Agent:
         self._leftovers_signaled = signum == signal.SIGTERM
         if self._leftovers_signaled:
             # Those that left their group, or that outlived its leader.
-            processes.signal_others(signal.SIGTERM, self._workers)
+            descendants.signal_others(signal.SIGTERM, self._workers)
 
     def _kill(self) -> None:
         if self._finished.done():
@@ -439,8 +454,8 @@ class Agent:
         elif now_s >= self._killing_until_s:
             self._finish()
             return
-        processes.signal_descendants(signal.SIGKILL)
-        self._loop.call_later(processes.KILL_INTERVAL_S, self._kill)
+        descendants.signal_descendants(signal.SIGKILL)
+        self._loop.call_later(descendants.KILL_INTERVAL_S, self._kill)
 
     def _finish(self) -> None:
         """Ends the agent once the launcher has taken what is left to say, or is gone."""
@@ -491,7 +506,7 @@ def main() -> int:
 def _guard(agent_pid: int, directory: Path) -> int:
     _watch_over(agent_pid, os.getppid())
     _, status = os.waitpid(agent_pid, 0)
-    processes.kill_descendants(GIVE_UP_S)
+    descendants.kill_descendants(GIVE_UP_S)
     shutil.rmtree(directory, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
@@ -502,7 +517,7 @@ def _watch_over(agent_pid: int, launcher_pid: int) -> None:
 
     def on_parent_end(signum: int, frame: FrameType | None) -> None:
         # The signal comes also when only the thread has ended that started this process.
-        if signum == signal.SIGALRM and processes.is_stopped(agent_pid):
+        if signum == signal.SIGALRM and descendants.is_stopped(agent_pid):
             os.kill(agent_pid, signal.SIGKILL)
         elif os.getppid() != launcher_pid:
             signal.setitimer(signal.ITIMER_REAL, STOPPED_S)

@@ -36,7 +36,8 @@ class LauncherConnection:
     Args:
         loop: of the agent.
         invitation: where the store listens, and its secret.
-        on_reached: called with the number of each endpoint that answered.
+        on_reached: called with the number of each endpoint that answered, and the address of this
+            host on the way there.
         on_given_up: called once when every endpoint has answered or failed.
         on_cut: called when the connection that was kept breaks.
     """
@@ -45,7 +46,7 @@ class LauncherConnection:
         self,
         loop: asyncio.AbstractEventLoop,
         invitation: Invitation,
-        on_reached: Callable[[int], None],
+        on_reached: Callable[[int, str], None],
         on_given_up: Callable[[], None],
         on_cut: Callable[[], None],
     ) -> None:
@@ -90,7 +91,7 @@ class LauncherConnection:
             close_quietly(sock)
         else:
             self._found[index] = sock
-            self._on_reached(index)
+            self._on_reached(index, str(sock.getsockname()[0]))
         self._check_end()
 
     def _give_up(self) -> None:

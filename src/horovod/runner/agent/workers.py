@@ -89,14 +89,14 @@ def explain_start_error(error: Exception, command: Sequence[str], cwd: str) -> t
     if not isinstance(error, OSError):
         return 1, str(error)
     if error.filename == cwd and name != cwd:
-        return 1, f"the working directory {cwd} cannot be entered: {error.strerror}"
+        return 1, f"cannot enter the working directory {cwd}: {error.strerror}"
     hint = f"; write 'python {name}'" if name.endswith(".py") else ""
     if _ASSIGNMENT.match(name):
         hint = f"; to set a variable, write: env {shlex.join(command):.200}"
     if error.errno == errno.ENOENT:
         return 127, f"the command {name!r} was not found{hint}"
     if error.errno in (errno.EACCES, errno.EISDIR, errno.ENOTDIR):
-        return 126, f"the command {name!r} may not be executed: {error.strerror}{hint}"
+        return 126, f"the command {name!r} cannot be executed: {error.strerror}{hint}"
     if error.errno == errno.ENOEXEC:
         return 126, f"{name!r} is not a program: does its first line lack '#!'?{hint}"
     return 1, f"the command {name!r}: {error.strerror}"

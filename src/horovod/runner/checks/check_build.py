@@ -21,7 +21,7 @@ _LATER = "found, but not supported in this version"
 # As horovod.mxnet.requirement says it.
 _ONLY = {"mxnet": "1.9.1"}
 
-_NO_MPIRUN = "no mpirun on the path; horovodrun does without"
+_NO_MPIRUN = "no mpirun on the path; horovodrun does not need it"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from horovod.runner.placing.hosts import Host
 
 _PROBE = "horovod.runner.checks.probe"
+# A host that is stuck must not cost its neighbors the whole timeout.
+LINKS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,11 @@ class Finding:
 
 
 def examine_hosts(
-    hosts: Sequence[Host], start: StartModule, timeout_s: float, interfaces: Sequence[str] = ()
+    hosts: Sequence[Host],
+    start: StartModule,
+    timeout_s: float,
+    interfaces: Sequence[str] = (),
+    links_s: float = LINKS_S,
 ) -> list[Finding]:
     """Asks every host what it is like, and lets neighbors measure the network between them.
 
@@ -77,6 +83,7 @@ def examine_hosts(
         start: creates a process on a host.
         timeout_s: until a host must have answered.
         interfaces: at whose addresses the hosts may reach this machine; empty for any.
+        links_s: for neighbors to appear and to be measured, at most ``timeout_s``.
 
     Returns:
         One finding per host, in their order.
@@ -95,7 +102,7 @@ def examine_hosts(
             "num_hosts": len(hosts),
             "endpoints": store.endpoints,
             "secret": opened.where.secret.hex(),
-            "timeout_s": timeout_s,
+            "links_s": min(links_s, timeout_s),
         }
         clocks = [pool.submit(_clock_s, store, index, timeout_s) for index in range(len(hosts))]
         answers = [

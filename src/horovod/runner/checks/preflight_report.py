@@ -132,8 +132,8 @@ def _on_links(findings: Sequence[Finding]) -> list[Advice]:
         if link.fault:
             if link.target in answered:
                 text = (
-                    f"cannot reach {link.target}: {link.fault}; does a firewall let the hosts "
-                    "connect to each other, at any port?"
+                    f"cannot reach {link.target}: {link.fault}; does a firewall block "
+                    "connections between the hosts?"
                 )
                 advice.append(Advice(link.source, text))
         elif link.bytes_per_s < _SLOW * rates[len(rates) // 2]:

@@ -31,8 +31,6 @@ from horovod.runner.checks.run_on import read_question, write_answer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# For neighbors to appear and to be measured: a host that is stuck must not cost the whole timeout.
-_LINKS_S = 10.0
 # For the launcher.
 _REACH_S = 10.0
 
@@ -42,11 +40,11 @@ def ended_key(index: int) -> str:
     return f"ended/{index}"
 
 
-def dialled_by(index: int, num_hosts: int) -> list[int]:
+def targets_of(index: int, num_hosts: int) -> list[int]:
     """The hosts to which a host connects; each pair of neighbors on the ring once.
 
     Example:
-        >>> [dialled_by(index, 4) for index in range(4)]
+        >>> [targets_of(index, 4) for index in range(4)]
         [[], [0], [1], [2, 0]]
     """
     if index == 0:
@@ -75,11 +73,11 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
         with Acceptor(store.local_address, index, num_hosts, Incarnation(), secret) as acceptor:
             place = [acceptor.tcp_address, acceptor.tcp_port]
             store.set(f"place/{index}", json.dumps(place).encode())
-            deadline = time.monotonic() + min(_LINKS_S, question["timeout_s"])
+            deadline = time.monotonic() + question["links_s"]
             sources = [
                 source
                 for source in range(index + 1, num_hosts)
-                if index in dialled_by(source, num_hosts)
+                if index in targets_of(source, num_hosts)
             ]
             with _Sources(question["endpoints"], secret, sources, acceptor, deadline) as arrived:
                 threads = [
@@ -88,7 +86,7 @@ def _meet(question: dict[str, Any], report: dict[str, Any]) -> None:
                 ]
                 for thread in threads:
                     thread.start()
-                for target in dialled_by(index, num_hosts):
+                for target in targets_of(index, num_hosts):
                     report["links"][str(target)] = _measure(store, secret, index, target, deadline)
                 for thread in threads:
                     thread.join()  # all that it does has a deadline
@@ -102,8 +100,8 @@ def _connect(endpoints: list[list[Any]], secret: bytes) -> StoreClient:
     except (StartError, TimeoutError):
         addresses = ", ".join(address for address, _ in known)
         raise StartError(
-            f"cannot reach the launcher at {addresses}; does a firewall let connections to it "
-            "pass? Name the interface of the right network with --network-interfaces"
+            f"cannot reach the launcher at {addresses}; does a firewall block connections to "
+            "it? Name the interface of the right network with --network-interfaces"
         ) from None
     return StoreClient(*way.endpoint, secret, _REACH_S)
 
@@ -117,7 +115,7 @@ def _measure(
         place, gone = f"place/{target}", ended_key(target)
         found = store.wait_all([place], left_s, gone)
         if place not in found:
-            why = "it has ended" if gone in found else f"it did not come within {_LINKS_S:g} s"
+            why = "it has ended" if gone in found else "it did not appear in time"
             raise StartError(why)
         address, port = json.loads(found[place])
         sock, _ = dial(

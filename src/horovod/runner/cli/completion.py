@@ -120,13 +120,13 @@ def _options(parser: argparse.ArgumentParser) -> Iterable[_Option]:
 
 def _bash(options: Sequence[_Option]) -> str:
     def names(chosen: Callable[[_Option], object], separator: str = " | ") -> str:
-        return separator.join(name for each in options if chosen(each) for name in each.names)
+        return separator.join(name for option in options if chosen(option) for name in option.names)
 
     choices = "\n".join(
-        f"        {' | '.join(each.names)}) mapfile -t COMPREPLY < "
-        f"<(compgen -W '{' '.join(each.choices)}' -- \"{_typed(each)}\") ;;"
-        for each in options
-        if each.choices
+        f"        {' | '.join(option.names)}) mapfile -t COMPREPLY < "
+        f"<(compgen -W '{' '.join(option.choices)}' -- \"{_typed(option)}\") ;;"
+        for option in options
+        if option.choices
     )
     return (
         _BASH.replace("@TAKING@", names(lambda each: each.value))
@@ -143,27 +143,33 @@ def _typed(option: _Option) -> str:
 
 def _zsh(options: Sequence[_Option]) -> str:
     lines = []
-    for each in options:
-        what = re.sub(r"([\[\]:\\])", r"\\\1", each.help)
-        value = each.value.replace(":", r"\:")
-        how = f"({' '.join(each.choices)})" if each.choices else "_files" if each.is_path else ""
-        tail = f"[{what}]" + (f":{value}:{how}" if each.value else "")
-        lines += [f"        {shlex.quote(name + tail)} \\" for name in each.names]
+    for option in options:
+        what = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
+        value = option.value.replace(":", r"\:")
+        how = (
+            f"({' '.join(option.choices)})"
+            if option.choices
+            else "_files"
+            if option.is_path
+            else ""
+        )
+        tail = f"[{what}]" + (f":{value}:{how}" if option.value else "")
+        lines += [f"        {shlex.quote(name + tail)} \\" for name in option.names]
     return _ZSH.replace("@OPTIONS@", "\n".join(lines))
 
 
 def _fish(options: Sequence[_Option]) -> str:
     lines = [_FISH_TITLE]
-    for each in options:
+    for option in options:
         words = ["complete", "-c", "horovodrun"]
-        for name in each.names:
+        for name in option.names:
             kind = "-l" if name.startswith("--") else "-s" if len(name) == 2 else "-o"
             words += [kind, name.lstrip("-")]
-        if each.value:
-            words += ["-r"] if each.is_path else ["-x"]
-        if each.choices:
-            words += ["-a", " ".join(each.choices)]
-        lines.append(shlex.join([*words, "-d", each.help]))
+        if option.value:
+            words += ["-r"] if option.is_path else ["-x"]
+        if option.choices:
+            words += ["-a", " ".join(option.choices)]
+        lines.append(shlex.join([*words, "-d", option.help]))
     return "\n".join([*lines, _FISH_COMMAND, ""])
 
 

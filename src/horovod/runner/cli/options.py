@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 from horovod.runner.settings.flags import FLAGS, heading_of, help_of
 from horovod.runner.starting.modes import Mode, check_options
@@ -88,34 +89,34 @@ OPTIONS = (
     _switch("-v --version", _ANY, "print the version and exit"),
     _switch("-cb --check-build", _ANY, "list frameworks and libraries and exit"),
     _value("--print-completion", None, _ANY, choices=SHELLS,
-           text="print what lets a shell complete these options, and exit"),
+           text="print a completion script for a shell and exit"),
     _switch("--check", Mode.CHECK,
-            "examine the hosts of -H and exit; exit code 1 if something is wrong"),
+            "check the hosts of -H and exit; exit code 1 if there is a fault"),
     _switch("--dry-run", Mode.FIXED | Mode.MPI | Mode.JOB_FILE, "print what would run and exit"),
     _value("-f --job-file", "FILE", Mode.JOB_FILE,
-           "a job file, which says what to run on how many ranks; see 'experiment --help'"),
+           "run a job file; see 'horovodrun experiment --help'"),
     _switch("-d --detach", Mode.JOB_FILE, "run a job file in the background"),
-    _value("--resume", "ID", Mode.JOB_FILE, "run what has not finished of an experiment"),
+    _value("--resume", "ID", Mode.JOB_FILE, "continue the unfinished runs of an experiment"),
     _value("--backend", None, Mode.JOB_FILE, choices=("hosts", "ray"),
-           text="where a job file runs: on hosts, which is the default, or on a Ray cluster"),
-    _value("--config-file", "FILE", _STARTS, "YAML with values for the flags below"),
+           text="where a job file runs: on hosts (default) or on a Ray cluster"),
+    _value("--config-file", "FILE", _STARTS, "YAML file with values for the flags below"),
     _value("-np --num-proc", "N", _RANKS, "number of ranks", dest="num_proc"),
-    _value("-H --hosts", "HOST:SLOTS,...", _ANY, "default: localhost:N"),
-    _value("-hostfile --hostfile", "FILE", _ANY, "one 'HOST slots=N' per line"),
+    _value("-H --hosts", "HOST:SLOTS,...", _ANY, "hosts and their slots (default: localhost:N)"),
+    _value("-hostfile --hostfile", "FILE", _ANY, "file with one 'HOST slots=N' per line"),
     _value("-p --ssh-port", "PORT", _HOSTS, "port of sshd on every host"),
     _value("-i --ssh-identity-file", "FILE", _HOSTS, "private key for ssh"),
     _value("--num-nodes", "N", Mode.NODE, "number of hosts that run horovodrun"),
     _value("--node-rank", "I", Mode.NODE, "number of this host, from 0"),
     _value("--rendezvous", "HOST:PORT", Mode.NODE, "address for the store of node 0"),
     _value("--network-interfaces --network-interface", "NAME,...", _STARTS,
-           "interfaces for the traffic of the ranks; default: one that all hosts reach",
+           "network interfaces for the ranks (default: one that all hosts can reach)",
            dest="network_interfaces", action="append"),
     _value("--start-timeout", "SECONDS", _STARTS,
            "time for all ranks to find each other (default: HOROVOD_START_TIMEOUT, or 30)"),
     _value("--grace", "SECONDS", _STARTS, type=float, text="time to end after Ctrl-C or SIGTERM "
            "(default: HOROVOD_GRACE_SECONDS, or 30)"),
     _value("--stdin-rank", "RANK", Mode.FIXED,
-           "the rank that reads horovodrun's stdin, for breakpoint(); default: none"),
+           "rank that reads horovodrun's stdin, for breakpoint() (default: none)"),
     _switch("--tcp", _STARTS, "keep NCCL from using InfiniBand"),
     _switch("--gloo", _STARTS, "horovodrun starts the ranks (default)"),
     _switch("--mpi", Mode.MPI, "mpirun starts the ranks"),
@@ -125,29 +126,29 @@ OPTIONS = (
            default=""),
     _switch("--disable-cache", _ANY, argparse.SUPPRESS),
     _value("--min-np --min-num-proc", "N", Mode.ELASTIC, section=_ELASTIC, dest="min_num_proc",
-           text="the fewest ranks with which the job goes on (default: -np)"),
+           text="minimum number of ranks (default: -np)"),
     _value("--max-np --max-num-proc", "N", Mode.ELASTIC, section=_ELASTIC, dest="max_num_proc",
-           text="the most ranks (default: as many as there are slots)"),
+           text="maximum number of ranks (default: number of slots)"),
     _value("--host-discovery-script", "COMMAND", CHANGES,
-           "prints one HOST:SLOTS per line; asked once a second", _ELASTIC),
-    _value("--slots-per-host", "N", CHANGES, "slots of hosts that are named without a number",
+           "prints one HOST:SLOTS per line; called once a second", _ELASTIC),
+    _value("--slots-per-host", "N", CHANGES, "slots of hosts that are listed without a number",
            _ELASTIC, dest="slots"),
     _value("--join-file", "FILE", Mode.ELASTIC, section=_ELASTIC,
-           text="write into FILE what lets other hosts join the job by themselves, with --join"),
+           text="write FILE, with which other hosts can join the job through --join"),
     _value("--join", "FILE", Mode.JOIN, section=_ELASTIC,
-           text="let this host join the job that wrote FILE, with -H localhost:N; also '-' for its "
-           "text on stdin, or ADDRESS:PORT, then with the secret on stdin"),
+           text="let this host join the job that wrote FILE, with the slots of -H localhost:N; '-' "
+           "reads the text of FILE from stdin, ADDRESS:PORT reads the job's secret from there"),
     _value("--elastic-timeout", "SECONDS", CHANGES, section=_ELASTIC,
-           text="time for enough slots and workers to come (default: HOROVOD_ELASTIC_TIMEOUT, or "
+           text="time to wait for enough slots and workers (default: HOROVOD_ELASTIC_TIMEOUT, or "
            "600)"),
-    _value("--reset-limit", "N", CHANGES, "how often the ranks may change (default: no limit)",
-           _ELASTIC),
+    _value("--reset-limit", "N", CHANGES,
+           "maximum number of changes of the ranks (default: no limit)", _ELASTIC),
     _value("--blacklist-cooldown-range --cooldown-range", ("MIN", "MAX"), CHANGES,
-           "seconds without workers for a host that failed (default: for ever)", _ELASTIC,
+           "seconds for which a failed host gets no workers (default: forever)", _ELASTIC,
            dest="cooldown_range", nargs=2, type=int),
     _value("--worker-timeout", "SECONDS", CHANGES, section=_ELASTIC, type=float,
-           text="silence of a worker's process, as by SIGSTOP, after which it is killed and left "
-           "out (default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)"),
+           text="kill and exclude a worker whose process is silent for so long, as after SIGSTOP "
+           "(default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)"),
     _switch("--verbose", _ANY, "report each step on stderr", "output"),
     _value("--output-filename", "DIR", _RANKS,
            "also write DIR/rank.<rank>/stdout and stderr, without prefixes", "output"),
@@ -252,7 +253,7 @@ def parse(words: Sequence[str]) -> CommandLine:
     own, command = _split(words, options.num_words)
     values = options.parser.parse_args(own)
     if values.hosts is not None and values.hostfile is not None:
-        raise UsageError("-H and -hostfile exclude each other")
+        raise UsageError("-H and -hostfile are mutually exclusive")
     names = [word.partition("=")[0] for word in own if word.startswith("-")]
     given = {name: options.modes[name] for name in names if name in options.modes}
     return CommandLine(values, given, tuple(command))

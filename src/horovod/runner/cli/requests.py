@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from horovod._settings.foreign_launchers import find_foreign_launcher
+from horovod._settings.torch_variables import is_of_torchrun
 from horovod.errors import UsageError
 from horovod.runner.cli.options import CHANGES, EXAMPLE
 from horovod.runner.output.console import say
@@ -264,9 +265,9 @@ class _Reader:
             return parse_hosts(self._values.hosts)
         if self._values.hostfile is not None:
             return read_hostfile(self._values.hostfile)
-        from horovod.runner.placing.allocation import allocated_hosts
+        from horovod.runner.placing.allocation import find_allocated_hosts
 
-        return allocated_hosts(environ) or [Host("localhost", None)]
+        return find_allocated_hosts(environ) or [Host("localhost", None)]
 
 
 def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
@@ -275,6 +276,8 @@ def _refuse_to_multiply(environ: Mapping[str, str]) -> None:
     if found is None or not environ.get(found[1][1], "").isdigit():
         return
     launcher, (_, size), _ = found
+    if launcher.master is not None and not is_of_torchrun(environ):
+        return  # scripts export RANK and WORLD_SIZE for purposes of their own
     if int(environ[size]) > 1:
         raise UsageError(
             f"{launcher.name} started horovodrun {environ[size]} times ({size}): let it start the "

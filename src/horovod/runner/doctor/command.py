@@ -77,7 +77,7 @@ def _examine_folder(folder: Path, environ: Mapping[str, str]) -> list[Remark]:
 def _scripts_in(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(each for each in folders if _is_of_user(Path(parent, each)))
-        yield from (Path(parent, each) for each in sorted(files) if each.endswith(".py"))
+        yield from (Path(parent, file) for file in sorted(files) if file.endswith(".py"))
 
 
 def _is_of_user(folder: Path) -> bool:

@@ -299,8 +299,8 @@ def report(remarks: list[Remark]) -> tuple[str, int]:
         remark.level in (Level.DEPRECATED, Level.CHANGED, Level.IGNORED) for remark in remarks
     )
     last = (
-        f"{num_fails} will fail, {num_others} mean something else than before or nothing"
+        f"{num_fails} will fail, {num_others} changed or lost their meaning"
         if num_fails or num_others
-        else "nothing of Horovod's to change"
+        else "nothing to change for Horovod"
     )
     return "\n".join([*map(str, remarks), last]), 1 if num_fails else 0

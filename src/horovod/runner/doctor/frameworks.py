@@ -205,7 +205,7 @@ class _Reading(ast.NodeVisitor):
 
     def _knows_keras(self) -> bool:
         meanings = self._meanings.values()
-        return any(f"{each}.".startswith(f"{k}.") for each in meanings for k in self._keras)
+        return any(f"{meaning}.".startswith(f"{k}.") for meaning in meanings for k in self._keras)
 
     def _check_name(self, node: ast.AST, name: str) -> None:
         if name in ("mxnet.gpu", "mxnet.context.gpu"):

@@ -61,7 +61,7 @@ CALLS = {
         ("mpi_built", "nccl_built", "cuda_built", "rocm_built"),
         Rule(
             Level.CHANGED,
-            "tells what is found on this machine: nothing is compiled against MPI, CUDA or NCCL",
+            "reports what is found on this machine: nothing is compiled against MPI, CUDA or NCCL",
         ),
     ),
     **dict.fromkeys(("mpi_enabled", "ddl_built", "ccl_built"), _NO_LIBRARY),
@@ -101,7 +101,7 @@ ARGUMENTS = {
     ("run", "use_mpi"): Rule(
         Level.CHANGED, "mpirun starts the ranks as before, but Horovod's engine moves their data"
     ),
-    ("run", "use_gloo"): Rule(Level.IGNORED, "it is the default, and there is no Gloo in it"),
+    ("run", "use_gloo"): Rule(Level.IGNORED, "it is the default, and uses no Gloo"),
     ("run", "disable_cache"): Rule(Level.IGNORED, "nothing is cached"),
     ("run", "min_np"): Rule(Level.DEPRECATED, "use min_num_proc"),
     ("run", "max_np"): Rule(Level.DEPRECATED, "use max_num_proc"),

@@ -73,7 +73,7 @@ def resumed(folder: Path) -> Experiment:
     known = record.read(folder)
     if known.is_running():
         raise UsageError(
-            f"experiment {known.number} still runs, as process {known.pid}: "
+            f"experiment {known.number} is still running, as process {known.pid}: "
             f"'horovodrun experiment kill {known.number}' ends it"
         )
     return job_file_of(known)
@@ -133,7 +133,7 @@ def kill(root: Path, name: str, stdout: TextIO) -> int:
     """
     known = record.read(root / name)
     if not known.is_running():
-        print(f"experiment {known.number} does not run", file=stdout)
+        print(f"experiment {known.number} is not running", file=stdout)
         return 0
     process = psutil.Process(known.pid)
     process.send_signal(signal.SIGTERM)
@@ -142,7 +142,7 @@ def kill(root: Path, name: str, stdout: TextIO) -> int:
     except psutil.TimeoutExpired:
         raise UsageError(
             f"experiment {known.number} (process {known.pid}) has not ended within "
-            f"{KILL_PATIENCE_S:g} s: its ranks still use their time (--grace)"
+            f"{KILL_PATIENCE_S:g} s: its ranks still have time to end (--grace)"
         ) from None
     print(f"experiment {known.number} was killed", file=stdout)
     return 0

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("id", nargs="?", type=int, help="number of the experiment; the last one if it is left out")
     add("--json", action="store_true", help="print a line of JSON instead of the table")
     add("--once", action="store_true", help="look once")
-    add("--interval", type=_seconds, default=_INTERVAL_S, help="seconds between two looks")
+    add("--interval", type=_seconds, default=_INTERVAL_S, help="seconds between refreshes")
     add("--prometheus", type=_port, metavar="PORT", help="serve it on this port of 127.0.0.1")
     return parser
 
@@ -125,7 +125,7 @@ def _print_json(number: int, views: list[RankView], stdout: TextIO) -> None:
     data = {
         "time": round(time.time(), 3),
         "experiment": number,
-        "ranks": [asdict(each) for each in views],
+        "ranks": [asdict(view) for view in views],
         "slowest": slowest(views),
     }
     print(json.dumps(data), file=stdout, flush=True)
@@ -137,7 +137,7 @@ _METRICS: tuple[tuple[str, str, Callable[[RankView], float | None]], ...] = (
     ("horovod_rank_running", "1 while a rank executes its line", lambda v: v.state == "running"),
     ("horovod_rank_line", "the line that it executes, from 1", lambda v: v.line),
     ("horovod_rank_seconds", "since the line began", lambda v: v.seconds),
-    ("horovod_rank_collectives_per_second", "as it has told last", lambda v: v.collectives),
+    ("horovod_rank_collectives_per_second", "as last reported", lambda v: v.collectives),
     ("horovod_rank_waiting_ratio", "share of time that it waits for others", lambda v: v.waiting),
     ("horovod_rank_memory_bytes", "resident memory of its processes", lambda v: v.memory),
 )
@@ -153,11 +153,11 @@ def exposition(number: int, views: Sequence[RankView]) -> str:
     lines = []
     for name, what, value_of in _METRICS:
         lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"]
-        for each in views:
-            value = value_of(each)
+        for view in views:
+            value = value_of(view)
             if value is not None:
-                host = each.host.replace("\\", "\\\\").replace('"', '\\"')
-                labels = f'experiment="{number}",run="{each.run}",rank="{each.rank}",host="{host}"'
+                host = view.host.replace("\\", "\\\\").replace('"', '\\"')
+                labels = f'experiment="{number}",run="{view.run}",rank="{view.rank}",host="{host}"'
                 lines.append(f"{name}{{{labels}}} {float(value):g}")
     return "\n".join(lines) + "\n"
 
@@ -174,7 +174,11 @@ def _serve(
 
     where = f"http://127.0.0.1:{server.port}/metrics"
     path = known.folder / TOKEN
-    print(f"{where}, for who sends 'Authorization: Bearer' and {path}", file=stdout, flush=True)
+    print(
+        f"{where}, for clients that send 'Authorization: Bearer' and {path}",
+        file=stdout,
+        flush=True,
+    )
     return look
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment.job_file import read_job_file
-from horovod.runner.experiment.kubernetes import Wishes, indexed_job, mpi_job, train_job
+from horovod.runner.experiment.kubernetes import Wishes, index_job, mpi_job, train_job
 from horovod.runner.experiment.slurm import sbatch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, Callable[[Experiment, Wishes], str]] = {
     "sbatch": lambda experiment, _: sbatch(experiment),
-    "job": indexed_job,
+    "job": index_job,
     "trainjob": train_job,
     "mpijob": mpi_job,
 }
@@ -52,9 +52,13 @@ def export(path: str, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> i
             print(f"# {line}", file=stderr)
     train = experiment.file.train
     for key, is_lost, what in (
-        ("restarts", bool(train.restarts), "what fails is not tried again"),
-        ("search", train.search and train.search.method == "asha", "all runs go on to their end"),
-        ("elastic", train.elastic is not None, "the number of ranks stays"),
+        ("restarts", bool(train.restarts), "failed runs are not retried"),
+        (
+            "search",
+            train.search and train.search.method == "asha",
+            "all runs continue to their end",
+        ),
+        ("elastic", train.elastic is not None, "the number of ranks is fixed"),
     ):
         if is_lost:
             print(f"# {path}: train.{key}: not exported: {what}", file=stderr)
@@ -75,8 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("horovodrun experiment export", allow_abbrev=False)
     add = parser.add_argument
     add("--format", choices=FORMATS, required=True, help="which system it is for")
-    add("--image", default="", help="container image, in place of that of the file")
+    add("--image", default="", help="container image; overrides that of the file")
     add("--output-claim", default="", metavar="NAME", help="volume claim for /output")
-    add("--data-claim", default="", metavar="NAME", help="volume claim for /data, only to be read")
+    add(
+        "--data-claim", default="", metavar="NAME", help="volume claim for /data, mounted read-only"
+    )
     add("-o", metavar="PATH", help="file to write; stdout if it is left out")
     return parser

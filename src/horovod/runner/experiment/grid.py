@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from math import prod
 from typing import TYPE_CHECKING
 
-from horovod.runner.experiment.placeholders import filled_line
+from horovod.runner.experiment.placeholders import fill_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +104,7 @@ def range_values(given: Range) -> list[str]:
     if any(map(_is_long, (low, high, step))):
         raise ValueError(f"min, max and step must have at most {MOST_DIGITS} digits")
     if not all(each.is_finite() for each in (low, high, step)) or step <= 0 or high < low:
-        raise ValueError(f"nothing leads from {given.min} to {given.max} in steps of {given.step}")
+        raise ValueError(f"steps of {given.step} do not lead from {given.min} to {given.max}")
     if (high - low) / step >= MOST_RUNS:
         raise ValueError(f"there would be more than {MOST_RUNS} values")
     return [f"{low + step * index:f}" for index in range(int((high - low) / step) + 1)]
@@ -134,5 +134,5 @@ def runs_of(values: Mapping[str, Sequence[str]], lines: Sequence[Line]) -> list[
 def filled(parameters: Mapping[str, str], lines: Sequence[Line]) -> Run:
     """The run that has these values of the parameters."""
     return Run(
-        parameters, tuple(replace(line, text=filled_line(line.text, parameters)) for line in lines)
+        parameters, tuple(replace(line, text=fill_line(line.text, parameters)) for line in lines)
     )

@@ -175,12 +175,12 @@ def parse_job_file(text: str, path: str) -> Experiment:
     found = _Meaning(document, file)
     if problems or found.problems:
         raise _error([*problems, *found.problems], path)
-    warnings = tuple(_line(each, path) for each in sorted(found.warnings))
+    warnings = tuple(_line(warning, path) for warning in sorted(found.warnings))
     return Experiment(path, file, *found.shape, tuple(found.runs), warnings)
 
 
 def _error(problems: Sequence[Problem], path: str) -> UsageError:
-    return UsageError("\n".join(_line(each, path) for each in sorted(set(problems))))
+    return UsageError("\n".join(_line(problem, path) for problem in sorted(set(problems))))
 
 
 def _line(problem: Problem, path: str) -> str:
@@ -253,8 +253,8 @@ def _names_at(path: Path) -> list[str]:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for each in typing.get_args(annotation):
-        yield from _models_in(each)
+    for argument in typing.get_args(annotation):
+        yield from _models_in(argument)
 
 
 # -- what no schema can say
@@ -302,7 +302,7 @@ class _Meaning:
     def _check_new_keys(self, version: str) -> None:
         for name in self._train.env:
             if _RESERVED.fullmatch(name):
-                self._complain(("train", "env", name), "Horovod and the shell need it as it is")
+                self._complain(("train", "env", name), "Horovod and the shell need it unchanged")
         if version != "1":
             return
         train = self._train
@@ -323,7 +323,7 @@ class _Meaning:
             return
         path = ("train", "elastic")
         if elastic.min > workers or (elastic.max is not None and elastic.max < workers):
-            text = f"min and max must have the {workers} worker(s) between them that it begins with"
+            text = f"the initial number of workers, {workers}, must be between min and max"
             self._complain(path, text)
         if self._train.concurrency > 1:
             self._complain(path, "an elastic run may take all hosts: write concurrency: 1")
@@ -341,7 +341,7 @@ class _Meaning:
         tensorflow = self._train.tensorflow
         if tensorflow is not None and tensorflow.version is not None:
             old = tensorflow.version.startswith(_HISTORICAL)
-            what = "no Python of today has it" if old else "nothing is installed for it"
+            what = "no current Python supports it" if old else "nothing is installed for it"
             text = f"TensorFlow {tensorflow.version}: {what}; the installed TensorFlow runs instead"
             self._warn(("train", "tensorflow", "version"), text)
         if tensorflow is not None and tensorflow.tensorboard:
@@ -372,7 +372,7 @@ class _Meaning:
             if isinstance(given, BetweenOf):
                 between[name] = given.between
                 if self._train.search is None:
-                    self._complain((*path, "between"), "is for a search: write search, too")
+                    self._complain((*path, "between"), "applies only to a search: add search")
                 continue
             try:
                 values[name] = range_values(given.range) if isinstance(given, RangeOf) else given
@@ -394,7 +394,7 @@ class _Meaning:
         if search is not None and not self._train.parameters:
             self._complain(path, "there are no parameters to choose")
         if search is not None and search.method == "asha" and not self._train.metrics:
-            self._complain(path, "asha needs to know what counts: write metrics: {accuracy: max}")
+            self._complain(path, "asha needs a metric: write metrics: {accuracy: max}")
 
     def _chosen(self, values: dict[str, list[str]], between: dict[str, Between]) -> list[Run]:
         search = self._train.search

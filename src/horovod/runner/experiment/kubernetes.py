@@ -44,7 +44,7 @@ class Wishes:
     data_claim: str = ""
 
 
-def indexed_job(experiment: Experiment, wishes: Wishes) -> str:
+def index_job(experiment: Experiment, wishes: Wishes) -> str:
     """A Job with an index for each worker, and a Service by which the first one is found."""
 
     def documents(run: Run, name: str) -> list[dict[str, Any]]:

@@ -66,10 +66,10 @@ def doubtful_lines(lines: Sequence[Line], num_ranks: int) -> Iterator[tuple[Path
     for index, line in enumerate(lines):
         path: Path = ("train", "run", index)
         if _LOST.match(line.text):
-            what = "has no effect on the lines after it: each has a shell of its own"
+            what = "has no effect on the lines after it: each line has its own shell"
             yield path, f"{line.text!r} {what}"
         if _INSTALLER.search(line.text) and line.on == "all" and num_ranks > 1:
-            yield path, "every process runs this, also several on one host at once"
+            yield path, "every process runs this, even several at once on one host"
 
 
 def unused(parameters: Sequence[str], lines: Sequence[Line]) -> Iterator[str]:

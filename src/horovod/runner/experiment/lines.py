@@ -129,7 +129,7 @@ class RunLines:
             if stops.is_late:
                 return Ended("failed", TIMEOUT_CODE)
             if code == 0 and outcome.files_error:  # what has ended well is not run once more
-                what = f"its logs are not complete: {outcome.files_error}"
+                what = f"its logs are incomplete: {outcome.files_error}"
                 self._context.say(f"run {self._name}: line {index}: {what}")
                 return Ended("failed", 1)
             if code == 0:
@@ -137,13 +137,13 @@ class RunLines:
             if outcome.stop_signal:
                 return Ended("killed", code)
             if outcome.failure is not None and outcome.failure.start_error and code == _NOT_FOUND:
-                what = f"train.shell may name another shell than {line.shell[0]}"
+                what = f"train.shell can name a shell other than {line.shell[0]}"
                 self._context.say(f"run {self._name}: line {index}: {what}, such as sh -e -c")
             if self._restarts_left == 0:
                 return Ended("failed", code)
             self._restarts_left -= 1
             self._attempt += 1
-            again = f"it is started again, and may be {self._restarts_left} more time(s)"
+            again = f"it is restarted; {self._restarts_left} restart(s) remain"
             self._context.say(f"run {self._name}: line {index} failed: {again}")
 
     def _launch(self, line: Line, index: int, times: int, stops: Stops) -> Outcome:
@@ -183,7 +183,7 @@ class RunLines:
         )  # fmt: skip
         if outcome.left_running and index not in context.told:
             context.told.add(index)
-            what = f"processes that it left in the background were ended: {outcome.left_running}"
+            what = f"background processes that it left were ended: {outcome.left_running}"
             context.say(f"run {self._name}: line {index}: {what}")
         if line.on == "all" and (last := straggler(exits, seconds)) is not None:
             rank, host, waited_s = last
@@ -212,7 +212,7 @@ def straggler(exits: Sequence[RankExit], line_s: float) -> tuple[int, str, float
         Rank, host, and for how many seconds; None if it was less than a second, or than a tenth of
         the line.
     """
-    if len(exits) < 2 or any(each.exit_code for each in exits):
+    if len(exits) < 2 or any(rank_exit.exit_code for rank_exit in exits):
         return None
     *_, before, last = sorted(exits, key=lambda each: each.at_s)
     waited_s = last.at_s - before.at_s

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.supervision.slow_worker_watch import Watch, told_waits
+from horovod.runner.supervision.slow_worker_watch import Watch, read_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ class LiveReport(Watch):
 
     def _look(self, store: StoreServer) -> None:
         if self._is_wanted():
-            told = told_waits(store, 0, self._size)
+            told = read_waits(store, 0, self._size)
             text = json.dumps({rank: astuple(waits) for rank, waits in told.items()})
             with suppress(UsageError):  # the disk is full
                 record.write(self._path, text)

@@ -171,7 +171,7 @@ def _last_line(folder: Path) -> str:
             file.seek(max(0, size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
             newest = written
-            text = next((each for each in reversed(lines) if each.strip()), text)
+            text = next((line for line in reversed(lines) if line.strip()), text)
     return text.rpartition("\r")[2].strip()
 
 
@@ -261,18 +261,18 @@ def rows_of(views: list[RankView]) -> list[tuple[str, ...]]:
     """The rows of a table. Pure."""
     return [
         (
-            each.run,
-            str(each.line),
-            str(each.rank),
-            each.host,
-            each.state,
-            f"{each.seconds:.0f}",
-            "" if each.collectives is None else f"{each.collectives:.1f}",
-            "" if each.waiting is None else f"{each.waiting:.0%}",
-            "" if each.memory is None else f"{each.memory / _MIB:.0f} MiB",
-            each.said,
+            view.run,
+            str(view.line),
+            str(view.rank),
+            view.host,
+            view.state,
+            f"{view.seconds:.0f}",
+            "" if view.collectives is None else f"{view.collectives:.1f}",
+            "" if view.waiting is None else f"{view.waiting:.0%}",
+            "" if view.memory is None else f"{view.memory / _MIB:.0f} MiB",
+            view.said,
         )
-        for each in views
+        for view in views
     ]
 
 
@@ -280,11 +280,11 @@ def slowest(views: list[RankView]) -> str:
     """For whom the others wait, in a sentence; empty if for nobody, or if it is not known. Pure."""
     texts = []
     runs: dict[str, list[RankView]] = defaultdict(list)
-    for each in views:
-        runs[each.run].append(each)
+    for view in views:
+        runs[view.run].append(view)
     for run, ranks in runs.items():
-        waiting = [each for each in ranks if each.state == "waiting"]
-        running = [each for each in ranks if each.state == "running"]
+        waiting = [rank for rank in ranks if rank.state == "waiting"]
+        running = [rank for rank in ranks if rank.state == "running"]
         told = sorted(
             (each.waiting, each.rank, each.host) for each in running if each.waiting is not None
         )

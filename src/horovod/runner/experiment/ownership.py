@@ -56,7 +56,7 @@ def _lock(descriptor: int, folder: Path, say: Callable[[str], object]) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UsageError(
-            f"experiment {folder.name} still runs, or another process has just resumed it: "
+            f"experiment {folder.name} is still running, or another process has just resumed it: "
             f"'horovodrun experiment kill {folder.name}' ends it"
         ) from None
     except OSError as error:

@@ -99,7 +99,7 @@ def placeholders_in(line: str) -> tuple[Placeholder, ...]:
     )
 
 
-def filled_line(line: str, values: Mapping[str, str]) -> str:
+def fill_line(line: str, values: Mapping[str, str]) -> str:
     """Return the line with values in place of its placeholders; those without a value stay."""
     parts, end = [], 0
     for each in placeholders_in(line):

@@ -50,7 +50,7 @@ def plan_text(experiment: Experiment, lanes: Sequence[Sequence[Slot]]) -> str:
             f"{shape} = {_count(experiment.size, 'rank')}",
             *_elastic(experiment),
             *(line for slots in lanes for line in _hosts(slots)),
-            *([] if any(lanes) else ["  on the hosts that the discovery tells"]),
+            *([] if any(lanes) else ["  on the hosts that discovery lists"]),
             "",
             f"each line runs as: {shlex.join(experiment.shell)} LINE",
             *(f"once on each host: {each}" for each in experiment.install),

@@ -91,7 +91,7 @@ class Judged:
             self._num_results += 1
             if self._pruning.is_poor(self, self._num_results, value) and not why:
                 result = f"{self._metric}={value:.6g} in result {self._num_results}"
-                why = f"the run is pruned: others have better than {result}"
+                why = f"the run is pruned: others are better than {result}"
         return why
 
     def end(self) -> None:

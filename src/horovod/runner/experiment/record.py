@@ -278,26 +278,26 @@ def table(records: Sequence[RunRecord], metrics: Mapping[str, str] | None = None
             the first of them, out of those that have finished.
     """
     rows = [("run", "state", "attempt", "seconds", "results", "parameters")]
-    for each in records:
-        at = f"line {each.line}"
-        if each.num_ended:
-            at += f", {each.num_ended} rank{'s' if each.num_ended > 1 else ''} waiting"
-        state = f"{each.state} ({at})" if each.state == "running" else each.state
-        seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
-        results = described({key: _short(value) for key, value in each.results.items()})
-        attempt = f"{each.attempt or ''}"
-        rows.append((each.name, state, attempt, seconds, results, each.parameters))
+    for record in records:
+        at = f"line {record.line}"
+        if record.num_ended:
+            at += f", {record.num_ended} rank{'s' if record.num_ended > 1 else ''} waiting"
+        state = f"{record.state} ({at})" if record.state == "running" else record.state
+        seconds = "" if record.seconds is None else f"{record.seconds:.1f}"
+        results = described({key: _short(value) for key, value in record.results.items()})
+        attempt = f"{record.attempt or ''}"
+        rows.append((record.name, state, attempt, seconds, results, record.parameters))
     return [*aligned(rows), *_best(records, metrics or {})]
 
 
 def _best(records: Sequence[RunRecord], metrics: Mapping[str, str]) -> list[str]:
     name, goal = next(iter(metrics.items()), ("", ""))
-    finished = [each for each in records if each.state == "finished"]
+    finished = [record for record in records if record.state == "finished"]
     known = [each for each in finished if _is_number(each.results.get(name))]
     if len(records) == 1 or not name or not finished:
         return []
     if not known:
-        return [f"no run is the best: no run that has finished has a number for {shown(name)}"]
+        return [f"there is no best run: no finished run has a number for {shown(name)}"]
     best = (max if goal == "max" else min)(known, key=lambda each: each.results[name])
     return [f"the best run is {best.name}: {shown(name)}={_short(best.results[name])}"]
 

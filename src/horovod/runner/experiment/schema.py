@@ -91,7 +91,7 @@ class TensorFlow(_Strict):
     horovod: Horovod | None = None
 
 
-def _checked_memory(value: Any) -> int | str:
+def _check_amount(value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("must be an amount of memory: write 4Gi or 4096Mi")
     memory_bytes(value)
@@ -100,36 +100,36 @@ def _checked_memory(value: Any) -> int | str:
 
 Memory = Annotated[
     int | str,
-    BeforeValidator(_checked_memory),
+    BeforeValidator(_check_amount),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["4Gi", "4096Mi"]}),
 ]
 
 
-def _checked_duration(value: str) -> str:
+def _check_duration(value: str) -> str:
     duration_s(value)
     return value
 
 
 Duration = Annotated[
     str,
-    AfterValidator(_checked_duration),
+    AfterValidator(_check_duration),
     WithJsonSchema({"type": ["number", "string"], "examples": ["90s", "2h"]}),
 ]
 
 
-def _checked_shell(value: str) -> str:
+def _check_shell(value: str) -> str:
     shell_words(value)
     return value
 
 
 Shell = Annotated[
     str,
-    AfterValidator(_checked_shell),
+    AfterValidator(_check_shell),
     WithJsonSchema({"type": "string", "examples": ["sh -e -c"]}),
 ]
 
 
-def _checked_number(value: Any) -> Any:
+def _check_number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"must be a number, not {value}")
     return value
@@ -139,9 +139,7 @@ class Resources(_Strict):
     """Resources that each worker needs."""
 
     gpus: int = Field(0, ge=0, le=10_000)
-    cpus: Annotated[float | None, BeforeValidator(_checked_number)] = Field(
-        None, gt=0, strict=False
-    )
+    cpus: Annotated[float | None, BeforeValidator(_check_number)] = Field(None, gt=0, strict=False)
     mem: Memory | None = None
 
 
@@ -243,7 +241,7 @@ class Train(_Strict):
     @model_validator(mode="after")
     def _one_section(self) -> Train:
         if self.horovod and self.tensorflow and self.tensorflow.horovod:
-            raise ValueError("horovod stands here and under tensorflow: keep one of them")
+            raise ValueError("horovod is given here and under tensorflow: keep one of them")
         return self
 
 
@@ -263,7 +261,7 @@ def memory_bytes(value: int | str) -> int:
     """Return the number of bytes that ``mem`` asks for. Pure.
 
     Raises:
-        ValueError: it is no amount of memory.
+        ValueError: it is not an amount of memory.
     """
     if isinstance(value, int):
         if value < 1:
@@ -271,7 +269,7 @@ def memory_bytes(value: int | str) -> int:
         return value * (_UNITS["G"] if value < LEAST_MEBIBYTES else _UNITS["Mi"])
     found = _MEMORY.fullmatch(value)
     if found is None:
-        raise ValueError(f"{value!r} is no amount of memory: write 4Gi or 4096Mi")
+        raise ValueError(f"{value!r} is not an amount of memory: write 4Gi or 4096Mi")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -279,11 +277,11 @@ def duration_s(value: str) -> float:
     """Return the value of ``timeout`` in seconds. Pure.
 
     Raises:
-        ValueError: it is no length of time above 0.
+        ValueError: it is not a length of time above 0.
     """
     found = _DURATION.fullmatch(value)
     if found is None or float(found[1]) == 0:
-        raise ValueError(f"{value!r} is no length of time: write 90s, 30m, 2h or 1d")
+        raise ValueError(f"{value!r} is not a length of time: write 90s, 30m, 2h or 1d")
     return float(found[1]) * _SECONDS[found[2]]
 
 

@@ -77,8 +77,8 @@ def _distribution(optuna: Any, given: Between) -> Any:
     except ValueError:
         least = "above 0" if is_log else "numbers"
         raise ValueError(
-            f"nothing lies between {given.min} and {given.max}: they must be {least}, the smaller "
-            "first"
+            f"there is nothing between {given.min} and {given.max}: they must be {least}, the "
+            "smaller first"
         ) from None
 
 

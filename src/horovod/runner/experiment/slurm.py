@@ -59,7 +59,7 @@ def sbatch(experiment: Experiment) -> str:
         return "\n".join([*lines, *_steps(experiment.runs[0])]) + "\n"
     lines.append("case $SLURM_ARRAY_TASK_ID in")
     for number, run in enumerate(experiment.runs, 1):
-        lines += [f"{number})", *(f"  {each}" for each in _steps(run)), "  ;;"]
+        lines += [f"{number})", *(f"  {step}" for step in _steps(run)), "  ;;"]
     return "\n".join([*lines, "esac"]) + "\n"
 
 
@@ -71,7 +71,7 @@ def _installing(experiment: Experiment) -> list[str]:
 
 
 def _steps(run: Run) -> list[str]:
-    return [*_exports(run.variables), *(f"line {shlex.join(each.command)}" for each in run.lines)]
+    return [*_exports(run.variables), *(f"line {shlex.join(line.command)}" for line in run.lines)]
 
 
 def _exports(variables: Mapping[str, str]) -> list[str]:

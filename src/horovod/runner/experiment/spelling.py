@@ -83,7 +83,7 @@ def _move_distributed(document: Document, path: Path, section: dict[str, Any]) -
     section.setdefault("horovod", moved)
     _rename(document, (*here, "horovod") if isinstance(inner, dict) else here, (*path, "horovod"))
     if isinstance(inner, dict) and found:
-        return [document.problem((*here, min(found)), "does not go together with horovod here")]
+        return [document.problem((*here, min(found)), "cannot be combined with horovod here")]
     return []
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
 from horovod.runner.experiment.background import detach, resumed
+from horovod.runner.experiment.clusters import MODULES, load_cluster
 from horovod.runner.experiment.job_file import read_job_file
 from horovod.runner.experiment.ownership import owning
 from horovod.runner.experiment.plan import CLUSTER, check_gpus, lanes_of, plan_text
@@ -74,14 +75,12 @@ def _begin(request: JobFileRequest, experiment: Experiment, lanes: Sequence[Sequ
             say(
                 sys.stderr,
                 f"experiment {folder.name} runs in the background; its output is in {folder}; "
-                f"'horovodrun experiment status {folder.name}' says how far it is",
+                f"'horovodrun experiment status {folder.name}' shows its progress",
             )
             return 0
         own = record.begin(folder, experiment.runs)
-        if request.backend == "ray":
-            from horovod.ray import job_lines
-
-            job_lines.connect()  # Ray wants to do that in the main thread
+        if request.backend in MODULES:
+            load_cluster(request.backend).connect()
         interrupts = stack.enter_context(caught_signals())
         console = stack.enter_context(Console(sys.stdout, sys.stderr))
         own_lanes = [Lane(slots, Caller(console, interrupts)) for slots in lanes]
@@ -91,7 +90,7 @@ def _begin(request: JobFileRequest, experiment: Experiment, lanes: Sequence[Sequ
 
 def _hosts_of(request: JobFileRequest, experiment: Experiment) -> Sequence[Host]:
     """Return the hosts of an experiment; none if a discovery will list them."""
-    if request.backend == "ray":
+    if request.backend in MODULES:
         if request.hosts or request.asked.host_discovery_script:
             raise UsageError("--backend ray: name no hosts, since Ray knows those of its cluster")
         return [Host(CLUSTER, None)]
@@ -108,8 +107,8 @@ def _launch_of(request: JobFileRequest, experiment: Experiment) -> Launch:
         UsageError: the command line and the file do not go together, or Ray is not installed.
         StartError: a timeout of the environment is not a number.
     """
-    if request.backend == "ray":
-        return _launch_on_ray(experiment)
+    if request.backend in MODULES:
+        return _launch_on_cluster(experiment, request.backend)
     if experiment.sizes is None:
         return lambda line, job, caller: start(job, caller)
     # Not for every job: it takes its time to load.
@@ -135,15 +134,12 @@ def _launch_of(request: JobFileRequest, experiment: Experiment) -> Launch:
     return launch_line
 
 
-def _launch_on_ray(experiment: Experiment) -> Launch:
+def _launch_on_cluster(experiment: Experiment, backend: str) -> Launch:
     if experiment.sizes is not None:
         raise UsageError(
-            f"{experiment.path} is elastic, which goes together with hosts only: leave out "
-            "train.elastic, or --backend ray"
+            f"{experiment.path} is elastic, which needs hosts: leave out "
+            f"train.elastic, or --backend {backend}"
         )
-    try:
-        from horovod.ray import job_lines
-    except ModuleNotFoundError as error:
-        raise UsageError(f"--backend ray: {error}") from None
     resources = experiment.file.train.resources
-    return job_lines.launch_on_ray(experiment.workers, resources.cpus, resources.gpus)
+    cluster = load_cluster(backend)
+    return cluster.make_launch(experiment.workers, resources.cpus, resources.gpus)

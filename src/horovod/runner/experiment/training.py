@@ -89,7 +89,7 @@ class Training:
             return ended.state != "killed"
 
         if len(self._lanes) > 1 and len(left) > 1:
-            self._say("runs go on side by side: what ranks write is in the logs only")
+            self._say("runs execute side by side: the output of ranks is in the logs only")
             in_lanes(left, self._lanes, work)
         else:
             all(work(index, self._lanes[0]) for index in left)
@@ -113,7 +113,7 @@ class Training:
             add(folder, "run-started", id=name)
             add(folder, "run-ended", id=name, state="failed", exit_code=code)
         if code:
-            self._say("train.install failed: no line was begun")
+            self._say("train.install failed: no line was started")
         return code
 
     def _pruning(self, own: Record, records: Sequence[RunRecord]) -> Pruning | None:
@@ -193,7 +193,7 @@ def new_folder(root: Path, job_file: str) -> Path:
 def _resolved(experiment: Experiment, run: Run) -> str:
     data = experiment.data
     data["train"]["run"] = [
-        each.text if each.on == "all" else {"cmd": each.text, "on": each.on} for each in run.lines
+        line.text if line.on == "all" else {"cmd": line.text, "on": line.on} for line in run.lines
     ]
     if run.parameters:
         data["train"]["parameters"] = {name: [value] for name, value in run.parameters.items()}

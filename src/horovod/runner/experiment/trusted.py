@@ -44,7 +44,7 @@ def check_folder(path: Path) -> None:
     """
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{path} is not used: it is no folder, or a link to one")
+        raise UsageError(f"{path} is not used: it is not a folder, or is a link to one")
     if reason := files.distrust(status, files.WRITES):
         raise UsageError(f"{path} is not used: {reason}")
 

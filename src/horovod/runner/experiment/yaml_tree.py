@@ -172,7 +172,7 @@ class _Reader:
             if key_node.value in found:
                 first = self._document.positions[key][0]
                 place = mark.line + 1, mark.column + 1, dotted(key)
-                text = f"this key stands here for the second time; the first is in line {first}"
+                text = f"this key is given twice; the first is in line {first}"
                 self._document.problems.append(Problem(*place, text))
                 continue
             self._document.positions[key] = mark.line + 1, mark.column + 1
@@ -203,4 +203,4 @@ def _two_meanings(text: str, value: int | float) -> str:
     other = text.replace("_", "").lstrip("+-0")
     if text.replace("_", "").lstrip("+-").isdecimal() and other and "_" not in text:
         return f"{text} is {value} for YAML 1.1 and {other} for YAML 1.2: write the one you mean"
-    return f"{text} is {value} for YAML 1.1 only: write {value}, or put quotes around a text"
+    return f"{text} is {value} for YAML 1.1 only: write {value}, or quote the text"

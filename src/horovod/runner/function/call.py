@@ -40,7 +40,7 @@ def packed(
     except Exception as error:  # whatever the user's __reduce__ may raise
         raise UsageError(
             f"{caller}: the function or its arguments cannot be sent to the ranks: "
-            f"{type(error).__name__}: {error}; make such objects inside of the function"
+            f"{type(error).__name__}: {error}; create such objects inside the function"
         ) from error
 
 
@@ -157,7 +157,7 @@ class Call:
             exit_of = RankExit(other, "", 1, 0.0, tuple(text.splitlines()))
             if line not in told and not exit_of.is_follow_up:
                 told.add(line)
-                lines.append(f"rank {other} raised, too: {line}\n")
+                lines.append(f"rank {other} also raised: {line}\n")
         return "".join(lines)
 
     def _first_failure(self, exit_code: int) -> RankExit | None:

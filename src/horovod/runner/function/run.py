@@ -220,7 +220,7 @@ def _warn(text: str) -> None:
 def _check(given: Mapping[str, Any]) -> None:
     for one, other in (("hosts", "hostfile"), ("use_gloo", "use_mpi")):
         if given.get(one) and given.get(other):
-            raise UsageError(f"horovod.run: {one} and {other} exclude each other")
+            raise UsageError(f"horovod.run: {one} and {other} are mutually exclusive")
     if given.get("start_timeout", 1) <= 0:
         raise UsageError(
             f"horovod.run: start_timeout is {given['start_timeout']}; it must exceed 0"

@@ -19,7 +19,7 @@ _COUNT = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 
-def allocated_hosts(environ: Mapping[str, str]) -> list[Host]:
+def find_allocated_hosts(environ: Mapping[str, str]) -> list[Host]:
     """The hosts of the allocation in which this process runs, with a slot for each task.
 
     Args:

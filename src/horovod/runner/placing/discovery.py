@@ -75,7 +75,7 @@ class HostDiscoveryScript(HostDiscovery):
         slots = self._slots if host.slots is None else host.slots
         if slots is None:
             raise UsageError(
-                f"{where}: {shown} says no number of slots: print host:slots, or give "
+                f"{where}: {shown} gives no number of slots: print host:slots, or give "
                 "--slots-per-host"
             )
         return host.name, slots
@@ -98,7 +98,8 @@ class HostDiscoveryScript(HostDiscovery):
             ) from None
         except UnicodeDecodeError as error:
             raise StartError(
-                f"the host discovery script {self._command!r} printed no text: {error}"
+                f"the host discovery script {self._command!r} printed something that is not "
+                f"text: {error}"
             ) from None
         finally:
             with self._lock:
@@ -117,7 +118,7 @@ class HostDiscoveryScript(HostDiscovery):
     def _start(self) -> subprocess.Popen[str]:
         with self._lock:
             if self._closed:
-                raise StartError("the host discovery script is no longer asked")
+                raise StartError("the host discovery script is no longer called")
             # A session of its own, so that all that the command started ends with it.
             self._running = subprocess.Popen(
                 self._command,

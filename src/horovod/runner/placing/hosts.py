@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _parse_line(entry: str, fields: Sequence[str]) -> Host:
             )
         numbers[key] = int(value)
     if host.slots is not None and "slots" in numbers:
-        raise UsageError(f"{entry!r} has its slots already; 'slots=' says it again")
+        raise UsageError(f"{entry!r} already has its slots; 'slots=' repeats them")
     slots = numbers.get("slots", numbers.get("max_slots")) if host.slots is None else host.slots
     return Host(host.name, slots, host.user)
 
@@ -214,7 +215,7 @@ def _merge(hosts: Sequence[Host]) -> list[Host]:
         if known is not None:
             if known.user != host.user:
                 raise UsageError(
-                    f"host {host.name!r} is there for two users, {known.user or 'nobody'!r} and "
+                    f"host {host.name!r} is given with two users, {known.user or 'nobody'!r} and "
                     f"{host.user or 'nobody'!r}: name the same one each time"
                 )
             host = Host(host.name, (known.slots or 1) + (host.slots or 1), host.user)

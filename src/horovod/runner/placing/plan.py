@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.environment import Assignment, StoreAddress, without_job
 from horovod._job.membership import Membership, Worker, assign_places
 from horovod._job.place import Place

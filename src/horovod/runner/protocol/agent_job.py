@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.environment import Assignment, StoreAddress, store_in
 from horovod._rendezvous.secret import check_secret
 from horovod._settings.config import Config
@@ -68,15 +69,15 @@ def _row(job: WorkerJob, command: int) -> list[Any]:
 
 def _worker(row: list[Any], commands: list[Any]) -> WorkerJob:
     worker, rank, env, command, role = row
-    return _checked_worker(WorkerJob(worker, rank, env, tuple(commands[command]), role))
+    return _check_worker(WorkerJob(worker, rank, env, tuple(commands[command]), role))
 
 
-def _checked_worker(job: WorkerJob) -> WorkerJob:
+def _check_worker(job: WorkerJob) -> WorkerJob:
     if not isinstance(job.env, dict) or not job.command:
-        raise StartError("its variables are no dictionary, or it has no command")
+        raise StartError("its variables are not a dictionary, or it has no command")
     texts = [job.role, *job.command, *itertools.chain.from_iterable(job.env.items())]
     if {*map(type, texts)} != {str} or {type(job.worker), type(job.rank)} != {int}:
-        raise StartError("a field is of a wrong type")
+        raise StartError("a field has the wrong type")
     return job
 
 
@@ -119,6 +120,11 @@ class AgentJob:
     def remote(self) -> bool:
         """Whether the agent runs on another machine than the launcher."""
         return self.launcher_pid == 0
+
+    @property
+    def has_rank_0(self) -> bool:
+        """Whether rank 0 starts on this host."""
+        return any(worker.rank == 0 for worker in self.workers)
 
     def at(self, address: str, port: int) -> AgentJob:
         """Return this job with its store at another endpoint."""
@@ -164,9 +170,7 @@ class AgentJob:
                 hostname=document["hostname"],
                 cwd=document["cwd"],
                 env=document["env"],
-                workers=tuple(
-                    _checked_worker(_worker(row, commands)) for row in document["workers"]
-                ),
+                workers=tuple(_check_worker(_worker(row, commands)) for row in document["workers"]),
                 secret=check_secret(bytes.fromhex(document["secret"])),
                 launcher_pid=document["launcher_pid"],
                 user=document["user"],
@@ -185,12 +189,12 @@ class AgentJob:
 def _checked(job: AgentJob) -> AgentJob:
     """Returns the job if its fields have their types, and can be given to a process."""
     if not isinstance(job.env, dict):
-        raise StartError("its variables are no dictionary")
+        raise StartError("its variables are not a dictionary")
     texts = [job.hostname, job.cwd, job.user, *job.network_interfaces]
     texts += itertools.chain.from_iterable(job.env.items())
     numbers = [job.launcher_pid, job.stdin_rank, job.stdin, job.slots]
     if {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
-        raise StartError("a field is of a wrong type")
+        raise StartError("a field has the wrong type")
     return job
 
 

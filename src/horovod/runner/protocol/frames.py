@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import signal
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.bounds import number_in
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
     STOPPING = 22  # the agent ends the ranks on its own; payload: the signal that told it to, or 0,
     # a space, why
     DONE = 23  # no process of the job is left on this host
-    REACHED = 24  # payload: number of an endpoint of the invitation, in decimal
+    REACHED = 24  # payload: number of an endpoint of the invitation, own address on the way, port
     TRIED = 25  # every endpoint of the invitation has answered or failed
     NOTE = 26  # payload: one line for --verbose
     DROPPED = 27  # payload: how many bytes of a rank's output were dropped at the end, in decimal

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.secret import check_secret
 from horovod.errors import StartError
 

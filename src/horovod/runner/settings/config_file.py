@@ -202,7 +202,7 @@ def _collect_lines(node: yaml.Node, above: tuple[str, ...], lines: Lines, path: 
         line = key_node.start_mark.line + 1
         if key in lines:
             raise UsageError(
-                f"{path}:{line}: {'.'.join(key)} stands twice, first in line {lines[key]}"
+                f"{path}:{line}: {'.'.join(key)} is given twice, first in line {lines[key]}"
             )
         lines[key] = line
         _collect_lines(value_node, key, lines, path)

@@ -36,8 +36,8 @@ def check_settings(settings: JobSettings, *, is_elastic: bool = False) -> None:
     mode = reader.value(SLOW_WORKER)
     if mode in ("replace", "remove") and not is_elastic:
         raise UsageError(
-            f"--slow-worker {mode} ({SLOW_WORKER}) changes the ranks of a job that runs, which "
-            "only an elastic job can take: give --min-np, too, or use --slow-worker report"
+            f"--slow-worker {mode} ({SLOW_WORKER}) changes the ranks of a running job, which "
+            "only an elastic job allows: give --min-np, too, or use --slow-worker report"
         )
 
 
@@ -57,7 +57,7 @@ def check_timeline(settings: JobSettings) -> None:
     elif not os.path.isdir(folder):
         problem = f"there is no folder {folder}; make it, or name another file"
     elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        problem = "it may not be written; name another file"
+        problem = "it is not writable; name another file"
     else:
         return
     raise UsageError(f"the timeline (--timeline-filename or {TIMELINE}) is to be {text}: {problem}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import os
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,5 +105,5 @@ def request_of(flags: dict[str, bool], config_controller: str) -> str:
     """
     given = [name for name, is_given in flags.items() if is_given]
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(f'--{name}' for name in given)} exclude each other")
+        raise UsageError(f"{' and '.join(f'--{name}' for name in given)} are mutually exclusive")
     return given[0] if given else config_controller

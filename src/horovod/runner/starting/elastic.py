@@ -17,7 +17,7 @@ from horovod.runner.supervision.agents import Agents
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.events import HostsDiscovered
 from horovod.runner.supervision.news import News
-from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, told_of
+from horovod.runner.supervision.slow_worker_watch import SlowMemberWatch, slow_event_of
 from horovod.runner.supervision.sources import asking, hearing, listening
 from horovod.runner.supervision.store_commands import StoreCommands
 
@@ -84,7 +84,7 @@ def follow_workers(
     # What reads the job's events ends with its store.
     after_store.enter_context(listening(Job(job.server, job.where), news))
     stack.enter_context(hearing(job, news, rules.worker_timeout_s))
-    slow = SlowMemberWatch(say, lambda member: news.put(told_of(member)))
+    slow = SlowMemberWatch(say, lambda member: news.put(slow_event_of(member)))
     if rules.slow_worker != "off":
         stack.enter_context(slow.using(job.server))
     return news, slow.follow

@@ -99,10 +99,10 @@ def _check(asked: Asked, num_proc: int, hosts: Sequence[Host]) -> None:
     if asked.min_num_proc is not None and asked.min_num_proc < 1:
         raise UsageError(f"--min-np is {asked.min_num_proc}, but must be at least 1")
     if asked.host_discovery_script and asked.host_discovery is not None:
-        raise UsageError("host_discovery_script and host_discovery exclude each other")
+        raise UsageError("host_discovery_script and host_discovery are mutually exclusive")
     discovers = asked.host_discovery_script or asked.host_discovery is not None
     if discovers and hosts:
-        raise UsageError("-H or -hostfile, and --host-discovery-script exclude each other")
+        raise UsageError("-H or -hostfile, and --host-discovery-script are mutually exclusive")
     for name, number, least in (
         ("--slots-per-host", asked.slots, 1),
         ("--reset-limit", asked.reset_limit, 0),

@@ -16,7 +16,7 @@ from horovod.runner.placing.plan import agent_job
 from horovod.runner.protocol.agent_job import WorkerJob
 from horovod.runner.starting.means import InvitedHosts
 from horovod.runner.starting.supervise import Crew, agents_that_cross
-from horovod.runner.supervision.fixed import FixedJob, placed_in
+from horovod.runner.supervision.fixed import FixedJob, placed_workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def invited_crew(request: InvitedRequest, site: Site) -> Crew:
     hosts = [host_of[member.worker.identity] for member in membership.members]
     jobs = _jobs(membership, hosts, settings, site.job.where)
     policy = FixedJob(
-        placed_in(jobs),
+        placed_workers(jobs),
         request.start_timeout_s,
         settings.grace_s,
         _SETTLE_S,

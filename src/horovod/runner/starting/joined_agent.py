@@ -87,7 +87,7 @@ class JoinedAgent:
         with os.fdopen(self._in[0], "rb", buffering=0) as pipe, suppress(StartError, OSError):
             while data := os.read(pipe.fileno(), _READ_BYTES):
                 frames = map(for_host, decoder.feed(data))
-                if parts := [encode(each.kind, each.worker, each.payload) for each in frames]:
+                if parts := [encode(frame.kind, frame.worker, frame.payload) for frame in frames]:
                     sender.send(b"".join(parts))
             sender.send(b"")
 

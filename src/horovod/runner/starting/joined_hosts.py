@@ -79,7 +79,7 @@ class JoinedHosts:
         hosts = dict(self._others.find_available_hosts_and_slots())
         with self._lock:
             self._known = set(hosts)
-            stay = [each.word for each in self._visits.values() if not each.leaves]
+            stay = [visit.word for visit in self._visits.values() if not visit.leaves]
         return hosts | {word.host: word.slots for word in stay if word.host not in hosts}
 
     def close(self) -> None:

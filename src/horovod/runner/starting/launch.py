@@ -13,6 +13,12 @@ from horovod.errors import UsageError
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.plan import make_plan, membership_of
+from horovod.runner.placing.torch_environment import (
+    LOOPBACK,
+    reserve_port,
+    warn_of_rank_variables,
+    with_torch_variables,
+)
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting.before_start import check_timeline
 from horovod.runner.starting.means import means_of
@@ -31,7 +37,7 @@ from horovod.runner.starting.supervise import (
     agents_that_cross,
     supervise,
 )
-from horovod.runner.supervision.fixed import FixedJob, placed_in
+from horovod.runner.supervision.fixed import FixedJob, placed_workers
 from horovod.runner.supervision.slow_worker_watch import SlowWorkerWatch
 
 if TYPE_CHECKING:
@@ -115,12 +121,17 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
         slow = SlowWorkerWatch(hostnames, site.caller.console.say)
         site.stack.enter_context(slow.using(site.job.server))
     jobs = make_plan(slots, settings, site.job.where, os.getpid(), remote)
+    if len(slots) > 1:
+        warn_of_rank_variables(jobs[0].env, site.caller.console.say)
+    if not remote:  # otherwise the agent of rank 0 keeps the port
+        port = site.stack.enter_context(reserve_port()).getsockname()[1]
+        jobs = [with_torch_variables(job, LOOPBACK, port) for job in jobs]
     if settings.stdin_rank is not None:
         own = site.stack.enter_context(own_stdin())
         jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
     agents = agents_that_cross(site, jobs) if remote else agents_of(means, jobs)
     endpoints = site.job.server.endpoints if remote else ()
-    policy = FixedJob(placed_in(jobs), timeout_s, settings.grace_s, endpoints=endpoints)
+    policy = FixedJob(placed_workers(jobs), timeout_s, settings.grace_s, endpoints=endpoints)
     return Crew(agents, policy)
 
 

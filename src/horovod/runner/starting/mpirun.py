@@ -52,8 +52,8 @@ def identify(version: str) -> Mpi:
     if "MPICH" in version or "HYDRA" in version:
         return Mpi.MPICH
     raise UsageError(
-        f"--mpi: this mpirun is of no known MPI ({' '.join(version.split())[:200]!r}); start the "
-        "script with it yourself, or leave --mpi out: horovodrun starts the ranks without MPI"
+        f"--mpi: this mpirun belongs to no known MPI ({' '.join(version.split())[:200]!r}); start "
+        "the script with it yourself, or leave --mpi out: horovodrun starts the ranks without MPI"
     )
 
 
@@ -154,7 +154,7 @@ def _hydra_line(mpi: Mpi, job: MpiJob) -> list[str]:
     counts = {count for _, count in job.hosts}
     if len(counts) > 1:
         raise UsageError(
-            f"--mpi: {mpi.value} starts equally many ranks on all hosts, but these get "
+            f"--mpi: {mpi.value} starts the same number of ranks on all hosts, but these get "
             f"{_host_list(job)}; choose -np and slots so, or leave --mpi out"
         )
     if len(job.network_interfaces) > 1:
@@ -193,7 +193,7 @@ def jsrun_line(job: MpiJob) -> list[str]:
     counts = {count for _, count in job.hosts}
     if len(counts) > 1:
         raise UsageError(
-            f"jsrun starts equally many ranks on all hosts, but these get {_host_list(job)}: "
+            f"jsrun starts the same number of ranks on all hosts, but these get {_host_list(job)}: "
             "choose -np so, or use --gloo"
         )
     line = ["jsrun", "--nrs", str(len(job.hosts)), "--rs_per_host", "1"]

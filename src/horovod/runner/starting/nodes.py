@@ -31,7 +31,7 @@ from horovod.runner.placing.plan import interface_environment, make_plan, member
 from horovod.runner.starting.launch import log_of, open_output
 from horovod.runner.starting.means import Means
 from horovod.runner.starting.supervise import Crew, agents_of, supervise
-from horovod.runner.supervision.fixed import SETTLE_S, FixedJob, placed_in
+from horovod.runner.supervision.fixed import SETTLE_S, FixedJob, placed_workers
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.supervisor import Alarm
 
@@ -99,7 +99,7 @@ class _Nodes:
         check_twin(found)
         late = [str(index) for index, key in enumerate(keys) if key not in found]
         if late:
-            raise StartError(f"node {', '.join(late)} did not tell how many ranks it takes")
+            raise StartError(f"node {', '.join(late)} did not report how many ranks it takes")
         return place_ranks([json.loads(found[key]) for key in keys])
 
     def begin(self) -> None:
@@ -295,7 +295,7 @@ def _job_of(request: NodeRequest, slots: Sequence[Slot], nodes: _Nodes) -> Agent
 def _run_ranks(request: NodeRequest, job: AgentJob, nodes: _Nodes, caller: Caller) -> Outcome:
     ranks = {worker.worker: worker.rank for worker in job.workers}
     timeout_s = request.options.start_timeout_s or Config().start_timeout_s
-    policy = FixedJob(placed_in([job]), timeout_s, job.grace_s)
+    policy = FixedJob(placed_workers([job]), timeout_s, job.grace_s)
     crew = Crew(agents_of(Means(request, []), [job]), policy)
     with closing(open_output(request, caller, ranks, request.num_proc)) as output:
         own = replace(caller, alarm=nodes.alarm, on_outcome=nodes.on_outcome)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 from horovod.runner.starting.controller import Launcher
 from horovod.runner.starting.ssh import SshOptions

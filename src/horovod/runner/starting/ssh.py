@@ -11,9 +11,9 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.environment import with_horovod_on_path
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _CAUSES = (
     (r"Could not resolve hostname", "its name is unknown; check the spelling, DNS and ssh_config"),
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is not the one in known_hosts; if the host was installed anew, remove the "
+        "its host key is not the one in known_hosts; if the host was reinstalled, remove the "
         "old key with ssh-keygen -R",
     ),
     (
@@ -51,7 +51,7 @@ _CAUSES = (
     ),
     (
         r"[Cc]onnection timed out|Operation timed out|No route to host|Network is unreachable",
-        "it cannot be reached; is it up, and does a firewall let ssh pass?",
+        "it cannot be reached; is it up, and does a firewall block ssh?",
     ),
     (
         r"No module named '?horovod",
@@ -161,9 +161,9 @@ def explain(code: int | None, lines: Sequence[str]) -> str:
     if code == _NOT_FOUND:
         cause = f"there is no Python at {sys.executable}; install it at the same path on all hosts"
     elif code == _NOT_EXECUTABLE:
-        cause = f"{sys.executable} may not be executed there"
+        cause = f"{sys.executable} is not executable there"
     else:
         found = (text for pattern, text in _CAUSES if any(re.search(pattern, x) for x in said))
-        cause = next(found, "" if code == _SSH_FAILED else "the agent ended without a word")
+        cause = next(found, "" if code == _SSH_FAILED else "the agent ended without a message")
     last = said[-1] if said else ""
     return f"{cause} (it said: {last})" if cause and last else cause or last or "ssh failed"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rank.reports.end import EndReport, end_report
 from horovod.errors import StartError
 from horovod.runner.supervision.agent_executor import AgentExecutor

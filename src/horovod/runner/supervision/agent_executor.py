@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import horovod
-from horovod._rendezvous.bounds import one_line
+from horovod._rendezvous.bounds import name_in, one_line
+from horovod.runner.placing.torch_environment import with_torch_variables
 from horovod.runner.protocol.frames import STOP_SOON, FrameError, Kind, number_of
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.agents import what_it_wrote
 from horovod.runner.supervision.failure import RankExit
-from horovod.runner.supervision.fixed import Placed, placed_in
+from horovod.runner.supervision.fixed import Placed, placed_workers
 from horovod.runner.supervision.link import AgentLink
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.relay import Relay
@@ -136,7 +137,7 @@ class AgentExecutor:
             self._lose(host, f"cannot start its agent: {error}")
             return
         self._links[host] = link
-        self._placed.update(placed_in([job]))
+        self._placed.update(placed_workers([job]))
         where = f"is process {link.pid}" if link.pid else "runs there"
         self._reporting.log(f"the agent of {host} {where}")
         if self._agents.invitation is None:
@@ -154,8 +155,12 @@ class AgentExecutor:
         address, port = endpoint
         self._reporting.log(f"all hosts reach the store at {address} port {port}")
         self._agents.on_chosen(endpoint)
-        for host, link in self._links.items():
-            self._send(host, Kind.JOB, link.job.at(address, port).to_json())
+        jobs = {host: link.job.at(address, port) for host, link in self._links.items()}
+        leading = [link for link in self._links.values() if link.job.has_rank_0]
+        master = leading[0].masters.get(endpoint) if leading else None
+        for host, job in jobs.items():
+            told = with_torch_variables(job, *master) if master and master[1] else job
+            self._send(host, Kind.JOB, told.to_json())
 
     def _release(self, host: str) -> None:
         if host in self._links:
@@ -269,7 +274,7 @@ class AgentExecutor:
                 left = f"{_text_of(frame, 1000)} on {link.hostname}"
                 all_left = filter(None, [self._left_running, left])
                 self._left_running = one_line(", ".join(all_left), 1000)
-                self._reporting.log(f"what the ranks left running is ended: {left}")
+                self._reporting.log(f"processes that the ranks left running are ended: {left}")
             case Kind.DROPPED:
                 self._relay.num_dropped += number_of(frame.payload, 0, 2**62)
             case Kind.DONE:
@@ -303,9 +308,16 @@ class AgentExecutor:
         if frame.kind is Kind.TRIED:
             self._report(events.HostTried(now, link.hostname, endpoints))
             return
-        index = number_of(frame.payload, 0)
+        number, address, port = [*frame.payload.split(), b"", b""][:3]
+        index = number_of(number, 0)
         if index >= len(endpoints):
             raise FrameError(f"no endpoint of the invitation: {frame.payload[:80]!r}")
+        if address and port:
+            try:
+                own = name_in(address.decode("ascii"))
+            except ValueError:
+                raise FrameError(f"not an address: {address[:80]!r}") from None
+            link.masters[endpoints[index]] = own, number_of(port, 0, 65535)
         self._report(events.HostReached(now, link.hostname, endpoints[index]))
 
     def _on_exit(self, link: AgentLink, worker: int, code: int, start_error: str = "") -> None:

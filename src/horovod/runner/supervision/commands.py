@@ -6,8 +6,9 @@ knows: ``<host>-<number>``. No number is ever used again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from horovod._job.membership import Membership

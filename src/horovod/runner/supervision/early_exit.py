@@ -49,7 +49,7 @@ def blame(exits: Sequence[RankExit]) -> str:
     """
     for ended in exits:
         for text in (note(ended, 0), note(ended, 1)) if ended.returncode == 0 else ():
-            waited = sorted(each.rank for each in exits if _quotes(each, text))
+            waited = sorted(rank_exit.rank for rank_exit in exits if _quotes(rank_exit, text))
             if waited:
                 ranks = f"rank{'s' if len(waited) > 1 else ''} {', '.join(map(str, waited))}"
                 return f"{text}, and {ranks} waited for it in init"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.supervision.greetings import without_greetings
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def first_failure(exits: Sequence[RankExit]) -> RankExit | None:
     Returns:
         The first failure, or None if no rank failed.
     """
-    failed = [each for each in exits if each.returncode != 0]
+    failed = [rank_exit for rank_exit in exits if rank_exit.returncode != 0]
     if not failed:
         return None
     causes = [each for each in failed if not each.is_follow_up] or failed

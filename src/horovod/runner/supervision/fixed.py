@@ -13,9 +13,10 @@ deadline.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.early_exit import blame
 from horovod.runner.supervision.failure import cause, first_failure, headline, last_words
@@ -45,7 +46,7 @@ class Placed:
     hostname: str
 
 
-def placed_in(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
+def placed_workers(jobs: Sequence[AgentJob]) -> dict[int, Placed]:
     """Return where the workers are with which hosts start, by number."""
     return {
         worker.worker: Placed(worker.rank, job.hostname) for job in jobs for worker in job.workers
@@ -202,7 +203,7 @@ class FixedJob:
         late = f"within {self._start_timeout_s:g} s; raise --start-timeout if it needs longer"
         if failure := state.readiness.failure(late):
             return self._stop(state.progress, at_s, Outcome(1, failure))
-        reason = f"no agent came up there {late}"
+        reason = f"no agent started there {late}"
         missing = [commands.GiveUpHost(host, reason) for host in sorted(state.readiness.missing)]
         return Decision(replace(state, deadline_at=None, late=late), missing)
 
@@ -223,7 +224,7 @@ class FixedJob:
         if not fails or isinstance(state, Settling):
             return Decision(replace(state, progress=progress), [report])
         settling = Settling(deadline_at=at_s + self._settle_s, progress=progress)
-        reason = f"{headline(ended)}: the other ranks have {self._settle_s:g} s to say why"
+        reason = f"{headline(ended)}: the other ranks have {self._settle_s:g} s to report why"
         return Decision(settling, [report], reason)
 
     def _on_deadline(self, state: Going, at_s: float) -> Decision:
@@ -278,9 +279,11 @@ class FixedJob:
 
     def _running(self, progress: Progress) -> dict[int, str]:
         """The ranks that have not ended by themselves, with their hosts."""
-        ended = {each.rank for each in progress.exits}
+        ended = {rank_exit.rank for rank_exit in progress.exits}
         return {
-            each.rank: each.hostname for each in self._workers.values() if each.rank not in ended
+            worker.rank: worker.hostname
+            for worker in self._workers.values()
+            if worker.rank not in ended
         }
 
     def _verdict(self, progress: Progress) -> Outcome | None:
@@ -300,7 +303,11 @@ class FixedJob:
         exits = progress.exits
         for ended in exits:
             if ended.returncode == 0 and ended.rank == failure.culprit:
-                follow = {each.rank for each in exits if each.returncode and each.is_follow_up}
+                follow = {
+                    rank_exit.rank
+                    for rank_exit in exits
+                    if rank_exit.returncode and rank_exit.is_follow_up
+                }
                 middle = named(follow | self._running(progress).keys())
                 return f"{headline(ended)} while {middle} still needed it"
         return ""

@@ -24,12 +24,12 @@ from horovod.runner.protocol.frames import (
     Kind,
     encode,
 )
-from horovod.runner.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from horovod.runner.protocol.agent_job import AgentJob
+    from horovod.runner.protocol.invitation import Endpoint
 
 _READ_BYTES = 256 * 1024
 _MAX_PREAMBLE_BYTES = 64 * 1024
@@ -78,6 +78,7 @@ class AgentLink:
         open: whether the agent still holds its end.
         done: whether it said that no process of the job is left.
         agent_pid: as it said itself; 0 before.
+        masters: by endpoint of the store that it reached, its own address and port for rank 0.
         closed: whether its pipes are.
     """
 
@@ -96,6 +97,7 @@ class AgentLink:
         self.open = True
         self.done = False
         self.agent_pid = 0
+        self.masters: dict[Endpoint, tuple[str, int]] = {}
         self.closed = False
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
@@ -212,8 +214,11 @@ class AgentLink:
 
         The guard of an agent that is killed, which may have been stopped, ends what it left.
         """
+        # Not for every job: psutil takes its time to load.
+        from horovod.runner.system.descendants import is_child
+
         with contextlib.suppress(OSError):
-            if not self.job.remote and processes.is_child(self.agent_pid, self._process.pid):
+            if not self.job.remote and is_child(self.agent_pid, self._process.pid):
                 os.kill(self.agent_pid, signal.SIGKILL)
             else:
                 self._process.kill()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from horovod.runner.supervision.failure import RankExit
 
 
-FILES_INCOMPLETE = "the files of the output are not complete: "
+FILES_INCOMPLETE = "the output files are incomplete: "
 """What the launcher says in front of :attr:`Outcome.files_error`."""
 
 

@@ -6,8 +6,10 @@ the proof that it knows the job's secret. So nobody needs to know names of inter
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +62,7 @@ class Readiness:
     def choice(self) -> Endpoint | None:
         """The best endpoint that all hosts reached; None while there is none."""
         common = set(self.endpoints).intersection(*self.reached.values())
-        return next((each for each in self.endpoints if each in common), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint in common), None)
 
     @property
     def is_complete(self) -> bool:
@@ -83,7 +85,7 @@ class Readiness:
         if not self.endpoints or self.choice is not None:
             return ""
         if self.trying:
-            return f"the hosts did not find a way to this machine {late}" if late else ""
+            return f"the hosts could not reach this machine {late}" if late else ""
         return self._nothing_in_common()
 
     def _nothing_in_common(self) -> str:
@@ -92,13 +94,14 @@ class Readiness:
         if none:
             return (
                 f"no address of this machine can be reached from {', '.join(none)}: tried "
-                f"{', '.join(names)}; does a firewall let connections to this machine pass? Name "
-                "the interface of the right network with --network-interfaces"
+                f"{', '.join(names)}; does a firewall block connections to this machine? Name the "
+                "interface of the right network with --network-interfaces"
             )
-        found = "; ".join(
-            f"{host} reached {', '.join(each[0] for each in self.endpoints if each in reached)}"
+        shown = {
+            host: ", ".join(endpoint[0] for endpoint in self.endpoints if endpoint in reached)
             for host, reached in self.reached.items()
-        )
+        }
+        found = "; ".join(f"{host} reached {addresses}" for host, addresses in shown.items())
         return (
             f"no address of this machine can be reached from all hosts: {found}; name an interface "
             "that all share with --network-interfaces"

@@ -84,7 +84,7 @@ class Relay:
         self._is_silent = self._is_silent or error is not None
         self._look_for_write_errors()
         if self.num_dropped and not self._is_silent:
-            self._announce(f"{self.num_dropped} bytes of output are lost: nobody took them")
+            self._announce(f"{self.num_dropped} bytes of output are lost: nobody read them")
         if self._disk_error:
             self._announce(f"{FILES_INCOMPLETE}{self._disk_error}")
         return replace(

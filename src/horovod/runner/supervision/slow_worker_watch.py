@@ -89,7 +89,7 @@ class SlowWorkerWatch(Watch):
         self._workers = SlowWorkers(len(hostnames), window_s)
 
     def _look(self, store: StoreServer) -> None:
-        for finding in self._workers.add(told_waits(store, 0, len(self._names))):
+        for finding in self._workers.add(read_waits(store, 0, len(self._names))):
             self._say(describe(finding, self._names[finding.rank]))
 
     def _summary(self, elapsed_s: float) -> str:
@@ -121,11 +121,11 @@ class SlowMemberWatch(Watch):
         """A generation was published; callable from any thread."""
         with self._lock:
             self._generation, self._size = membership.generation, len(membership.members)
-            self._members.follow([each.worker.identity for each in membership.members])
+            self._members.follow([member.worker.identity for member in membership.members])
 
     def _look(self, store: StoreServer) -> None:
         generation, size = self._generation, self._size
-        told = told_waits(store, generation, size)
+        told = read_waits(store, generation, size)
         with self._lock:
             if generation != self._generation:
                 return
@@ -143,13 +143,13 @@ class SlowMemberWatch(Watch):
         return summary({f"worker {name}": one for name, one in totals.items()}, elapsed_s)
 
 
-def told_of(member: SlowMember) -> WorkerSlow:
+def slow_event_of(member: SlowMember) -> WorkerSlow:
     """Return what the policy of an elastic job is told of a slow worker."""
     text = f"the others wait for it ({would_save(member.gain)})"
     return WorkerSlow(time.monotonic(), member.identity, member.gain, text)
 
 
-def told_waits(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:
+def read_waits(store: StoreServer, generation: int, size: int) -> dict[int, Waits]:
     """Return the last reports of a generation's first ranks, up to one without a report."""
     told: dict[int, Waits] = {}
     for rank in range(size):

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING
+
+from horovod._base import fast_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ SLOW_GAIN = 0.10
 NORMAL_GAIN = 0.05
 
 
-@dataclass(frozen=True)
+@fast_dataclass.dataclass(frozen=True)
 class Finding:
     """A rank is slow from now on, or no longer.
 
@@ -61,6 +62,12 @@ class Slowness:
     is_slow: bool = False
     slow_s: float = 0.0
     worst_gain: float = 0.0
+
+    def median_gain(self) -> float:
+        """Return the median of the gains."""
+        from statistics import median  # takes its time to load: a job is to start soon
+
+        return median(self.gains)
 
 
 def gains(waiting: Mapping[int, float]) -> dict[int, float]:
@@ -115,7 +122,7 @@ class SlowWorkers:
     def _judge(self, rank: int, gain: float, length_s: float) -> Finding | None:
         one = self.ranks[rank]
         one.gains.append(gain)
-        usual = median(one.gains)
+        usual = one.median_gain()
         if not one.is_slow:
             # The lower of two medians is no majority.
             many = sum(each >= SLOW_GAIN for each in one.gains) >= FEWEST_WINDOWS
@@ -170,7 +177,7 @@ def summary(ranks: Mapping[str, Slowness], elapsed_s: float) -> str:
     return f"the others waited for {'; '.join(parts)}" if parts else ""
 
 
-@dataclass(frozen=True)
+@fast_dataclass.dataclass(frozen=True)
 class SlowMember:
     """A worker of an elastic job that is slow now.
 
@@ -227,7 +234,7 @@ class SlowMembers:
     def slow(self) -> list[SlowMember]:
         """Return the members that are slow now."""
         return [
-            SlowMember(self._identities[rank], self._name(rank), median(one.gains))
+            SlowMember(self._identities[rank], self._name(rank), one.median_gain())
             for rank, one in enumerate(self._workers.ranks)
             if one.is_slow
         ]

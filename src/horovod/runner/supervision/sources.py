@@ -51,7 +51,7 @@ def _check_name(name: str) -> None:
     try:
         name_in(name)
     except ValueError as error:
-        raise UsageError(f"{name[:80]!r} cannot be the name of a host: {error}") from None
+        raise UsageError(f"{name[:80]!r} is not a valid host name: {error}") from None
 
 
 def ask(discovery: Discovery, has_answered: bool) -> Event:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.arrival import called_key, connected_key
 from horovod.errors import StartError
 
@@ -69,7 +69,7 @@ def describe_start(arrivals: Mapping[int, Arrival], hostnames: Sequence[str], to
     phases = [
         _phase("spawn", {rank: each.spawn_s for rank, each in arrivals.items()}, hostnames),
         _phase("import", {rank: each.import_s for rank, each in arrivals.items()}, hostnames),
-        f"connect {min(each.connect_s for each in arrivals.values()):.1f} s",
+        f"connect {min(arrival.connect_s for arrival in arrivals.values()):.1f} s",
     ]
     return f"starting took {took_s:.1f} s: {', '.join(phases)}"
 

@@ -10,9 +10,10 @@ Stopping and Killing have a deadline.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.protocol.frames import STOP_SOON, Stop
 from horovod.runner.supervision import events
 from horovod.runner.supervision.commands import Abandon, Announce, EndAll, KillAll, ReportOutcome

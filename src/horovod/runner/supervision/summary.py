@@ -36,11 +36,11 @@ def summarize(
     stopped, lost = list(stopped), list(lost)
     if len(exits) + len(stopped) + len(lost) == 1:
         return f"the job ran for {_duration(elapsed_s)}"
-    others = [each for each in exits if each is not first]
+    others = [rank_exit for rank_exit in exits if rank_exit is not first]
     groups = [] if first is None else [(f"{_ending(first)} first", [first.rank])]
     endings: dict[str, list[int]] = {}
-    for each in others:
-        endings.setdefault(_ending(each), []).append(each.rank)
+    for other in others:
+        endings.setdefault(_ending(other), []).append(other.rank)
     groups += endings.items()
     groups.append(("were stopped", stopped))
     groups.append(("were lost", lost))

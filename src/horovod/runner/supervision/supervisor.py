@@ -11,9 +11,9 @@ import selectors
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.runner.supervision import events
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.policy import State

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from horovod.spark.common.column_types import Given, Use
-    from horovod.spark.common.estimator import HorovodEstimator
     from horovod.spark.common.metadata import Column
+    from horovod.spark.common.params import EstimatorParams
 
 
-def check_frame(estimator: HorovodEstimator, frame: DataFrame) -> None:
+def check_frame(estimator: EstimatorParams, frame: DataFrame) -> None:
     """Refuse a DataFrame of which the model cannot use a column, from its schema alone.
 
     Args:
@@ -41,7 +41,7 @@ def check_frame(estimator: HorovodEstimator, frame: DataFrame) -> None:
     )
 
 
-def check_data(estimator: HorovodEstimator, columns: Mapping[str, Column]) -> None:
+def check_data(estimator: EstimatorParams, columns: Mapping[str, Column]) -> None:
     """Refuse written data of which the model cannot use a column.
 
     Args:
@@ -62,7 +62,7 @@ def check_data(estimator: HorovodEstimator, columns: Mapping[str, Column]) -> No
     )
 
 
-def check_lengths(estimator: HorovodEstimator, lengths: Mapping[str, Sequence[int]]) -> None:
+def check_lengths(estimator: EstimatorParams, lengths: Mapping[str, Sequence[int]]) -> None:
     """Refuse arrays and vectors of several lengths, unless the training is given rows or files.
 
     Args:
@@ -84,7 +84,7 @@ def check_lengths(estimator: HorovodEstimator, lengths: Mapping[str, Sequence[in
             )
 
 
-def uses_of(estimator: HorovodEstimator) -> list[tuple[Use, str]]:
+def uses_of(estimator: EstimatorParams) -> list[tuple[Use, str]]:
     """Return what the columns of an estimator are for, with their names."""
     weights = estimator.value("sample_weight_col")
     uses: list[tuple[Use, str]] = [("feature", name) for name in estimator.value("feature_cols")]
@@ -92,7 +92,7 @@ def uses_of(estimator: HorovodEstimator) -> list[tuple[Use, str]]:
     return [*uses, ("sample weight", weights)] if weights else uses
 
 
-def given_of(estimator: HorovodEstimator) -> Given:
+def given_of(estimator: EstimatorParams) -> Given:
     """Return what the training of an estimator is given."""
     if estimator.value("data_module") is not estimator.param_rows["data_module"].default:
         return "files"

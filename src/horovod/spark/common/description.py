@@ -129,7 +129,7 @@ def _attributes(value: Any, depth: int, leave_out: tuple[str, ...] = ()) -> dict
 def _callable(value: Any, depth: int) -> Any:
     if isinstance(value, functools.partial):
         parts = [value.func, value.args, value.keywords]
-        return [described(each, depth + 1) for each in parts] if depth < _DEEPEST else "partial"
+        return [described(part, depth + 1) for part in parts] if depth < _DEEPEST else "partial"
     if inspect.ismethod(value):
         return [_callable(value.__func__, depth), described(value.__self__, depth + 1)]
     if inspect.isfunction(value):
@@ -167,12 +167,12 @@ def _content(cell: Any) -> Any:
 def _code(code: CodeType) -> list[Any]:
     """Return the code of a function, without its place in a file."""
     consts = [
-        _code(each)
-        if inspect.iscode(each)
-        else sorted(map(repr, each))
-        if isinstance(each, frozenset)
-        else each
-        for each in code.co_consts
+        _code(co_const)
+        if inspect.iscode(co_const)
+        else sorted(map(repr, co_const))
+        if isinstance(co_const, frozenset)
+        else co_const
+        for co_const in code.co_consts
     ]
     return [code.co_code, consts, code.co_names, code.co_varnames[: code.co_argcount]]
 

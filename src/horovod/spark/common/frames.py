@@ -314,7 +314,7 @@ def _packer(most: int) -> Any:
         """``[n, index…, value…, 0…]``, of length 1 + 2 · most."""
         count = len(vector.indices)
         numbers = [count, *vector.indices, *vector.values]
-        return [float(each) for each in numbers] + [0.0] * 2 * (most - count)
+        return [float(number) for number in numbers] + [0.0] * 2 * (most - count)
 
     return pack
 

@@ -141,7 +141,7 @@ class Predicting:
     def _transformed(self, columns: Sequence[Any], count: int) -> list[np.ndarray]:
         assert self.transformation is not None
         names = [each.name for each in self.inputs]
-        filled = [[np.nan] * count if each is None else each for each in columns]
+        filled = [[np.nan] * count if column is None else column for column in columns]
         rows = [self._row(dict(zip(names, row, strict=True))) for row in zip(*filled, strict=True)]
         return [
             _with_one_shape(stack([row[each.name] for row in rows]), each.name)
@@ -184,7 +184,7 @@ def array_of(values: pd.Series, column: Input) -> np.ndarray:
         return np.array(list(values), dtype="datetime64[D]")
     if values.dtype != object:
         return np.asarray(values.to_numpy())
-    rows = [_row_of(each) for each in values]
+    rows = [_row_of(value) for value in values]
     return stack(rows) if rows and isinstance(rows[0], np.ndarray) else objects(rows)
 
 
@@ -203,7 +203,7 @@ def _row_of(value: Any) -> Any:
 def _with_one_shape(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind in "biuf":
         return values
-    lengths = sorted({np.size(each) for each in values})
+    lengths = sorted({np.size(value) for value in values})
     why = f"arrays of {lengths[0]} to {lengths[-1]} numbers" if len(lengths) > 1 else "no numbers"
     raise UsageError(f"transform: column {name!r} has {why}")
 

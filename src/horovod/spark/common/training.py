@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horovod.spark.common.datamodule import DataModule
-    from horovod.spark.common.estimator import HorovodEstimator
+    from horovod.spark.common.params import EstimatorParams
 
 _BY_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
@@ -105,7 +105,7 @@ class TrainingData:
     @classmethod
     def of(
         cls,
-        estimator: HorovodEstimator,
+        estimator: EstimatorParams,
         train_rows: int,
         val_rows: int,
         metadata: Mapping[str, object],

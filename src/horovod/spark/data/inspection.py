@@ -55,13 +55,13 @@ def _inspect(files: ParquetFiles, name: str) -> Findings:
     if nulls == 0 and files.num_bytes_of(name) > _READ_BYTES:
         ratios = files.values_in_row(name)
         return Findings(0, (int(min(ratios)), -int(-max(ratios) // 1)))
-    found = [(_nulls_in(each), *_lengths_of(each)) for each in _chunks(files, name)]
+    found = [(_nulls_in(chunk), *_lengths_of(chunk)) for chunk in _chunks(files, name)]
     least, most = min(each[1] for each in found), max(each[2] for each in found)
     return Findings(sum(each[0] for each in found), (least, most))
 
 
 def _nulls_of_all(files: ParquetFiles, name: str) -> int:
-    return sum(_nulls_in(each) for each in _chunks(files, name))
+    return sum(_nulls_in(chunk) for chunk in _chunks(files, name))
 
 
 def _chunks(files: ParquetFiles, name: str) -> Iterator[pa.Array]:

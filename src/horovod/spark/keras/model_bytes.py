@@ -101,7 +101,7 @@ def described_model(model: keras.Model) -> list[Any]:
 
     Keras counts the names of layers in each process.
     """
-    weights = [f"{each.dtype} {tuple(each.shape)}" for each in model.weights]
+    weights = [f"{weight.dtype} {tuple(weight.shape)}" for weight in model.weights]
     return [type(model), [_described_layer(layer) for layer in model.layers], weights]
 
 

@@ -83,7 +83,7 @@ def as_inputs(
     Raises:
         ValueError: the numbers of both differ, or a row has another number of elements.
     """
-    arrays = [np.asarray(each) for each in features]
+    arrays = [np.asarray(feature) for feature in features]
     if inputs is None:
         return arrays
     if len(inputs) != len(arrays):

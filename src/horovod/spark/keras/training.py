@@ -221,7 +221,9 @@ class _Training:
         """Return the callbacks that write logs for TensorBoard, if the store keeps them."""
         logs = self._task.run.store.get_logs_path(self._task.run.run_id)
         boards = [
-            each for each in self._task.callbacks if isinstance(each, keras.callbacks.TensorBoard)
+            callback
+            for callback in self._task.callbacks
+            if isinstance(callback, keras.callbacks.TensorBoard)
         ]
         if logs is None or importlib.util.find_spec("tensorboard") is None:
             return []

@@ -39,7 +39,7 @@ class PlainMethods:
         return self._measured("val_loss", batch)
 
     def _measured(self, name: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        outputs = called(self.model, [batch[each] for each in self.features], self.features)
+        outputs = called(self.model, [batch[feature] for feature in self.features], self.features)
         labels = [
             batch[label].reshape(output.shape)
             if batch[label].numel() == output.numel()

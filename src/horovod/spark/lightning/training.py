@@ -94,7 +94,9 @@ class _Training:
         self._path = folder / "last.ckpt"
         self._device = device_of(task.data.use_gpu)
         self._is_trained = False
-        self._best = next((each for each in task.callbacks if _is_checkpoint(library, each)), None)
+        self._best = next(
+            (callback for callback in task.callbacks if _is_checkpoint(library, callback)), None
+        )
         if self._best is not None:
             self._best.dirpath = str(folder / "best")
             self._best.filename = None
@@ -112,8 +114,8 @@ class _Training:
             self.progress.epoch = state["epoch"] + 1
             self.progress.checkpoint = checkpoint
         # What they hold is to be known before an epoch is trained.
-        for each in self._task.callbacks:
-            plain(each.state_dict(), f"the state of {type(each).__name__}")
+        for callback in self._task.callbacks:
+            plain(callback.state_dict(), f"the state of {type(callback).__name__}")
 
     def fit(self, loop: EpochLoop, module: DataModule) -> bool:
         check_devices(self._device)

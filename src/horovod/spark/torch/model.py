@@ -114,6 +114,6 @@ def outputs_of(
         names: of the features; if they are those of the model's arguments, they say which is which.
     """
     dtype = dtype_of(model)
-    tensors = [torch.from_numpy(np.array(each)).to(dtype) for each in features]
+    tensors = [torch.from_numpy(np.array(feature)).to(dtype) for feature in features]
     inputs = reshaped(tensors, input_shapes)
     return called(model, inputs, names)

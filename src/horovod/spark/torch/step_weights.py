@@ -22,8 +22,12 @@ class StepWeights:
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self._optimizers = [each for each in optimizers if isinstance(each, ReducingOptimizer)]
-        self._has_passes = any(each.backward_passes_per_step > 1 for each in self._optimizers)
+        self._optimizers = [
+            optimizer for optimizer in optimizers if isinstance(optimizer, ReducingOptimizer)
+        ]
+        self._has_passes = any(
+            optimizer.backward_passes_per_step > 1 for optimizer in self._optimizers
+        )
         self._weighs = False
 
     def before_step(self, loop: EpochLoop) -> int:

@@ -12,7 +12,9 @@ See https://www.tensorflow.org/api_docs/python/tf/data/experimental/service for 
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -224,4 +226,13 @@ def _end_with_training(compute_config: TfDataServiceConfig, rank: int) -> None:
                 f"rank 0 of the training job, on {client.own_address}, ended without shutting the "
                 "compute service down; so the compute job ends, too"
             )
+            if not _kept:
+                atexit.register(_close_kept, os.getpid())
             _kept[compute_config.key] = client
+
+
+def _close_kept(pid: int) -> None:
+    """Close the connections at the end of their process, but not in one forked from it."""
+    if os.getpid() == pid:
+        for client in _kept.values():
+            client.close()

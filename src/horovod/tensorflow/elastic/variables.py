@@ -110,7 +110,7 @@ def read(
     if session is None:
         if len(spare) == len(variables):
             return [_read_into(array, each) for array, each in zip(spare, variables, strict=True)]
-        return [_read_new(each) for each in variables]
+        return [_read_new(variable) for variable in variables]
     # Its arrays may lie in the memory of the variables.
     return [np.array(value) for value in session.run(list(variables))]
 

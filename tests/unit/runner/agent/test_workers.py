@@ -130,4 +130,4 @@ def test_what_is_not_a_worker_ends_the_agent() -> None:
     with agent(worker(0), stays=False) as told:
         told.tell(Kind.START_WORKER, b"nonsense")
         said = told.until((Kind.STOPPING, -1), (Kind.EXITED, 0), (Kind.DONE, -1))
-        assert b"something else than a job" in said[Kind.STOPPING, -1]
+        assert b"something other than a job" in said[Kind.STOPPING, -1]

@@ -25,7 +25,7 @@ from horovod.runner.checks.preflight_report import (
     rows_of,
     verdict,
 )
-from horovod.runner.checks.probe import dialled_by
+from horovod.runner.checks.probe import targets_of
 from horovod.runner.checks.run_on import HostError, launcher, run_on
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting.ssh import SshOptions
@@ -145,7 +145,7 @@ def test_the_table_has_a_row_per_host() -> None:
 @pytest.mark.parametrize("num_hosts", [1, 2, 3, 4, 7])
 def test_neighbors_on_a_ring_meet_once(num_hosts: int) -> None:
     pairs = [
-        (source, target) for source in range(num_hosts) for target in dialled_by(source, num_hosts)
+        (source, target) for source in range(num_hosts) for target in targets_of(source, num_hosts)
     ]
     assert all(target < source for source, target in pairs), "only lower ones listen"
     ring = (
@@ -239,12 +239,23 @@ def test_a_host_that_cannot_reach_the_launcher_says_so() -> None:
             "num_hosts": 1,
             "endpoints": [taken.getsockname()],
             "secret": "00" * 32,
-            "timeout_s": 60,
+            "links_s": 60,
         }
         start = partial(START, Host("localhost", 1), False)
         report = run_on(start, "horovod.runner.checks.probe", question, 60)
     assert report["fault"].startswith("cannot reach the launcher at 127.0.0.1; does a firewall")
     assert os.path.samefile(report["facts"]["executable"], sys.executable)
+
+
+def test_a_neighbor_that_is_stuck_costs_only_the_time_for_links() -> None:
+    def start(host: Host, is_remote: bool, module: str) -> subprocess.Popen[bytes]:
+        return script("sleep 1000")(module) if host.name == "localhost" else START(host, *rest)
+
+    rest = (False, "horovod.runner.checks.probe")
+    hosts = [Host("localhost", 1), Host("127.0.0.9", 1)]
+    stuck, waited = examine_hosts(hosts, start, 5, links_s=0.5)
+    assert "no answer within 5 s" in stuck.fault
+    assert [link.fault for link in waited.links] == ["it did not appear in time"]
 
 
 def test_the_exit_code_tells_of_faults() -> None:

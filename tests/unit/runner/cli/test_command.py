@@ -49,7 +49,7 @@ def test_check_build_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert "[ ] PyTorch: no module torch for this Python\n" in why
     assert "    [ ] GPU: tried:\n        libcuda.so\n" in why
     assert "[ ] NCCL: tried libnccl.so.2\n" in why
-    assert "[ ] MPI: no mpirun on the path; horovodrun does without\n" in why
+    assert "[ ] MPI: no mpirun on the path; horovodrun does not need it\n" in why
     monkeypatch.setattr("shutil.which", lambda name: f"/opt/{name}")
     assert "[X] MPI: /opt/mpirun may start the ranks\n" in build_report(verbose=True)
 

@@ -69,7 +69,7 @@ def test_flags_of_old_scripts_are_accepted() -> None:
         ("-np four x", "invalid int value: 'four'"),
         ("--verbose=1 x", "--verbose takes no value"),
         ("--log-level LOUD x", "invalid choice"),
-        ("-H a:1 --hostfile f x", "exclude each other"),
+        ("-H a:1 --hostfile f x", "are mutually exclusive"),
         ("--min-np two x", "invalid int value: 'two'"),
         ("--blacklist-cooldown-range 1", "--blacklist-cooldown-range needs 2 values"),
         ("--cooldown-range=1 2 x", "write --cooldown-range 1 2, without '='"),

@@ -84,7 +84,7 @@ def test_what_is_right_gets_no_remark(text: str) -> None:
         ),
         (
             "import horovod.torch as hvd\nif hvd.nccl_built(): pass",
-            "2: changed: nccl_built() tells what is found on this machine",
+            "2: changed: nccl_built() reports what is found on this machine",
         ),
         (
             "import horovod.torch as hvd\nif hvd.ddl_built(): pass",
@@ -228,12 +228,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     good.write_text("import horovod.torch as hvd\n")
     bad.write_text("import horovod.runner.mpi_run\n")
     assert main(["doctor", str(good)], {}) == 0
-    assert capsys.readouterr().out == "nothing of Horovod's to change\n"
+    assert capsys.readouterr().out == "nothing to change for Horovod\n"
     assert main(["doctor", str(good), str(bad)], {"HOROVOD_CYCLE_TIME": "1"}) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("environment: ignored: HOROVOD_CYCLE_TIME")
     assert lines[1].startswith(f"{bad}:1: fails: there is no module horovod.runner.mpi_run")
-    assert lines[2] == "1 will fail, 1 mean something else than before or nothing"
+    assert lines[2] == "1 will fail, 1 changed or lost their meaning"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_folder_is_read_with_all_below_it(
     places = [line.removeprefix(f"{tmp_path}/").split(": ")[0] for line in out]
     assert places[:3] == ["template.py", "train.py:1", "models/old/net.py:1"]
     assert "template.py: hint: was left out: " in out[0]
-    assert out[3] == "2 will fail, 0 mean something else than before or nothing"
+    assert out[3] == "2 will fail, 0 changed or lost their meaning"
     assert main(["doctor", str(tmp_path / ".git" / "hook.py")], {}) == 1
 
 

@@ -94,9 +94,9 @@ def test_ranges_have_their_greatest_value_and_no_rounding() -> None:
     ("given", "what"),
     [
         (("a", "2", "1"), "must be numbers"),
-        (("0", "inf", "1"), "nothing leads"),
-        (("0", "1", "0"), "nothing leads"),
-        (("0", "1", "-1"), "nothing leads"),
+        (("0", "inf", "1"), "do not lead"),
+        (("0", "1", "0"), "do not lead"),
+        (("0", "1", "-1"), "do not lead"),
         (("0", "1", "1e-9"), "more than 10000 values"),
         (("0", "1e999999", "1e-999999"), "at most 20 digits"),
         (("0", "1e-999999", "1e-999999"), "at most 20 digits"),

@@ -186,11 +186,11 @@ def test_memory(value: int | str, number: int) -> None:
             "write 'version: 2'",
         ),
         (NEW + train("  timeout: 2 hours"), "5:3: train.timeout", "write 90s, 30m, 2h or 1d"),
-        (NEW + train("  timeout: 0"), "5:3: train.timeout", "no length of time"),
+        (NEW + train("  timeout: 0"), "5:3: train.timeout", "not a length of time"),
         (NEW + train("  restarts: -1"), "5:3: train.restarts", "greater than or equal to 0"),
         (NEW + train("  metrics: {loss: low}"), "5:13: train.metrics.loss", "'max' or 'min'"),
         (NEW + train("  env: {A B: 1}"), "5:9: train.env.A B", "pattern"),
-        (NEW + train("  env: {PATH: /bin}"), "5:9: train.env.PATH", "need it as it is"),
+        (NEW + train("  env: {PATH: /bin}"), "5:9: train.env.PATH", "need it unchanged"),
         (train("  search: random", "  parameters: {a: [1]}"), "4:3: train.search", "version: 2"),
         (NEW + train("  search: random"), "5:3: train.search", "no parameters to choose"),
         (
@@ -206,10 +206,14 @@ def test_memory(value: int | str, number: int) -> None:
         (
             NEW + train("  parameters: {a: {between: {min: 1, max: 2}}}"),
             "5:20: train.parameters.a.between",
-            "is for a search",
+            "applies only to a search",
         ),
         (train("  elastic: {min: 1}"), "4:3: train.elastic", "write 'version: 2'"),
-        (NEW + train("  elastic: {min: 2}"), "5:3: train.elastic", "min and max must have the 1"),
+        (
+            NEW + train("  elastic: {min: 2}"),
+            "5:3: train.elastic",
+            "number of workers, 1,",
+        ),
         (
             NEW + train("  elastic: {min: 1}", "  concurrency: 2"),
             "5:3: train.elastic",
@@ -251,7 +255,7 @@ def test_memory(value: int | str, number: int) -> None:
         (
             train("  parameters: {n: {range: {min: 3, max: 1, step: 1}}}"),
             "4:20: train.parameters.n.range",
-            "nothing leads from 3 to 1",
+            "do not lead from 3 to 1",
         ),
         (
             train("  parameters: {a-b: [1], A_b: [1]}"),
@@ -284,8 +288,8 @@ def test_memory(value: int | str, number: int) -> None:
         (train("  resources: {mem: 010}"), "4:15: train.resources.mem", "write the one you mean"),
         (train("  concurrency: 0b11"), "4:3: train.concurrency", "write 3"),
         (NEW + train("  restarts: 1:00"), "5:3: train.restarts", "write 60"),
-        (NEW + train("  timeout: 010"), "5:3: train.timeout", "no length of time"),
-        (NEW + train("  timeout: 1:30"), "5:3: train.timeout", "no length of time"),
+        (NEW + train("  timeout: 010"), "5:3: train.timeout", "not a length of time"),
+        (NEW + train("  timeout: 1:30"), "5:3: train.timeout", "not a length of time"),
         (train("  resources: {gpus: !!int ''}"), "4:21", "have no meaning here"),
         ("x-a: !!timestamp a\n" + train(), "1:6", "have no meaning here"),
         ("project: " + "[" * 100_000, "1:39", "more than 30 levels"),
@@ -443,7 +447,7 @@ def test_what_is_doubtful_is_said() -> None:
     )
     said = {each.split(":")[1]: each for each in experiment.warnings}
     assert sorted(said) == ["4", "5", "8", "9"]
-    assert "a shell of its own" in said["4"]
+    assert "each line has its own shell" in said["4"]
     assert "every process runs this" in said["5"]
     assert "UNUSED" in said["8"]
     assert len(experiment.warnings) == 4

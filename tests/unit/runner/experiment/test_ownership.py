@@ -79,7 +79,7 @@ def test_one_of_many_that_begin_in_the_same_instant_is_the_owner(
             each.go_on()
         told = [each.said() for each in contenders]
         assert told.count("owner") == 1, told
-        assert sum("experiment 3 still runs" in each for each in told) == 2, told
+        assert sum("experiment 3 is still running" in each for each in told) == 2, told
         owner = contenders[told.index("owner")]
         owner.go_on()
         assert owner.said() == "left"
@@ -89,7 +89,7 @@ def test_the_lock_dies_with_its_process(start: Callable[[int], Contender], tmp_p
     owner = start(1)
     owner.go_on()
     assert owner.said() == "owner"
-    with pytest.raises(UsageError, match="still runs"), owning(tmp_path / "3", print):
+    with pytest.raises(UsageError, match="is still running"), owning(tmp_path / "3", print):
         pass
     owner.process.kill()
     owner.process.wait(60)

@@ -12,7 +12,7 @@ from horovod.runner.experiment.grid import SHELL, Line, filled
 from horovod.runner.experiment.job_file import parse_job_file
 from horovod.runner.experiment.placeholders import (
     Place,
-    filled_line,
+    fill_line,
     malformed,
     placeholders_in,
     places_in,
@@ -95,7 +95,7 @@ def test_elsewhere_a_value_stays_and_what_changes_it_is_known(
     template, before = QUOTED[place]
     (placeholder,) = placeholders_in(template)
     for name, value in VALUES.items():
-        line = filled_line(template, {"x": value})
+        line = fill_line(template, {"x": value})
         assert line == template.replace("{{x}}", value)
         if placeholder.keeps(value):
             assert arguments(line, shell, tmp_path) == [before + value], name

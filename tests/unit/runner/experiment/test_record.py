@@ -196,7 +196,7 @@ def test_no_run_is_the_best_if_none_has_a_number(tmp_path: Path) -> None:
     for index, value in ((1, NAN), (2, "high")):
         written(own.folder_of(index), [("finished", value)], resumed=False)
     lines = record.table(own.run_records(is_running=False), {"score": "max"})
-    assert lines[-1] == "no run is the best: no run that has finished has a number for score"
+    assert lines[-1] == "there is no best run: no finished run has a number for score"
 
 
 def test_what_names_no_line_counts_in_the_first_attempt_only(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_runs_are_chosen_at_random_and_the_same_each_time() -> None:
     ],
 )
 def test_bounds_that_make_no_sense(low: str, high: str, log: str) -> None:
-    with pytest.raises(ValueError, match=f"nothing lies between {low} and {high}"):
+    with pytest.raises(ValueError, match=f"there is nothing between {low} and {high}"):
         sampled({}, bounds(low, high, log), Search(method="random"))
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_others_surpass_is_pruned(tmp_path: Path) -> None:
     report(tmp_path / "2", 7.0)
     assert second.why_in_vain() == ""  # it is judged after two results
     report(tmp_path / "2", 0.6)
-    assert second.why_in_vain() == "the run is pruned: others have better than loss=0.6 in result 2"
+    assert second.why_in_vain() == "the run is pruned: others are better than loss=0.6 in result 2"
     second.end()
     first.end()
     third = pruning.follow(tmp_path / "3")
@@ -173,6 +173,6 @@ def test_a_search_has_the_runs_that_it_asks_for() -> None:
     again = parse_job_file(experiment.canonical, "job.yml")
     assert [run.lines for run in again.runs] == [run.lines for run in experiment.runs]
     with pytest.raises(
-        UsageError, match=r"job.yml:5:3: train.search: nothing lies between 1 and 0"
+        UsageError, match=r"job.yml:5:3: train.search: there is nothing between 1 and 0"
     ):
         parse_job_file(text.replace("max: 9", "max: 0"), "job.yml")

@@ -29,7 +29,7 @@ DISCOVERY = ("--host-discovery-script", "echo localhost:2")
         (ELASTIC, ("--min-np", "1"), 2, "not for job files (-f)"),
         (ELASTIC, ("--join-file", "x"), 2, "not for job files (-f)"),
         (ELASTIC, ("--reset-limit", "-1"), 2, "--reset-limit is -1"),
-        (ELASTIC, DISCOVERY, 0, "then from 1 to 4\n  on the hosts that the discovery tells\n"),
+        (ELASTIC, DISCOVERY, 0, "then from 1 to 4\n  on the hosts that discovery lists\n"),
         (ELASTIC, ("-H", "a:1,b:3"), 0, "then from 1 to 4\n  rank 0 on a\n  rank 1 on b\n"),
         (ELASTIC.replace(", max: 4", ""), (), 0, "then from 1 to as many as there are slots\n"),
     ],

@@ -40,7 +40,7 @@ def test_errors_that_ranks_do_not_print_are_told_by_the_caller(tells_others: boo
         pass
     failure = RankExit(0, "a", 1, 0.0)
     error = call._error(Outcome(1, "rank 0 failed", failure))
-    others = "rank 1 raised, too: KeyError: second\n" if tells_others else ""
+    others = "rank 1 also raised: KeyError: second\n" if tells_others else ""
     assert str(error) == f"rank 0 on a raised an exception:\n{TEXTS[0]}{others}"
     assert error.traceback == TEXTS[0]
 
@@ -57,7 +57,7 @@ def test_an_error_without_which_the_job_goes_on_is_told_once() -> None:
     call.tell_errors(said.append)
     assert len(said) == 3
     error = call._error(Outcome(1, "rank 3 failed", RankExit(3, "a", 1, 0.0)))
-    assert "raised, too" not in str(error)
+    assert "also raised" not in str(error)
 
 
 class Config:

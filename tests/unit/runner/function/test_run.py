@@ -182,7 +182,7 @@ def test_what_only_elastic_jobs_heed_is_refused(name: str) -> None:
         ({"num_proc": 0}, "0 ranks"),
         ({"config": {"param": {}}}, "horovod.run: config: unknown key param; did you mean params"),
         ({"config": {"params": {"cycle_time_ms": -1}}}, "cycle_time_ms is -1, but must be"),
-        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi exclude each other"),
+        ({"use_mpi": True, "use_gloo": True}, "use_gloo and use_mpi are mutually exclusive"),
         ({"mpi_args": "-x A"}, "mpi_args is not for .*: it is for jobs that mpirun"),
         ({"use_mpi": True, "min_num_proc": 1}, "use_mpi is not for elastic jobs"),
         ({"config": "/nowhere/c"}, "cannot read the config file /nowhere/c"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import UsageError
-from horovod.runner.placing.allocation import allocated_hosts, expand_counts, expand_hosts
+from horovod.runner.placing.allocation import expand_counts, expand_hosts, find_allocated_hosts
 from horovod.runner.placing.hosts import Host
 
 
@@ -68,13 +68,13 @@ def test_any_text_is_a_list_or_an_error(text: str) -> None:
 
 def test_the_hosts_of_slurm_and_lsf() -> None:
     slurm = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "4(x2),1"}
-    assert allocated_hosts(slurm) == [Host("n1", 4), Host("n2", 4), Host("n3", 1)]
+    assert find_allocated_hosts(slurm) == [Host("n1", 4), Host("n2", 4), Host("n3", 1)]
     equal = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS_PER_NODE": "8"}
-    assert allocated_hosts(equal) == [Host("n1", 8), Host("n2", 8)]
-    assert allocated_hosts({"SLURM_JOB_NODELIST": "n1"}) == [Host("n1", 1)]
+    assert find_allocated_hosts(equal) == [Host("n1", 8), Host("n2", 8)]
+    assert find_allocated_hosts({"SLURM_JOB_NODELIST": "n1"}) == [Host("n1", 1)]
     lsf = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 2 b 4 "}
-    assert allocated_hosts(lsf) == [Host("a", 2), Host("b", 4)]
-    assert allocated_hosts({}) == []
+    assert find_allocated_hosts(lsf) == [Host("a", 2), Host("b", 4)]
+    assert find_allocated_hosts({}) == []
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_the_hosts_of_slurm_and_lsf() -> None:
 )
 def test_allocations_that_contradict_themselves(environ: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        allocated_hosts(environ)
+        find_allocated_hosts(environ)

@@ -55,7 +55,7 @@ def path(tmp_path: Path) -> Path:
         ("logging: {level: loud}", 1, "is 'loud', but must be one of TRACE, DEBUG, INFO"),
         ("controller: nccl", 1, "controller is 'nccl', but must be one of gloo, mpi"),
         ("params: 3", 1, "params is 3, but must be a section with keys of its own"),
-        ("params:\n  cache_capacity: 1\n  cache_capacity: 2", 3, "stands twice, first in line 2"),
+        ("params:\n  cache_capacity: 1\n  cache_capacity: 2", 3, "is given twice, first in line 2"),
         ("params: [", 1, "not YAML: "),
         ("a: 'x\n", 2, "not YAML: "),
         ("params: !!python/object/apply:os.getcwd []", 1, "not YAML: "),

@@ -65,7 +65,7 @@ def test_a_timeline_that_cannot_be_written_is_refused(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_refused() -> None:
-    with pytest.raises(UsageError, match="it may not be written; name another file"):
+    with pytest.raises(UsageError, match="it is not writable; name another file"):
         check_timeline(settings(HOROVOD_TIMELINE="/proc/t.json"))
 
 

@@ -65,7 +65,7 @@ def test_a_flag_beats_the_file(given: tuple[str, ...], config: str, request_: st
 
 def test_two_controllers_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-np", "1", "--gloo", "--mpi", "true"], {}) == 2
-    assert "--gloo and --mpi exclude each other" in capsys.readouterr().err
+    assert "--gloo and --mpi are mutually exclusive" in capsys.readouterr().err
 
 
 def test_jsrun_outside_of_lsf_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

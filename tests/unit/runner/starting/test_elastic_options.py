@@ -35,7 +35,7 @@ def elastic(
         ({"min_num_proc": 1, "elastic_timeout": 0}, 2, "--elastic-timeout is 0, but must be more"),
         ({"min_num_proc": 1, "cooldown_range": (9, 2)}, 2, "cool-down range 9 2 is not two asc"),
         ({"min_num_proc": 1, "cooldown_range": (9,)}, 2, "cool-down range has 1 numbers"),
-        ({"host_discovery_script": "x"}, 2, "-H or -hostfile, and --host-discovery-script excl"),
+        ({"host_discovery_script": "x"}, 2, "-H or -hostfile, and --host-discovery-script are"),
     ],
 )
 def test_what_contradicts_itself_is_refused(
@@ -97,5 +97,5 @@ def test_a_script_or_an_object_lists_the_hosts() -> None:
     )
     own = FixedHosts({"a": 1})
     assert elastic(Asked(host_discovery=own), 1, [], {}).discovery is own
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="are mutually exclusive"):
         elastic(Asked(host_discovery=own, host_discovery_script="x"), 1, [], {})

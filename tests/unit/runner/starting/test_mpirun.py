@@ -44,7 +44,7 @@ def test_the_implementation_is_told_by_its_version(version: str, mpi: Mpi) -> No
 
 
 def test_an_unknown_implementation_is_quoted() -> None:
-    with pytest.raises(UsageError, match="no known MPI \\('mvapich 9'\\)"):
+    with pytest.raises(UsageError, match="belongs to no known MPI \\('mvapich 9'\\)"):
         identify("mvapich\n 9")
 
 
@@ -125,7 +125,7 @@ def test_the_lines_of_mpich_and_intel() -> None:
         *("b c", "python", "train.py", "--lr", "a b"),
     ]
     assert "-bind-to" not in mpirun_line(Mpi.INTEL, job("a:2,b:2", 4))
-    with pytest.raises(UsageError, match=r"equally many ranks .* a:2,b:1"):
+    with pytest.raises(UsageError, match=r"same number of ranks .* a:2,b:1"):
         mpirun_line(Mpi.MPICH, job("a:2,b:2", 3))
     with pytest.raises(UsageError, match="one network interface, not e0, e1"):
         mpirun_line(Mpi.INTEL, job("a:1", 1, network_interfaces=["e0", "e1"]))
@@ -162,7 +162,7 @@ def test_the_line_of_jsrun() -> None:
         ],
         *("--smpiargs", "-gpu", "python", "train.py", "--lr", "a b"),
     ]
-    with pytest.raises(UsageError, match="equally many ranks"):
+    with pytest.raises(UsageError, match="same number of ranks"):
         jsrun_line(job("a:4,b:4", 6))
 
 

@@ -53,7 +53,7 @@ def test_the_remote_command_names_python_and_where_modules_are() -> None:
         (255, "Connection to a closed by remote host.", "connection was lost"),
         (255, "client_loop: send disconnect: Broken pipe", "connection was lost"),
         (127, "env: '/p': No such file or directory", f"no Python at {sys.executable}"),
-        (126, "env: '/p': Permission denied", "may not be executed"),
+        (126, "env: '/p': Permission denied", "is not executable there"),
         (1, "/p: No module named horovod", "Horovod is not installed"),
         (
             1,
@@ -63,7 +63,7 @@ def test_the_remote_command_names_python_and_where_modules_are() -> None:
         ),
         (1, "ModuleNotFoundError: No module named 'psutil'", "lacks a module"),
         (255, "kex_exchange_identification: something new", "something new"),
-        (None, "", "without a word"),
+        (None, "", "without a message"),
         (255, "", "ssh failed"),
     ],
 )

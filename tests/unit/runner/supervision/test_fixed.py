@@ -175,7 +175,7 @@ def test_hosts_that_fail_before_the_start_are_ruled_out() -> None:
     assert kinds(failed) == [commands.EndAll, commands.ReportOutcome]
     assert isinstance(failed.state, Stopping)
     assert failed.state.verdict.message == (
-        "cannot start on 2 hosts:\n    blue: no python\n    red: no agent came up there within "
+        "cannot start on 2 hosts:\n    blue: no python\n    red: no agent started there within "
         "60 s; raise --start-timeout if it needs longer"
     )
 

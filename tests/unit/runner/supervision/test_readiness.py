@@ -86,7 +86,7 @@ def test_hosts_are_named_when_all_have_answered(
 def test_nobody_is_waited_for_when_the_time_is_over() -> None:
     assert reported(UP[1], ("a", "failed", "refused")).failure("late").endswith("host a: refused")
     assert reported(*UP).failure("within 3 s") == (
-        "the hosts did not find a way to this machine within 3 s"
+        "the hosts could not reach this machine within 3 s"
     )
 
 

@@ -170,7 +170,7 @@ def test_discovery_that_names_absurdly_many_slots_fails(slots: int) -> None:
 def test_discovery_that_names_what_cannot_be_a_host_fails() -> None:
     event = ask(FixedHosts({"a\nb": 1}), has_answered=True)
     assert isinstance(event, DiscoveryFailed)
-    assert event.message.startswith("'a\\nb' cannot be the name of a host")
+    assert event.message.startswith("'a\\nb' is not a valid host name")
 
 
 def test_discovery_is_quoted_in_one_short_line() -> None:

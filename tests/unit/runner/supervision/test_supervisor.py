@@ -16,7 +16,7 @@ from horovod.runner.protocol.frames import Kind, encode
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.agent_executor import AgentExecutor
 from horovod.runner.supervision.agents import Agents, Reporting, job_by_host
-from horovod.runner.supervision.fixed import FixedJob, placed_in
+from horovod.runner.supervision.fixed import FixedJob, placed_workers
 from horovod.runner.supervision.outcome import Outcome
 from horovod.runner.supervision.policy import Decision, State
 from horovod.runner.supervision.supervisor import Supervisor
@@ -33,7 +33,7 @@ def supervise(script: str, start_timeout_s: float = 30.0) -> tuple[Outcome, str]
     """Runs a job whose agent is a shell script."""
 
     stdout = io.StringIO()
-    policy = FixedJob(placed_in([JOB]), start_timeout_s, grace_s=5.0)
+    policy = FixedJob(placed_workers([JOB]), start_timeout_s, grace_s=5.0)
     executor = executor_of(Agents(lambda job: shell(script), job_by_host([JOB])), stdout)
     began_s = time.monotonic()
     outcome = Supervisor(policy, executor).run()
@@ -72,7 +72,7 @@ def test_an_agent_that_reports_success() -> None:
 def test_an_agent_that_does_not_come_up() -> None:
     outcome, _ = supervise("echo asking for a password >&2; exec sleep 100", 0.3)
     assert outcome.exit_code == 1
-    assert "somewhere: no agent came up there within 0.3 s" in outcome.message
+    assert "somewhere: no agent started there within 0.3 s" in outcome.message
     assert "asking for a password" in outcome.message
 
 
@@ -147,7 +147,7 @@ def test_an_agent_that_cannot_be_created() -> None:
         raise OSError("no more processes")
 
     executor = executor_of(Agents(start, job_by_host([JOB])), io.StringIO())
-    outcome = Supervisor(FixedJob(placed_in([JOB]), 30.0, 5.0), executor).run()
+    outcome = Supervisor(FixedJob(placed_workers([JOB]), 30.0, 5.0), executor).run()
     assert outcome.message == (
         "cannot start on host somewhere: cannot start its agent: no more processes"
     )

@@ -33,7 +33,7 @@ def check_end(turn: Turn) -> None:
     repeated = _repeated(turn.facts.generation.exits)
     if repeated:
         hosts = sorted({each.hostname for each in repeated})
-        why = f"the same error came on {' and '.join(hosts)}, so it is one of the program"
+        why = f"the same error came on {' and '.join(hosts)}, so the program is at fault"
         turn.stop(reports.failed(turn.facts, repeated, why))
     elif turn.facts.start is not None:
         _check_before_first(turn, turn.facts.start)
@@ -44,10 +44,10 @@ def check_end(turn: Turn) -> None:
 def _repeated(exits: Sequence[RankExit]) -> list[RankExit]:
     """Failures of several hosts in one generation with the same error."""
     alike: dict[tuple[str, str], list[RankExit]] = {}
-    for each in exits:
-        key = _error_of(each)
+    for rank_exit in exits:
+        key = _error_of(rank_exit)
         if key is not None:
-            alike.setdefault(key, []).append(each)
+            alike.setdefault(key, []).append(rank_exit)
     several = (each for each in alike.values() if len({one.hostname for one in each}) > 1)
     return next(several, [])
 
@@ -63,7 +63,7 @@ def _error_of(ended: RankExit) -> tuple[str, str] | None:
 def _check_before_first(turn: Turn, start: Start) -> None:
     facts, generation = turn.facts, turn.facts.generation
     starting = any(
-        each.agent is Agent.STARTING and each.usable(turn.at_s) for each in facts.hosts.values()
+        host.agent is Agent.STARTING and host.usable(turn.at_s) for host in facts.hosts.values()
     )
     if facts.processes or starting or start.slots_at is None:
         return
@@ -77,15 +77,15 @@ def _check_generation(turn: Turn) -> None:
     facts, generation = turn.facts, turn.facts.generation
     _dismiss_newcomers(turn)
     members, alive = facts.members(), facts.alive()
-    knows_nothing = facts.job.has_trained and not any(each.ran >= 0 for each in alive)
+    knows_nothing = facts.job.has_trained and not any(process.ran >= 0 for process in alive)
     if alive and not (knows_nothing and not generation.finished):
         return
-    if any(not each.told for each in members if not each.takes_part):
+    if any(not process.told for process in members if not process.takes_part):
         return  # its exit code, or the end of its time, is still to come
     if generation.finished:
         turn.stop(_outcome(facts))
         return
-    lost = f"no worker is left that knows what was trained (generation {generation.number})"
+    lost = f"no worker is left that has the training state (generation {generation.number})"
     # Those that are left are newcomers. If nobody is left, the first failure says it all.
     outcome = reports.failed(facts, generation.exits, lost if facts.processes else "")
     if outcome.failure is None:
@@ -107,9 +107,9 @@ def check_shortage(turn: Turn, plan: Plan) -> None:
     since = None if loss is None else loss.short_at
     if facts.start is not None:
         since = facts.start.slots_at
-    what = f"{plan.present} of the {plan.needed} workers are there that the job needs"
+    what = f"{plan.present} of the {plan.needed} workers that the job needs are present"
     if _is_hopeless(turn, plan.needed):
-        _give_up(turn, f"{what}, and no host can come that could have more")
+        _give_up(turn, f"{what}, and no host with more can come")
     elif since is None:
         assert loss is not None
         loss.short_at = turn.at_s
@@ -124,8 +124,8 @@ def check_shortage(turn: Turn, plan: Plan) -> None:
 def _check_slots(turn: Turn, start: Start) -> None:
     facts, rules = turn.facts, turn.rules
     hosts = facts.hosts.values()
-    slots = sum(each.slots for each in hosts if each.usable(turn.at_s))
-    what = f"{slots} of the {rules.gate} slots are there that the job needs"
+    slots = sum(host.slots for host in hosts if host.usable(turn.at_s))
+    what = f"{slots} of the {rules.gate} slots that the job needs are present"
     if rules.fixed_hosts and hosts:
         _give_up(turn, f"only {what}, and no other host can come")
     elif turn.is_due(facts.job.began_at + rules.gate_timeout_s):
@@ -142,7 +142,7 @@ def _is_hopeless(turn: Turn, needed: int) -> bool:
     if not turn.rules.fixed_hosts:
         return False
     possible = sum(map(facts.stays, facts.processes.values()))
-    dying = [each for each in facts.processes.values() if not facts.stays(each)]
+    dying = [process for process in facts.processes.values() if not facts.stays(process)]
     for host in facts.hosts.values():
         if host.usable(turn.at_s) or host.rests(turn.at_s):
             held = {each.worker.slot for each in dying if each.host == host.name}
@@ -181,8 +181,12 @@ def resume(turn: Turn) -> None:
     facts, generation = turn.facts, turn.facts.generation
     if not generation.finished or generation.membership is None:
         return
-    middle = [each for each in facts.alive() if each.waits_at is not None and facts.counts(each)]
-    first_at = min((each.waits_at or 0.0 for each in middle), default=float("inf"))
+    middle = [
+        process
+        for process in facts.alive()
+        if process.waits_at is not None and facts.counts(process)
+    ]
+    first_at = min((process.waits_at or 0.0 for process in middle), default=float("inf"))
     if not middle or not turn.is_due(first_at + turn.rules.settle_s):
         return
     train = "trains" if len(middle) == 1 else "train"
@@ -193,8 +197,8 @@ def resume(turn: Turn) -> None:
     others = (text for text in generation.changes if given_up not in text)
     generation.changes = (*others, line)
     facts.job.num_failures += len(generation.finished)
-    for each in generation.finished:
-        spend_slot(turn, each)
+    for process in generation.finished:
+        spend_slot(turn, process)
     generation.finished = ()
 
 
@@ -209,25 +213,29 @@ def spend_slot(turn: Turn, process: Process) -> None:
 def _dismiss_newcomers(turn: Turn) -> None:
     """Dismisses newcomers once all who trained have ended: nobody can give them the state."""
     facts, due_at = turn.facts, turn.at_s + turn.rules.grace_s
-    ends = [each for each in facts.members() if each.left_at is not None and not each.leaving]
+    ends = [
+        process
+        for process in facts.members()
+        if process.left_at is not None and not process.leaving
+    ]
     ended = [*facts.generation.finished, *ends]
-    if not ended or not facts.job.has_trained or any(each.ran >= 0 for each in facts.alive()):
+    if not ended or not facts.job.has_trained or any(process.ran >= 0 for process in facts.alive()):
         return
     why = f"{_named(facts, ended)} ended"
-    for each in list(facts.processes.values()):
-        if not each.takes_part:
+    for process in list(facts.processes.values()):
+        if not process.takes_part:
             continue
-        if facts.is_member(each) or each.ready_at is not None:
+        if facts.is_member(process) or process.ready_at is not None:
             turn.tell_broken(why)
-            turn.dismiss(each, why, due_at)
+            turn.dismiss(process, why, due_at)
         else:
-            turn.end(each, why)
+            turn.end(process, why)
 
 
 def _outcome(facts: Facts) -> Outcome:
     """Return the outcome of a job of which some members ended well, when all have ended."""
     if facts.generation.exits:
-        real = [each for each in facts.generation.exits if not each.is_follow_up]
+        real = [rank_exit for rank_exit in facts.generation.exits if not rank_exit.is_follow_up]
         return reports.failed(facts, real or facts.generation.exits, _ended(facts))
     if facts.generation.cut:
         return Outcome(1, f"{reports.joined(facts.generation.cut)}; {_ended(facts)}")
@@ -240,5 +248,5 @@ def _ended(facts: Facts) -> str:
 
 def _named(facts: Facts, processes: Iterable[Process]) -> str:
     return reports.joined(
-        (f"{reports.named(facts, each)} on {each.host}" for each in processes), ", "
+        (f"{reports.named(facts, process)} on {process.host}" for process in processes), ", "
     )

@@ -11,9 +11,10 @@ change at a time, and all that is about to happen at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._base.fast_dataclass import dataclass
 from horovod._job.membership import assign_places
 from horovod.runner.supervision.commands import Publish
 from horovod.runner.supervision.elastic import endings, reports, slowness
@@ -66,14 +67,14 @@ def next_generation(turn: Turn) -> Plan:
     alive = facts.alive()
     if not alive:
         return Plan("no member can go on")
-    if facts.job.has_trained and not any(each.ran >= 0 for each in alive):
+    if facts.job.has_trained and not any(process.ran >= 0 for process in alive):
         return Plan("newcomers alone would begin the training again")
     if facts.loss is not None:
         return _after_loss(turn, facts.loss, alive)
     if not facts.generation.runs:
         return Plan("not all members have connected")
     members = _choose(turn, alive)
-    if {each.number for each in members} == {each.number for each in alive}:
+    if {process.number for process in members} == {process.number for process in alive}:
         return Plan("nobody comes or goes")
     if len(members) < rules.min_np:
         return Plan("some have left, so that there would be too few ranks after a change")
@@ -106,7 +107,7 @@ def _after_loss(turn: Turn, loss: Loss, alive: Sequence[Process]) -> Plan:
     settled_at = turn.facts.job.settled_at
     if not turn.facts.is_entered():
         settled_at = max(settled_at, loss.since + turn.rules.settle_s)
-    elif any(each.waits_at is None for each in alive):
+    elif any(process.waits_at is None for process in alive):
         return Plan("not all members have given up the generation")
     if not turn.is_due(settled_at):
         return Plan("further losses may follow")
@@ -119,31 +120,34 @@ def _after_loss(turn: Turn, loss: Loss, alive: Sequence[Process]) -> Plan:
 def _change_due_at(turn: Turn, members: Sequence[Process], alive: Sequence[Process]) -> float:
     """Return when a generation that runs is to change into other members."""
     facts, rules = turn.facts, turn.rules
-    leave = [each for each in alive if not facts.stays(each)]
-    joining = [each for each in members if not facts.is_member(each)]
+    leave = [process for process in alive if not facts.stays(process)]
+    joining = [process for process in members if not facts.is_member(process)]
     room = rules.most - (len(members) - len(joining))
     waits = len(joining) < room and _more_come(turn)
-    if any(each.leaving for each in leave):
-        return max(each.leaving_at or 0.0 for each in leave) + rules.settle_s
+    if any(process.leaving for process in leave):
+        return max(process.leaving_at or 0.0 for process in leave) + rules.settle_s
     if leave:
         replaces = waits and len(joining) < len(leave)
         patience_s = REPLACE_PATIENCE_S if replaces else rules.settle_s
         return (facts.generation.removal_at or 0.0) + patience_s
-    first_at = min(each.ready_at or 0.0 for each in joining)
+    first_at = min(process.ready_at or 0.0 for process in joining)
     return first_at + (JOIN_PATIENCE_S if waits else 0.0)
 
 
 def _choose(turn: Turn, alive: Sequence[Process]) -> tuple[Process, ...]:
     """Return the old members that stay, then newcomers; others only as far as it takes."""
     facts, rules = turn.facts, turn.rules
-    stay = [each for each in alive if facts.stays(each)][: rules.max_np]
+    stay = [process for process in alive if facts.stays(process)][: rules.max_np]
     slow = facts.slow()
-    leave = [*slow, *(each for each in alive if not facts.stays(each) and each not in slow)]
+    leave = [
+        *slow,
+        *(process for process in alive if not facts.stays(process) and process not in slow),
+    ]
     # A slow one is better than none until another one is there in its place.
     least = len(stay) + len(slow) if rules.slow_worker == "replace" else 0
-    if leave and not any(each.ran >= 0 for each in stay):
+    if leave and not any(process.ran >= 0 for process in stay):
         # Somebody has to hand over what was trained.
-        knows = next((each for each in leave if each.ran >= 0), None if stay else leave[0])
+        knows = next((process for process in leave if process.ran >= 0), None if stay else leave[0])
         if knows is not None:
             leave.remove(knows)
             stay = [knows, *stay][: rules.max_np]
@@ -200,7 +204,7 @@ def publish(turn: Turn, members: tuple[Process, ...]) -> None:
     )
     facts.start = facts.loss = None
     for process in members:
-        turn.change(facts.processes[process.number], waits_at=None)
+        turn.note(replace(facts.processes[process.number], waits_at=None))
 
 
 def _count(turn: Turn) -> None:
@@ -217,7 +221,7 @@ def _count(turn: Turn) -> None:
 def _is_repeated(turn: Turn, members: Sequence[Process]) -> bool:
     """Return whether the current generation, which nobody who trains has seen, comes again."""
     old = turn.facts.generation
-    numbers = {each.number for each in members}
+    numbers = {process.number for process in members}
     return not old.is_entered and not old.changes and numbers == set(old.seniority)
 
 
@@ -234,4 +238,4 @@ def _why_it_leaves(turn: Turn, process: Process) -> str:
         return f"{name} leaves: the agent of {host.name} ends: {host.stopping}"
     if process.worker.slot >= host.slots:
         return f"{name} leaves: {host.name} has {host.slots} slots now"
-    return f"{name} leaves: there are as many ranks as the job may have"
+    return f"{name} leaves: the job already has its maximum number of ranks"

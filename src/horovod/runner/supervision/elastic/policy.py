@@ -23,6 +23,7 @@ from horovod.runner.supervision.elastic import (
 from horovod.runner.supervision.elastic.generations import next_generation, publish
 from horovod.runner.supervision.elastic.states import Facts, Going, Job, state_of
 from horovod.runner.supervision.elastic.turn import Turn
+from horovod.runner.supervision.elastic.worker_records import hurry_dismissed
 from horovod.runner.supervision.outcome import Outcome, stopped_by
 from horovod.runner.supervision.policy import Decision, State
 from horovod.runner.supervision.stopping import Ending, Over, Stopping
@@ -83,7 +84,7 @@ class ElasticJob:
         facts = turn.facts
         if verdict.exit_code == 0 and (facts.num_changes or facts.job.num_failures):
             turn.commands.append(Announce(reports.summary(facts, turn.at_s)))
-        names = reports.listed([each.identity for each in facts.processes.values()])
+        names = reports.listed([process.identity for process in facts.processes.values()])
         stop = self._ending.stop(turn.at_s, facts, verdict, names, turn.commands)
         return replace(stop, reason=turn.why(stop.reason))
 
@@ -139,7 +140,7 @@ def assume_running(turn: Turn) -> None:
     if facts.start is not None or facts.loss is not None or job.hears_running or generation.runs:
         return
     if turn.is_due(generation.published_at + ASSUMED_S):
-        for each in facts.alive():
-            turn.change(each, ran=generation.number, entered=generation.number)
+        for process in facts.alive():
+            turn.note(replace(process, ran=generation.number, entered=generation.number))
         generation.runs = generation.is_entered = job.has_trained = True
-        news.hurry_dismissed(turn)
+        hurry_dismissed(turn)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from horovod._base.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from horovod._job.membership import Worker

@@ -23,7 +23,7 @@ def end_silent(turn: Turn, process: Process, silent_s: float) -> None:
     It is killed at once: a process that is stopped hears nothing.
     """
     facts = turn.facts
-    others = [each for each in facts.alive() if each.number != process.number]
+    others = [member for member in facts.alive() if member.number != process.number]
     is_member = facts.is_member(process) and process.takes_part
     if not (is_member or (process.dismissed_at is not None and process.ran >= 0)) or not others:
         return
@@ -45,7 +45,7 @@ def end_absent_members(turn: Turn) -> None:
     """
     facts, generation = turn.facts, turn.facts.generation
     alive = facts.alive()
-    waiting = [each.waits_at for each in alive if each.waits_at is not None]
+    waiting = [process.waits_at for process in alive if process.waits_at is not None]
     if facts.loss is None:
         return
     if generation.finished:
@@ -53,7 +53,7 @@ def end_absent_members(turn: Turn) -> None:
         return
     if not waiting or not facts.is_entered():
         return
-    absent = [each for each in alive if each.waits_at is None]
+    absent = [process for process in alive if process.waits_at is None]
     timeout_s = turn.rules.elastic_timeout_s
     if not absent or not turn.is_due(min(waiting) + timeout_s):
         return
@@ -70,8 +70,8 @@ def _end_last_members(turn: Turn, alive: list[Process]) -> None:
     timeout_s = turn.rules.elastic_timeout_s
     facts, loss = turn.facts, turn.facts.loss
     if alive and facts.is_entered() and loss is not None and turn.is_due(loss.since + timeout_s):
-        for each in alive:
-            turn.end(each, f"others finished, but it has not ended within {timeout_s:g} s")
+        for process in alive:
+            turn.end(process, f"others finished, but it has not ended within {timeout_s:g} s")
 
 
 def end_neighbors(turn: Turn) -> None:
@@ -83,9 +83,9 @@ def end_neighbors(turn: Turn) -> None:
     for host in suspects:
         facts.hosts[host.name] = replace(facts.hosts[host.name], suspect=False)
         if not turn.rules.spare_neighbors and _is_dispensable(turn, host.name):
-            for each in list(facts.processes.values()):
-                if each.host == host.name and each.takes_part:
-                    turn.end(each, f"another worker of {host.name} failed")
+            for process in list(facts.processes.values()):
+                if process.host == host.name and process.takes_part:
+                    turn.end(process, f"another worker of {host.name} failed")
 
 
 def _is_dispensable(turn: Turn, host: str) -> bool:
@@ -105,20 +105,20 @@ def _is_dispensable(turn: Turn, host: str) -> bool:
 def send_away_unwanted_newcomers(turn: Turn) -> None:
     """Workers without a place whose host leaves, or who want to leave themselves."""
     facts = turn.facts
-    for each in list(facts.processes.values()):
-        if facts.is_member(each) or not each.takes_part or facts.stays(each):
+    for process in list(facts.processes.values()):
+        if facts.is_member(process) or not process.takes_part or facts.stays(process):
             continue
-        why = each.leaving or f"{each.host} has no slot {each.worker.slot} for it any more"
-        if each.ready_at is None:
-            turn.end(each, why)
+        why = process.leaving or f"{process.host} has no slot {process.worker.slot} for it any more"
+        if process.ready_at is None:
+            turn.end(process, why)
         else:
-            turn.dismiss(each, why, turn.at_s + turn.rules.grace_s)
+            turn.dismiss(process, why, turn.at_s + turn.rules.grace_s)
 
 
 def note_removals(turn: Turn) -> None:
     """Since when there have been members that are to go."""
     facts, generation = turn.facts, turn.facts.generation
-    if not any(not facts.stays(each) for each in facts.alive()):
+    if not any(not facts.stays(process) for process in facts.alive()):
         generation.removal_at = None
     elif generation.removal_at is None:
         generation.removal_at = turn.at_s
@@ -127,15 +127,19 @@ def note_removals(turn: Turn) -> None:
 def end_overdue(turn: Turn) -> None:
     """Ends processes that should have ended by themselves."""
     facts, grace_s = turn.facts, turn.rules.grace_s
-    for each in list(facts.processes.values()):
-        if each.told:
+    for process in list(facts.processes.values()):
+        if process.told:
             continue
-        if each.gone_at is not None:
-            if turn.is_due(each.gone_at + EXIT_PATIENCE_S):
-                turn.blame(each.host, suspect=False)
-                turn.end(each, "its connection is gone")
-        elif each.dismissed_at is not None and each.due_at < float("inf"):
-            if turn.is_due(each.due_at):
-                turn.end(each, "it was dismissed and has not left")
-        elif each.left_at is not None and each.leaving and turn.is_due(each.left_at + grace_s):
-            turn.end(each, "it has left, but its process has not ended")
+        if process.gone_at is not None:
+            if turn.is_due(process.gone_at + EXIT_PATIENCE_S):
+                turn.blame(process.host, suspect=False)
+                turn.end(process, "its connection is gone")
+        elif process.dismissed_at is not None and process.due_at < float("inf"):
+            if turn.is_due(process.due_at):
+                turn.end(process, "it was dismissed and has not left")
+        elif (
+            process.left_at is not None
+            and process.leaving
+            and turn.is_due(process.left_at + grace_s)
+        ):
+            turn.end(process, "it has left, but its process has not ended")

@@ -49,7 +49,7 @@ def joined(parts: Iterable[str], separator: str = "; ") -> str:
 
 def listing(hosts: Iterable[Host]) -> str:
     """The hosts that discovery lists."""
-    names = [f"{each.name}:{each.slots}" for each in hosts if each.listed]
+    names = [f"{host.name}:{host.slots}" for host in hosts if host.listed]
     return f"discovery lists {joined(names, ', ')}" if names else "discovery lists no host"
 
 
@@ -59,9 +59,9 @@ def change(
     """The line about a new generation."""
     parts = [why] if why else []
     if joining:
-        names = joined((each.identity for each in joining), ", ")
+        names = joined((process.identity for process in joining), ", ")
         parts.append(f"{names} {'join' if len(joining) > 1 else 'joins'}")
-    text = "; ".join(parts) or "the same workers connect anew"
+    text = "; ".join(parts) or "the same workers reconnect"
     return f"generation {generation}, {before} -> {len(plan)} ranks: {text}"
 
 
@@ -76,7 +76,7 @@ def failed(facts: Facts, exits: Sequence[RankExit], otherwise: str) -> Outcome:
     failure = first_failure(exits)
     if failure is None:
         return Outcome(1, otherwise)
-    hosts = {each.identity: each.host for each in facts.alive()}
+    hosts = {process.identity: process.host for process in facts.alive()}
     running = {facts.generation.ranks[identity]: host for identity, host in hosts.items()}
     message = cause(failure, running)
     if failure.rank < 0:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
+from horovod._base.fast_dataclass import dataclass
 from horovod.errors import UsageError
 from horovod.runner.protocol.agent_job import DEFAULT_GRACE_S
 

@@ -30,11 +30,11 @@ def on_slow(turn: Turn, process: Process, event: WorkerSlow) -> None:
     trains = generation.runs and facts.loss is None and not generation.finished
     if rules.slow_worker not in (REMOVE, REPLACE) or not trains:
         return
-    if any(not facts.stays(each) for each in facts.alive()) or not facts.is_member(process):
+    if any(not facts.stays(member) for member in facts.alive()) or not facts.is_member(process):
         return  # one change at a time
     why_not = _why_it_stays(turn, event.gain)
     if not why_not:
-        process = turn.change(process, slow=event.text)
+        process = turn.note(replace(process, slow=event.text))
         why_not = _why_nobody_replaces_it(turn)
     if why_not:
         _keep(turn, process, why_not)
@@ -54,7 +54,7 @@ def _why_it_stays(turn: Turn, gain: float) -> str:
             return f"the job needs {rules.min_np} ranks ({rules.words.min_np})"
         size = generation.size
         if gain <= 1 / size:
-            return f"{size - 1} ranks would do less than {size} with it"
+            return f"{size - 1} ranks would process less than {size} with it"
     return ""
 
 
@@ -74,7 +74,7 @@ def _has_spare(turn: Turn) -> bool:
 
 def _keep(turn: Turn, process: Process, why: str) -> None:
     facts = turn.facts
-    turn.change(process, slow="")
+    turn.note(replace(process, slow=""))
     if process.identity not in facts.job.kept_slow:
         facts.job.kept_slow |= {process.identity}
         turn.announce(f"{reports.named(facts, process)} is slow, but stays: {why}")
@@ -82,10 +82,10 @@ def _keep(turn: Turn, process: Process, why: str) -> None:
 
 def keep_if_nobody_comes(turn: Turn) -> None:
     """A worker that was to be replaced stays if the one in its place failed."""
-    for each in turn.facts.slow():
+    for process in turn.facts.slow():
         why = _why_nobody_replaces_it(turn)
         if why:
-            _keep(turn, each, why)
+            _keep(turn, process, why)
 
 
 def let_rest(turn: Turn, process: Process) -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def free_slots(facts: Facts, host: Host) -> list[int]:
     """The slots of a host that no process holds, be it one that is about to end."""
-    held = {each.worker.slot for each in facts.processes.values() if each.host == host.name}
+    held = {
+        process.worker.slot for process in facts.processes.values() if process.host == host.name
+    }
     taken = held | host.spent
     return [slot for slot in range(host.slots) if slot not in taken]
 
@@ -64,7 +66,7 @@ def _unfit(turn: Turn, host: Host) -> list[int]:
 def _fill(turn: Turn, number: int, most: float, slots_of: Callable[[Turn, Host], list[int]]) -> int:
     """Starts workers until there are so many; tells how many there are, or are about to be."""
     facts = turn.facts
-    slow = {each.host for each in facts.slow()}
+    slow = {process.host for process in facts.slow()}
     for name in sorted(facts.hosts, key=lambda name: name in slow):  # others are better
         host = facts.hosts[name]
         if host.rests(turn.at_s) and number < most:
@@ -87,9 +89,9 @@ def _fill(turn: Turn, number: int, most: float, slots_of: Callable[[Turn, Host],
 def _passes_gate(turn: Turn) -> bool:
     facts, rules, start = turn.facts, turn.rules, turn.facts.start
     if start is not None and start.slots_at is None:
-        slots = sum(each.slots for each in facts.hosts.values() if each.usable(turn.at_s))
+        slots = sum(host.slots for host in facts.hosts.values() if host.usable(turn.at_s))
         # Those that stay do not wait for those that come and go.
-        flips = any(each.comes_and_goes for each in facts.hosts.values())
+        flips = any(host.comes_and_goes for host in facts.hosts.values())
         if slots < (rules.min_np if flips else rules.gate):
             return False
         start.slots_at = turn.at_s
@@ -109,7 +111,7 @@ def _start(turn: Turn, host: str, slot: int) -> None:
 def release_hosts(turn: Turn) -> None:
     """Ends the agents of hosts that are left, and forgets those hosts."""
     facts = turn.facts
-    held = {each.host for each in facts.processes.values()}
+    held = {process.host for process in facts.processes.values()}
     for name, host in list(facts.hosts.items()):
         never = host.rests_until == float("inf")
         if name in held or (host.listed and not never):

@@ -14,6 +14,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod._base import fast_dataclass
 from horovod.runner.supervision.policy import State
 
 if TYPE_CHECKING:
@@ -205,32 +206,34 @@ class Facts:
 
     def alive(self) -> list[Process]:
         """The members that can go on, the most senior first."""
-        return [each for each in self.members() if each.takes_part]
+        return [process for process in self.members() if process.takes_part]
 
     def is_entered(self) -> bool:
         """Whether the members have gone into the current generation, and have to give it up.
 
         All old members go at the same time, so one of them tells for all.
         """
-        return self.generation.is_entered or not any(each.ran >= 0 for each in self.alive())
+        return self.generation.is_entered or not any(process.ran >= 0 for process in self.alive())
 
     def newcomers(self) -> list[Process]:
         """Those that are ready for their first place, in the order of their hosts and slots."""
         order = {name: index for index, name in enumerate(self.hosts)}
         ready = [
-            each
-            for each in self.processes.values()
-            if each.takes_part
-            and each.ready_at is not None
-            and not each.leaving
-            and self.wanted(each)
-            and not self.is_member(each)
+            process
+            for process in self.processes.values()
+            if process.takes_part
+            and process.ready_at is not None
+            and not process.leaving
+            and self.wanted(process)
+            and not self.is_member(process)
         ]
         return sorted(ready, key=lambda each: (order[each.host], each.worker.slot))
 
     def loading(self) -> list[Process]:
         """Those that are on their way to their first place."""
-        return [each for each in self.processes.values() if each.loads and self.wanted(each)]
+        return [
+            process for process in self.processes.values() if process.loads and self.wanted(process)
+        ]
 
     def wanted(self, process: Process) -> bool:
         """Whether the host of a process, and its slot, still belong to the job."""
@@ -245,16 +248,18 @@ class Facts:
     def slow(self) -> list[Process]:
         """Members that are to go for no other reason than that they make the others wait."""
         return [
-            each for each in self.alive() if each.slow and not each.leaving and self.wanted(each)
+            process
+            for process in self.alive()
+            if process.slow and not process.leaving and self.wanted(process)
         ]
 
     def is_slow_host(self, host: str) -> bool:
         """Whether all that a host has in the generation is slow, so that it may be its fault."""
-        here = [each for each in self.alive() if each.host == host]
-        return bool(here) and all(each.slow for each in here)
+        here = [process for process in self.alive() if process.host == host]
+        return bool(here) and all(process.slow for process in here)
 
 
-@dataclass(frozen=True, kw_only=True)
+@fast_dataclass.dataclass(frozen=True, kw_only=True)
 class Going(State):
     """Nothing has ended the job.
 

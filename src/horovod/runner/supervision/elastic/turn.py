@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horovod._rendezvous.bounds import one_line
 from horovod.runner.protocol.frames import STOP_SOON
@@ -67,14 +67,13 @@ class Turn:
 
     def why(self, *more: str) -> str:
         """The reasons, without those that the user is told anyway."""
-        told = {each.line for each in self.commands if isinstance(each, Announce)}
+        told = {command.line for command in self.commands if isinstance(command, Announce)}
         return "; ".join(each for each in (*self.reasons, *more) if each not in told)
 
-    def change(self, process: Process, **fields: Any) -> Process:
-        """Notes something about a process."""
-        changed = replace(process, **fields)
-        self.facts.processes[process.number] = changed
-        return changed
+    def note(self, process: Process) -> Process:
+        """Replace what is known of a process; return it."""
+        self.facts.processes[process.number] = process
+        return process
 
     def lose(self, process: Process, text: str) -> None:
         """The current generation cannot go on as it is if it loses a member."""
@@ -121,7 +120,7 @@ class Turn:
             self.lose(process, f"{name} is ended: {why}")
         else:
             self.tell_lost(process.ran, f"{name} is ended: {why}")
-        self.change(process, told=why)
+        self.note(replace(process, told=why))
         self.do(EndWorker(process.number, how), f"ending {name}: {why}")
 
     def cut_short(self, process: Process, text: str) -> None:
@@ -134,7 +133,7 @@ class Turn:
     def dismiss(self, process: Process, why: str, due_at: float) -> None:
         """Tells a process that it is no longer needed."""
         if process.dismissed_at is None:
-            self.change(process, dismissed_at=self.at_s, due_at=due_at)
+            self.note(replace(process, dismissed_at=self.at_s, due_at=due_at))
             self.do(Dismiss(process.identity, why), f"dismissing {process.identity}: {why}")
 
     def blame(self, name: str, suspect: bool) -> str:

@@ -179,8 +179,8 @@ STORIES = [
         "red=2; run; exit 1 0; run",
         verdict=(
             1,
-            "1 of the 2 workers are there that the job needs, and no host can "
-            "come that could have more; rank 1 (red-1) on red ended with code 0 "
+            "1 of the 2 workers that the job needs are present, and no host "
+            "with more can come; rank 1 (red-1) on red ended with code 0 "
             "while rank 0 (red-0) on red still trains;…",
         ),
     ),
@@ -236,7 +236,7 @@ STORIES = [
         "only newcomers cannot go on",
         Rules(np=1, max_np=2, min_np=1),
         "red=1; run; red=1 blue=1; find blue; ready 1; size 2; exit 0 -9; run",
-        verdict=(137, "…no worker is left that knows what was trained"),
+        verdict=(137, "…no worker is left that has the training state"),
     ),
     story(
         "newcomers do not begin anew when all others have left",

@@ -14,7 +14,7 @@ STORIES = [
         "red=2; agent red none; red=2 blue=3 green=9; agent red starting; agent green none; run; "
         "hosts red red blue blue; agent green none",
         lines=[
-            "2 of the 3 slots are there that the job needs: waiting up to 600 s for more; "
+            "2 of the 3 slots that the job needs are present: waiting up to 600 s for more; "
             "discovery lists red:2"
         ],
     ),
@@ -28,13 +28,13 @@ STORIES = [
         "the first discovery must not fail",
         Rules(np=1),
         "no_answer first=True",
-        verdict=(1, "cannot find out which hosts there are: exit code 3"),
+        verdict=(1, "cannot list the hosts: exit code 3"),
     ),
     story(
         "a later one may, and is told once",
         Rules(np=1),
         "red=1; run; no_answer; no_answer; goes_on; red=1; no_answer",
-        lines=["cannot find out which hosts there are, they stay: exit code 3"] * 2,
+        lines=["cannot list the hosts, so they stay the same: exit code 3"] * 2,
     ),
     story(
         "workers that all fail at the start end the job",
@@ -108,7 +108,7 @@ STORIES = [
         "red=2; wait 19; goes_on; wait 2",
         verdict=(
             1,
-            "only 2 of the 3 slots are there that the job needs after 20 s; "
+            "only 2 of the 3 slots that the job needs are present after 20 s; "
             "discovery lists red:2; see --min-np and --elastic-timeout",
         ),
     ),
@@ -196,7 +196,7 @@ STORIES = [
         "hosts red green; since 0",
         lines=[
             "blue is lost…",
-            "…1 of the 2 workers are there that the job needs: waiting up to 600 s for more",
+            "…1 of the 2 workers that the job needs are present: waiting up to 600 s for more",
             ...,
         ],
     ),
@@ -206,15 +206,15 @@ STORIES = [
         "red=1 blue=1; run; exit 1 7; run 19; goes_on; run 5",
         verdict=(
             7,
-            "rank 1 on blue exited with code 7; only 1 of the 2 workers are there "
-            "that the job needs after 20 s; discovery lists red:1, blue:1…",
+            "rank 1 on blue exited with code 7; only 1 of the 2 workers that "
+            "the job needs are present after 20 s; discovery lists red:1, blue:1…",
         ),
     ),
     story(
         "there is no wait where nobody can come",
         Rules(np=2, fixed_hosts=True),
         "red=1 blue=1; run; exit 1 7; run",
-        verdict=(7, "…no host can come"),
+        verdict=(7, "…no host with more can come"),
     ),
 ]
 

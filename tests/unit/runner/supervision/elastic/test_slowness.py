@@ -94,7 +94,7 @@ STORIES = [
         "a worker that costs less than it does is not removed",
         REMOVE,
         "red=3; run; slow 1 gain=0.3; run; slow 1 gain=0.4; run; size 2",
-        lines=["rank 1 (red-1) is slow, but stays: 2 ranks would do less than 3 with it", ...],
+        lines=["rank 1 (red-1) is slow, but stays: 2 ranks would process less than 3 with it", ...],
     ),
     story(
         "a slow place is better than none",

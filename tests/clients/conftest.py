@@ -1,0 +1,8 @@
+"""Tests of programs that train through torch.distributed: `make test-clients`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent))

@@ -1,0 +1,51 @@
+"""Lightning 2 with its own launcher: `strategy="ddp"` on the backend that the caller names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Regression(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 4)
+        )
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        inputs, targets = batch
+        loss = torch.nn.functional.mse_loss(self.layers(inputs), targets)
+        self.log("loss", loss, sync_dist=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+def main() -> None:
+    backend, folder, launcher = sys.argv[1:]
+    if backend == "horovod":
+        import horovod.torch.distributed  # noqa: F401
+    generator = torch.Generator().manual_seed(0)
+    inputs, weights = (torch.randn(*shape, generator=generator) for shape in [(96, 16), (16, 4)])
+    strategy = DDPStrategy(process_group_backend=backend, start_method=launcher)
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, sync_batchnorm=False,
+    )  # fmt: skip
+    model = Regression()
+    trainer.fit(model, DataLoader(TensorDataset(inputs, inputs @ weights), batch_size=8))
+    found = {**model.state_dict(), "loss": trainer.callback_metrics["loss"]}
+    torch.save(found, Path(folder) / f"{backend}.{trainer.global_rank}.pt")
+
+
+if __name__ == "__main__":
+    main()
