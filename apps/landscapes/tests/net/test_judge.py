@@ -120,6 +120,7 @@ def test_a_report_has_all_questions_and_says_what_lost(
     assert report["pairs"] == 16
     questions = [each["question"] for each in report["rows"]]
     assert list(dict.fromkeys(questions)) == [
+        "does the judge see?",
         "labels obeyed?",
         "looks real?",
         "style followed?",

@@ -129,6 +129,16 @@ def _labels(subject: Subject) -> list[Row]:
         "pixel accuracy": round(painted.accuracy, 4),
         "pixel accuracy on real": round(real.accuracy, 4),
     }
+    judge = _row(
+        "does the judge see?",
+        "mIoU of the judge on real",
+        real.miou,
+        {
+            "scored against other maps": agreement(
+                subject.of_real.classes, np.roll(labels, THIRD, 0)
+            ).miou
+        },
+    )
     drawn = agreement(of_rough, rough).miou
     against_wrong = agreement(of_rough, np.roll(rough, THIRD, 0)).miou
     hand = _row(
@@ -137,7 +147,7 @@ def _labels(subject: Subject) -> list[Row]:
         drawn,
         {"scored against other maps": against_wrong},
     )
-    return [main, hand]
+    return [judge, main, hand]
 
 
 def _realism(subject: Subject) -> list[Row]:
