@@ -1,8 +1,9 @@
 """Fetch onnxruntime-web, which runs exported models in browsers, into the folder of the page.
 
 Usage: ``python fetch_runtime.py [ARCHIVE]``. The files have 15 MB and are therefore not in the
-repository. They come from the registry of npm, or from ARCHIVE, a copy of its file on this machine;
-either must have the hash below. Nothing is fetched if they exist. The app itself fetches nothing.
+repository. They come from npm, without npm from its registry, or from ARCHIVE, a copy of the
+package on this machine; each must have the hash below. Nothing is fetched if they exist. The app
+itself fetches nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 VERSION = "1.30.0"
@@ -49,20 +53,36 @@ CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 
 def read_archive(path: str | None) -> bytes:
     """Return the bytes of the package. Raise SystemExit if its hash is not the one above."""
-    if path is not None:
-        archive = Path(path).read_bytes()
-    else:
-        try:
-            with urllib.request.urlopen(URL, timeout=TIMEOUT_S) as answer:
-                archive = answer.read(LARGEST)
-        except OSError as error:
-            raise SystemExit(
-                f"{URL} cannot be fetched: {error}. Fetch it elsewhere and name the file: "
-                f"python {Path(__file__).name} ARCHIVE"
-            ) from error
+    archive = Path(path).read_bytes() if path is not None else pack_by_npm() or download()
     found = base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if found != SHA512:
         raise SystemExit(f"{path or URL} has the SHA-512 {found}, not {SHA512}: it is not used.")
+    return archive
+
+
+def pack_by_npm() -> bytes | None:
+    """Return the package from the registry that npm is set up for; None if that fails."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        command = [npm, "pack", "--silent", f"onnxruntime-web@{VERSION}"]
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(command, cwd=folder, check=True, timeout=5 * TIMEOUT_S)
+            return next(Path(folder).glob("*.tgz")).read_bytes()
+    return None
+
+
+def download() -> bytes:
+    """Return the package from the public registry. Raise SystemExit if it cannot be fetched."""
+    try:
+        with urllib.request.urlopen(URL, timeout=TIMEOUT_S) as answer:
+            archive: bytes = answer.read(LARGEST)
+    except OSError as error:
+        raise SystemExit(
+            f"{URL} cannot be fetched: {error}. Fetch it elsewhere and name the file: "
+            f"python {Path(__file__).name} ARCHIVE"
+        ) from error
     return archive
 
 
