@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from landscapes.palette import COLORS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from numpy.typing import NDArray
     from playwright.sync_api import Page
@@ -88,3 +90,9 @@ def start_flat(page: Page, id_above: int, id_below: int) -> None:
             }""",
             [id_above, id_below],
         )
+
+
+def run_apart(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine, run in a thread: the browser has a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

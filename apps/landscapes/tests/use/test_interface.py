@@ -11,6 +11,7 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from on_page import run_apart
 from PIL import Image
 
 from landscapes.pair import BIOMES, HOURS
@@ -220,7 +221,7 @@ def test_requests_beyond_the_line_get_503_and_later_ones_are_answered(
             answers = await asyncio.gather(*asked)
             return [*answers, await client.post("/api/synthesize", json=body)]
 
-    *answers, last = asyncio.run(ask())
+    *answers, last = run_apart(ask())
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 503, 503]
     assert last.status_code == 200
     assert any("try again in a second" in answer.text for answer in answers)

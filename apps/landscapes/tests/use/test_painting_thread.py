@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from on_page import run_apart
 
 from landscapes.serving.queue import BusyError, PaintingThread
 
@@ -24,7 +25,7 @@ def test_requests_beyond_the_line_are_refused_at_once_and_accepted_later() -> No
         assert await thread.run(lambda: "fourth") == "fourth"
         thread.close()
 
-    asyncio.run(ask())
+    run_apart(ask())
 
 
 def test_a_caller_that_leaves_keeps_its_place_until_the_thread_is_free() -> None:
@@ -40,7 +41,7 @@ def test_a_caller_that_leaves_keeps_its_place_until_the_thread_is_free() -> None
         gate.set()
         thread.close()
 
-    asyncio.run(ask())
+    run_apart(ask())
 
 
 def test_errors_of_a_call_reach_its_caller() -> None:
@@ -51,4 +52,4 @@ def test_errors_of_a_call_reach_its_caller() -> None:
         assert await thread.run(lambda: 2) == 2
         thread.close()
 
-    asyncio.run(ask())
+    run_apart(ask())
