@@ -56,7 +56,7 @@ class OtherDevices:
         config = dist.get_backend_config(self._whole)
         backends = dict(part.split(":") for part in config.split(",") if ":" in part)
         name = backends.get(device_type, "")
-        store = dist.PrefixStore(f"{device_type}/", self._whole.get_group_store())
+        store = c10d.PrefixStore(f"{device_type}/", self._whole.get_group_store())
         place = store, self._whole.rank(), self._whole.size()
         if name == "nccl":
             options = dist.ProcessGroupNCCL.Options()

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from horovod.errors import HorovodInternalError, StalledError, UsageError
@@ -51,7 +51,7 @@ class Submitted:
     finish: Callable[[Handle], None] | None = None
 
 
-class EngineWork(dist.Work):  # type: ignore[misc]
+class EngineWork(Work):
     """An operation of the engine; all methods may be called from any thread.
 
     Args:
@@ -209,7 +209,7 @@ class EngineWork(dist.Work):  # type: ignore[misc]
         )
 
 
-class JoinedWork(dist.Work):  # type: ignore[misc]
+class JoinedWork(Work):
     """Several operations that are waited for together.
 
     Args:
