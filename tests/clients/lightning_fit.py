@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -39,7 +40,8 @@ def main() -> None:
     strategy = DDPStrategy(process_group_backend=backend, start_method=launcher)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, sync_batchnorm=False,
+        enable_checkpointing=False, enable_progress_bar=False,
+        plugins=[LightningEnvironment()],  # else it looks for MPI, and fails if mpi4py finds none
     )  # fmt: skip
     model = Regression()
     trainer.fit(model, DataLoader(TensorDataset(inputs, inputs @ weights), batch_size=8))
