@@ -72,7 +72,8 @@ def open_board(folder: Path) -> Any:
         raise LandscapesError(
             f"--tensorboard needs a package ({error}): pip install 'landscapes[tensorboard]'."
         ) from error
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    make_writer: Any = SummaryWriter  # which has types in some environments only
+    return make_writer(str(folder))
 
 
 @torch.no_grad()
