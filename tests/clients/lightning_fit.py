@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Regression(lightning.LightningModule):
-    def __init__(self) -> None:
+    def __init__(self, result: str) -> None:
         super().__init__()
+        self.result = result
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 4)
@@ -26,6 +27,11 @@ class Regression(lightning.LightningModule):
         loss = torch.nn.functional.mse_loss(self.layers(inputs), targets)
         self.log("loss", loss, sync_dist=True)
         return loss
+
+    def on_fit_end(self) -> None:
+        # Here each rank comes by; after fit(), only the process that has forked the ranks does.
+        found = {**self.state_dict(), "loss": self.trainer.callback_metrics["loss"]}
+        torch.save(found, f"{self.result}.{self.trainer.global_rank}.pt")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.05)
@@ -43,10 +49,8 @@ def main() -> None:
         enable_checkpointing=False, enable_progress_bar=False,
         plugins=[LightningEnvironment()],  # else it looks for MPI, and fails if mpi4py finds none
     )  # fmt: skip
-    model = Regression()
+    model = Regression(str(Path(folder) / backend))
     trainer.fit(model, DataLoader(TensorDataset(inputs, inputs @ weights), batch_size=8))
-    found = {**model.state_dict(), "loss": trainer.callback_metrics["loss"]}
-    torch.save(found, Path(folder) / f"{backend}.{trainer.global_rank}.pt")
 
 
 if __name__ == "__main__":
