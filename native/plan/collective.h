@@ -52,7 +52,7 @@ struct OpTraits {
 [[nodiscard]] OpTraits traits_of(OpKind kind);
 [[nodiscard]] inline const char* name_of(OpKind kind) { return traits_of(kind).name; }
 
-// What executes an operation that moves data. Throws Error (kInternal) for one that moves none.
+// What executes an operation that moves data between all ranks. Throws Error (kInternal) for others.
 [[nodiscard]] Collective collective_of(OpKind kind, ReduceOp op);
 
 // Whether values of ranks are combined.

@@ -87,10 +87,9 @@ void Agreement::execute(ProcessSet& set, const Response& response) {
     with_.observer.record_answer(*operations.back(), false);
     note_answer(set, *operations.back());
   }
-  const std::shared_ptr<Operation>& first = operations.front();
-  if (traits_of(first->spec.kind).is_transfer && operations.size() == 1 && !stands_in) {
-    note_peer(set, *first, response);
-    with_.executions.transfer(set, first, response.peer);
+  if (operations.size() == 1 && !stands_in && traits_of(operations.front()->spec.kind).is_transfer) {
+    note_peer(set, *operations.front(), response);
+    with_.executions.transfer(set, operations.front(), response.peer);
     return;
   }
   with_.executions.execute(set, operations, response);
@@ -119,9 +118,9 @@ void Agreement::check_change(const ProcessSet& set, const RequestSpec& spec) con
   const bool exist = !askers.empty() && askers.front() >= 0 && askers.back() < with_.job.size;
   const bool is_asker = std::find(askers.begin(), askers.end(), with_.job.rank) != askers.end();
   bool fits = set.id == 0 && rise && exist && !is_asker;
-  if (spec.kind == OpKind::kRemoveProcessSet) {
+  if (fits && spec.kind == OpKind::kRemoveProcessSet) {
     const ProcessSet* removed = find(static_cast<uint32_t>(spec.ranks.front()));
-    fits = fits && removed != nullptr && removed->id != 0 && removed->set_rank < 0;
+    fits = removed != nullptr && removed->id != 0 && removed->set_rank < 0;
   } else {
     fits = fits && spec.kind == OpKind::kAddProcessSet;
   }
