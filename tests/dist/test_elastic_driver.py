@@ -107,7 +107,7 @@ def test_rubbish_later_is_a_warning_and_the_hosts_stay(tmp_path: Path) -> None:
     with discovered(tmp_path, "localhost:2", *["-np", "2"]) as job:
         job.trains(2)
         job.hosts("no host at all")
-        job.launcher.wait_lines("stderr", "they stay: .* cannot read 'no host at all'")
+        job.launcher.wait_lines("stderr", "they stay the same: .* cannot read 'no host at all'")
         job.ends()
 
 

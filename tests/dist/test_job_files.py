@@ -186,9 +186,9 @@ def test_what_a_line_leaves_in_the_background_is_said_once() -> None:
     path = job_file("echo late > >(sleep 0.05; cat)", line, workers="1", parameters={"n": [1, 2]})
     job = horovodrun("-f", path)
     assert job.process.returncode == 0, job.stderr
-    told = [each for each in job.lines["stderr"] if "in the background" in each]
+    told = [each for each in job.lines["stderr"] if "background processes" in each]
     assert len(told) == 1, told
-    what = "processes that it left in the background were ended"
+    what = "background processes that it left were ended"
     pattern = rf"run 1\.1: line 2: {what}: sleep \(process \d+\)"
     assert re.search(f"{pattern} on localhost$", told[0])
     assert [log(1, 0, f"1/{run}") for run in (1, 2)] == ["late\n"] * 2

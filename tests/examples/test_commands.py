@@ -188,8 +188,11 @@ def place_of(block: Block, folder: Path, request: pytest.FixtureRequest) -> Plac
     )
 
 
+NUM_RANKS = ("-np", "-n", "--nproc-per-node")
+
+
 def size_of(words: list[str]) -> int:
-    given = [words[i + 1] for i, word in enumerate(words) if word in ("-np", "-n")]
+    given = [words[i + 1] for i, word in enumerate(words) if word in NUM_RANKS]
     return int(given[0]) if given else 1
 
 
