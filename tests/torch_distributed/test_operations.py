@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from operations import BITWISE_CASES, CASES, DTYPES, maker
+from backend_operations import BITWISE_CASES, CASES, DTYPES, maker
 from thread_groups import GlooGroups, differences, horovod_group
 from thread_ranks import ThreadRanks
 
 if TYPE_CHECKING:
-    from operations import Case
+    from backend_operations import Case
 
 
 def compare(case: Case, size: int, dtypes: dict[str, torch.dtype]) -> None:

@@ -22,8 +22,12 @@ class Watch:
         self.ends = 0
         self.cuts = 0
         self.line = LauncherConnection(
-            self.loop, invitation, self.reached.append, self._on_end, self._on_cut
+            self.loop, invitation, self._on_reached, self._on_end, self._on_cut
         )
+
+    def _on_reached(self, index: int, own_address: str) -> None:
+        assert own_address.startswith("127.0.0.")
+        self.reached.append(index)
 
     def _on_end(self) -> None:
         self.ends += 1
