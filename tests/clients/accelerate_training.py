@@ -5,6 +5,7 @@ Accelerate chooses gloo for CPUs, unless the process group is there already.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def main() -> None:
     assert len(names) == accelerator.num_processes, names
     weights = accelerator.unwrap_model(model).state_dict()
     torch.save(weights, Path(folder) / f"{backend}.{accelerator.process_index}.pt")
+    if backend == "gloo":  # its end can hang: it joins a thread that waits for the interpreter
+        os._exit(0)
     dist.destroy_process_group()
 
 
