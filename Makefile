@@ -129,36 +129,36 @@ $(VENV)/mpi4jax.stamp: requirements/mpi4jax.txt $(VENV)/bench.stamp
 	PATH=$(BIN):/usr/bin:/bin $(VENV)/mpi4jax/bin/$(PIP) --no-build-isolation --no-deps "$$(grep ^mpi4jax $<)"
 	@touch $@
 
-# Libraries that train on Horovod. They share what is in .venv: no second PyTorch, no second TensorFlow.
-$(VENV)/clients.stamp: requirements/clients.txt $(VENV)/demo.stamp $(VENV)/bench.stamp
-	python -m venv --clear $(VENV)/clients
+# Makes an environment that shares what is in .venv: no second PyTorch, no second TensorFlow.
+define SHARE
+python -m venv --clear $(@:.stamp=)
 	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > "$$($(VENV)/clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	  > "$$($(@:.stamp=)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+endef
+
+# Libraries that train over torch.distributed.
+$(VENV)/clients.stamp: requirements/clients.txt $(VENV)/demo.stamp $(VENV)/bench.stamp
+	$(SHARE)
 	$(VENV)/clients/bin/$(PIP) --no-compile -r requirements/clients.txt
 	@$(VENV)/clients/bin/python -c 'import accelerate, lightning, transformers.trainer' 2>/dev/null || true
 	@touch $@
 
+# Libraries that train on Horovod.
 $(VENV)/libraries.stamp: requirements/libraries.txt $(VENV)/dev.stamp $(VENV)/bench.stamp
-	python -m venv --clear $(VENV)/libraries
-	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > "$$($(VENV)/libraries/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(SHARE)
 	$(VENV)/libraries/bin/$(PIP) --no-compile -r requirements/libraries.txt
 	@$(VENV)/libraries/bin/python -c 'import ignite.engine, pytorch_lightning, deepmd.tf' 2>/dev/null || true
 	@touch $@
 
 # Ray and Spark beside what .venv holds, the newest and the oldest.
 $(patsubst %,$(VENV)/%.stamp,ray ray_oldest spark spark_oldest): $(VENV)/%.stamp: requirements/%.txt $(VENV)/dev.stamp
-	python -m venv --clear $(VENV)/$*
-	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > "$$($(VENV)/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(SHARE)
 	$(VENV)/$*/bin/$(PIP) --no-compile -r requirements/$*.txt
 	@touch $@
 
 # The app apps/landscapes, installed where it is edited.
 $(VENV)/landscapes.stamp: requirements/landscapes.txt apps/landscapes/pyproject.toml $(VENV)/test.stamp
-	python -m venv --clear $(VENV)/landscapes
-	python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > "$$($(VENV)/landscapes/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(SHARE)
 	$(VENV)/landscapes/bin/$(PIP) --no-compile -r requirements/landscapes.txt
 	$(VENV)/landscapes/bin/$(PIP) --no-compile --no-deps -e apps/landscapes
 	@touch $@
