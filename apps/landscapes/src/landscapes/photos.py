@@ -11,13 +11,12 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from landscapes.errors import LandscapesError
+from landscapes.image_bounds import MOST_BYTES, check_bounds, read_bounded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-MOST_BYTES = 20_000_000
-MOST_PIXELS = 50_000_000
 
 
 def read_photo(source: Path | bytes, name: str | None = None) -> NDArray[np.uint8]:
@@ -29,7 +28,7 @@ def read_photo(source: Path | bytes, name: str | None = None) -> NDArray[np.uint
     """
     if name is None:
         name = str(source) if isinstance(source, Path) else "the image"
-    content = _read_bytes(source, name) if isinstance(source, Path) else source
+    content = read_bounded(source, name) if isinstance(source, Path) else source
     if len(content) > MOST_BYTES:
         raise LandscapesError(
             f"{name} has {len(content) / 1e6:.0f} MB, more than 20: scale it down."
@@ -44,23 +43,9 @@ def read_photo(source: Path | bytes, name: str | None = None) -> NDArray[np.uint
         ) from error
 
 
-def _read_bytes(path: Path, name: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise LandscapesError(f"{name} cannot be read: {error.strerror}.") from error
-
-
 def _decode(content: bytes, name: str) -> NDArray[np.uint8]:
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        width, height = image.size
-        if width * height > MOST_PIXELS:
-            raise LandscapesError(
-                f"{name} has {width} x {height} pixels, more than 50 million: scale it down."
-            )
-        if getattr(image, "n_frames", 1) > 1:
-            raise LandscapesError(f"{name} is animated: save one frame of it.")
+        check_bounds(image, name)
         image.load()
         upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):

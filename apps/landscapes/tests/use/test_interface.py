@@ -14,9 +14,9 @@ from fastapi.testclient import TestClient
 from on_page import run_apart
 from PIL import Image
 
+from landscapes.image_bounds import MOST_BYTES
 from landscapes.pair import BIOMES, HOURS
 from landscapes.palette import GRASS, SKY
-from landscapes.photos import MOST_BYTES
 from landscapes.runs import to_runs
 from landscapes.serving.app import build_app
 from landscapes.serving.requests import MOST_BYTES_OF_JSON

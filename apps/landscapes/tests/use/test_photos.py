@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from landscapes.errors import LandscapesError
-from landscapes.photos import MOST_BYTES, crop_square, read_photo
+from landscapes.image_bounds import MOST_BYTES
+from landscapes.photos import crop_square, read_photo
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from landscapes.errors import LandscapesError
-from landscapes.photos import MOST_BYTES, read_photo
+from landscapes.image_bounds import MOST_BYTES
+from landscapes.photos import read_photo
 from landscapes.runs import from_runs, to_runs
 from landscapes.serving.queue import BusyError, PaintingThread
 from landscapes.serving.requests import (

@@ -12,14 +12,13 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from landscapes.errors import LandscapesError
+from landscapes.image_bounds import MOST_BYTES, check_bounds, read_bounded
 from landscapes.palette import CLASSES, COLORS, UNKNOWN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MOST_BYTES = 20_000_000
-MOST_PIXELS = 50_000_000
 # Larger drawings are reduced: a network paints 64 to 256 pixels.
 LARGEST_SIDE = 1024
 OPAQUE = 128
@@ -46,7 +45,7 @@ def open_drawing(source: Path | bytes, name: str) -> Drawing:
     classes. Raise LandscapesError for a file of another type, one that is truncated, animated, of
     16-bit gray, or larger than 20 MB or 50 million pixels.
     """
-    content = _read(source, name) if isinstance(source, Path) else source
+    content = read_bounded(source, name) if isinstance(source, Path) else source
     if len(content) > MOST_BYTES:
         raise LandscapesError(f"{name} has more than 20 MB: save it smaller, as PNG.")
     try:
@@ -66,23 +65,9 @@ def open_drawing(source: Path | bytes, name: str) -> Drawing:
         ) from error
 
 
-def _read(path: Path, name: str) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise LandscapesError(f"{name} cannot be read: {error.strerror}.") from error
-
-
 def _decode(content: bytes, name: str) -> Image.Image:
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        width, height = image.size
-        if width * height > MOST_PIXELS:
-            raise LandscapesError(
-                f"{name} has {width} x {height} pixels, more than 50 million: scale it down."
-            )
-        if getattr(image, "n_frames", 1) > 1:
-            raise LandscapesError(f"{name} is animated: save one frame of it.")
+        check_bounds(image, name)
         if image.mode.startswith(("I", "F")):
             raise LandscapesError(f"{name} has 16 or 32 bits a pixel of gray: save it with 8 bits.")
         image.load()
