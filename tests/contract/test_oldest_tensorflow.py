@@ -19,7 +19,7 @@ from tensorflow_api import LACKING, MODES
 
 PYTHON = Path(sys.prefix) / "oldest" / "bin" / "python"
 RANK = Path(__file__).with_name("oldest_tensorflow_rank.py")
-DEADLINE_S = 600.0
+DEADLINE_S = 300.0
 
 pytestmark = pytest.mark.skipif(
     not PYTHON.exists(), reason="`make test-oldest` installs the oldest TensorFlow; it is not here"
