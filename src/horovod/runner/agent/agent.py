@@ -44,6 +44,7 @@ from horovod.runner.protocol.frames import (
     Frame,
     FrameError,
     Kind,
+    Reached,
     Stop,
 )
 from horovod.runner.protocol.invitation import Invitation
@@ -214,7 +215,7 @@ class Agent:
                 self._port_of_master = reserve_port()
         held = self._port_of_master
         port = 0 if held is None else held.getsockname()[1]
-        self._outbox.send(Kind.REACHED, payload=f"{index} {own_address} {port}".encode())
+        self._outbox.send(Kind.REACHED, payload=Reached(index, own_address, port).to_bytes())
 
     def _on_cut(self) -> None:
         self._cut = True

@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from horovod._base.fast_dataclass import dataclass
-from horovod._rendezvous.bounds import number_in
+from horovod._rendezvous.bounds import name_in, number_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +109,38 @@ def number_of(text: bytes | str, least: int = -(2**31), most: int = 2**31 - 1) -
         return number_in(text, least, most)
     except ValueError:
         raise FrameError(f"not a number: {text[:80]!r}") from None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What an agent says of an endpoint of the invitation that answered it.
+
+    Attributes:
+        endpoint: its number in the invitation.
+        own_address: of the agent's host, on the way there.
+        free_port: that the agent keeps for rank 0; 0 if it could not get one.
+    """
+
+    endpoint: int
+    own_address: str
+    free_port: int
+
+    def to_bytes(self) -> bytes:
+        """The payload of a frame."""
+        return f"{self.endpoint} {self.own_address} {self.free_port}".encode()
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Reached:
+        """Return what :meth:`to_bytes` wrote.
+
+        Raises:
+            FrameError: the payload is something else.
+        """
+        try:
+            endpoint, address, port = payload.decode("ascii").split(" ")
+            return cls(number_of(endpoint, 0), name_in(address), number_of(port, 0, 65535))
+        except ValueError:
+            raise FrameError(f"not an endpoint that was reached: {payload[:80]!r}") from None
 
 
 def encode(kind: Kind, worker: int = -1, payload: bytes = b"") -> bytes:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import horovod
-from horovod._rendezvous.bounds import name_in, one_line
+from horovod._rendezvous.bounds import one_line
 from horovod.runner.placing.torch_environment import with_torch_variables
-from horovod.runner.protocol.frames import STOP_SOON, FrameError, Kind, number_of
+from horovod.runner.protocol.frames import STOP_SOON, FrameError, Kind, Reached, number_of
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.agents import what_it_wrote
 from horovod.runner.supervision.failure import RankExit
@@ -308,17 +308,12 @@ class AgentExecutor:
         if frame.kind is Kind.TRIED:
             self._report(events.HostTried(now, link.hostname, endpoints))
             return
-        number, address, port = [*frame.payload.split(), b"", b""][:3]
-        index = number_of(number, 0)
-        if index >= len(endpoints):
+        reached = Reached.from_bytes(frame.payload)
+        if reached.endpoint >= len(endpoints):
             raise FrameError(f"no endpoint of the invitation: {frame.payload[:80]!r}")
-        if address and port:
-            try:
-                own = name_in(address.decode("ascii"))
-            except ValueError:
-                raise FrameError(f"not an address: {address[:80]!r}") from None
-            link.masters[endpoints[index]] = own, number_of(port, 0, 65535)
-        self._report(events.HostReached(now, link.hostname, endpoints[index]))
+        endpoint = endpoints[reached.endpoint]
+        link.masters[endpoint] = reached.own_address, reached.free_port
+        self._report(events.HostReached(now, link.hostname, endpoint))
 
     def _on_exit(self, link: AgentLink, worker: int, code: int, start_error: str = "") -> None:
         now, rank = time.monotonic(), self._rank_of(worker)

@@ -9,6 +9,7 @@ from horovod.runner.protocol.frames import (
     Frame,
     FrameError,
     Kind,
+    Reached,
     Stop,
     encode,
     number_of,
@@ -48,3 +49,27 @@ def test_what_is_no_way_to_stop(payload: bytes) -> None:
 def test_what_is_no_number_of_an_agent_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError, match="not a number"):
         number_of(payload, 0)
+
+
+def test_what_an_agent_has_reached_survives_the_way() -> None:
+    for reached in (Reached(0, "10.0.0.7", 40123), Reached(3, "fe80::1%eth0", 0)):
+        assert Reached.from_bytes(reached.to_bytes()) == reached
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"0",
+        b"0 10.0.0.7",
+        b"-1 a 1",
+        b"0 a 65536",
+        b"0 a 1 2",
+        b"0  1 x",
+        b"0 \x7f 1",
+        b"\xff",
+    ],
+)
+def test_what_no_agent_can_have_reached_is_refused(payload: bytes) -> None:
+    with pytest.raises(FrameError, match="not an endpoint that was reached"):
+        Reached.from_bytes(payload)
