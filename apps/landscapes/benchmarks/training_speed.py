@@ -81,15 +81,19 @@ def run_round(arguments: argparse.Namespace, ranks: int) -> dict[str, float]:
     """Start a job and return its best step, processor time per picture, and share of moving."""
     with tempfile.TemporaryDirectory() as folder:
         own = [f"--preset={arguments.preset}", f"--batch={arguments.batch}"]
-        subprocess.run(
+        ended = subprocess.run(
             [
                 *["horovodrun", "-np", str(ranks), sys.executable, __file__, *own],
                 *[f"--steps={arguments.steps}", f"--measure={folder}"],
             ],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=True,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
+        if ended.returncode:
+            raise SystemExit(f"{ended.stdout}horovodrun -np {ranks} ended with {ended.returncode}.")
         files = sorted(Path(folder).glob("rank*.json"))
         steps: list[Any] = [json.loads(file.read_text()) for file in files]
         moved = moving_s(Path(folder) / "timeline.json")

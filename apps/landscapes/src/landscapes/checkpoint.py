@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 from landscapes.nets.encoder import StyleEncoder
 from landscapes.nets.generator import Generator
 from landscapes.nets.presets import Preset, preset_named
@@ -157,7 +157,7 @@ def write_tensors(
 
 def write_file(file: Path, content: bytes) -> None:
     """Write a file that others see whole or not at all, also after a crash."""
-    try:
+    with naming_failure(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as temporary:
             try:
@@ -169,5 +169,3 @@ def write_file(file: Path, content: bytes) -> None:
             except BaseException:
                 Path(temporary.name).unlink(missing_ok=True)
                 raise
-    except OSError as error:
-        raise LandscapesError(f"{file} cannot be written: {error.strerror}.") from error

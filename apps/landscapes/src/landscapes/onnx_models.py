@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 from landscapes.palette import CLASSES
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ def export(
         except Exception as error:
             raise LandscapesError(f"The network cannot be written as ONNX: {error}") from error
     assert program is not None
-    file.parent.mkdir(parents=True, exist_ok=True)
-    program.save(file)
+    with naming_failure(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        program.save(file)
     apart = compare(module, examples, file)
     if not apart <= FARTHEST:
         file.unlink()

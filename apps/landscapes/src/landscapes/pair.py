@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # The renderer's version: a change of what it renders changes this name, and those of data sets.
 RENDERER = "landscapes-v2"
+# Half of its pairs have real skies.
+RENDERER_WITH_SKIES = f"{RENDERER}-skies"
 BIOMES = ("summer", "autumn", "winter", "tropic", "desert")
 # Names of hours that people ask for, and the hour of the day that each means.
 HOURS = {"dawn": 6.0, "morning": 9.0, "noon": 13.0, "dusk": 19.0, "night": 23.0}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 
 if TYPE_CHECKING:
     from landscapes.studio import Studio
@@ -32,14 +32,16 @@ def write_site(studio: Studio, folder: Path, opset: int | None = None) -> dict[s
         )
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise LandscapesError(f"{folder} has files of something else: name a new folder.")
-    shutil.copytree(PAGE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
-    (folder / "api").mkdir(exist_ok=True)
+    with naming_failure(folder):
+        shutil.copytree(PAGE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+        (folder / "api").mkdir(exist_ok=True)
     apart = studio.network.export(folder / "models", opset)
     meta = {
         "engine": "browser",
         "models": {name: f"models/{name}.onnx" for name in apart},
         **studio.describe(),
     }
-    Image.fromarray(studio.sheet).save(folder / "api" / "sheet.png")
-    (folder / MARK).write_text(json.dumps(meta), "utf-8")
+    with naming_failure(folder):
+        Image.fromarray(studio.sheet).save(folder / "api" / "sheet.png")
+        (folder / MARK).write_text(json.dumps(meta), "utf-8")
     return apart

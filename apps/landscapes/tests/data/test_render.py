@@ -7,13 +7,17 @@ import functools
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from landscapes import palette
 from landscapes.pair import BIOMES, Pair
 from landscapes.render import VERSION, render_pair
 from landscapes.render.fields import load_fields, sample
+from landscapes.render.light import light_of
 from landscapes.render.picture import accepted_scene, draft_labels, is_acceptable, paint_scene
+from landscapes.render.real_sky import lay_real_sky
 from landscapes.render.scene import Curve, Lake, Scene, draw_scene
+from landscapes.render.sky import paint_sky
 
 PAIRS = 100
 
@@ -190,3 +194,42 @@ def test_fields_repeat_without_a_seam() -> None:
     once = sample(fields.smooth, places, places)
     again = sample(fields.smooth, places + 256, places - 512)
     assert np.abs(once - again).max() < 1e-3
+
+
+def test_half_of_the_pairs_have_real_skies_if_asked() -> None:
+    changed, on_land = 0, np.zeros(2)
+    for index, painted in enumerate(rendered()[:40]):
+        real = render_pair(2, index, 32, skies=True)
+        assert np.array_equal(real.labels, painted.labels)
+        assert (real.meta.source, painted.meta.source) == (f"{VERSION}-skies", VERSION)
+        if np.array_equal(real.image, painted.image):
+            continue
+        changed += 1
+        # Land is the same, but for water, which mirrors the sky, and for gaps in trees.
+        wet = np.isin(painted.labels, (palette.WATER, palette.RIVER))
+        moved = np.abs(real.image.astype(int) - painted.image).max(2)
+        inner = ndimage.binary_erosion((painted.labels != palette.SKY) & ~wet, iterations=2)
+        on_land += [(moved[inner] > 1).sum(), inner.sum()]
+        assert moved[painted.labels == palette.SKY].mean() > 2
+    assert 10 <= changed <= 30
+    assert on_land[0] < 0.02 * on_land[1]
+
+
+@pytest.mark.parametrize("hour", [1.0, 5.6, 8.0, 12.5, 16.0, 18.0, 19.6])
+def test_a_real_sky_is_as_bright_as_the_hour(hour: float) -> None:
+    scene = one_scene(hour=hour, azimuth=140.0)
+    light = light_of(scene)
+    brightness = [
+        float((1 - np.exp(-each(scene, light, 64)[:20])).mean())
+        for each in (lay_real_sky, paint_sky)
+    ]
+    assert 0.4 < brightness[0] / brightness[1] < 2.5
+
+
+def test_the_sun_of_a_panorama_is_where_the_light_comes_from() -> None:
+    columns = []
+    for azimuth in (-15.0, 15.0):
+        scene = one_scene(hour=5.6, azimuth=azimuth)
+        sky = lay_real_sky(scene, light_of(scene), 64).mean((0, 2))
+        columns.append(int(sky.argmax()))
+    assert columns[0] + 15 < columns[1]

@@ -42,3 +42,17 @@ def test_flips_turn_picture_and_map_together(pairs: Pairs) -> None:
         assert is_same or is_flipped
         flipped += not is_same
     assert 0 < flipped < 12
+
+
+def test_a_share_of_maps_is_drawn_by_hand_whatever_the_ranks(pairs: Pairs) -> None:
+    plain, whole = Stream(pairs, 7, 16).batch(16, 8), Stream(pairs, 7, 16, 0.5).batch(16, 8)
+    for name in ("pictures", "labels", "noise"):
+        assert torch.equal(getattr(whole, name), getattr(plain, name))
+    assert plain.wanted is plain.labels
+    parts = [Stream(pairs, 7, 16, 0.5).batch(position, 4).wanted for position in (16, 20)]
+    assert torch.equal(whole.wanted, torch.cat(parts))
+    moved = (whole.wanted != whole.labels).float().mean((1, 2))
+    assert 0 < int((moved > 0).sum()) < 8
+    assert moved.max() < 0.4
+    every = Stream(pairs, 7, 16, 1.0).batch(16, 8)
+    assert bool(((every.wanted != every.labels).sum((1, 2)) > 0).all())

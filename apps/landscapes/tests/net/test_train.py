@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from PIL import Image
 
 import horovod.torch as hvd
 from horovod.testing import run_ranks
@@ -18,6 +21,7 @@ from landscapes.data.rendering import Plan, render_data_set
 from landscapes.errors import LandscapesError
 from landscapes.nets import encode_labels
 from landscapes.nets.encoder import draw_styles
+from landscapes.train import run as run_module
 from landscapes.train.batches import Stream
 from landscapes.train.run import train
 from landscapes.train.saving import TRAINING
@@ -100,6 +104,7 @@ def test_the_statistics_of_the_average_are_those_of_its_own_features(
         ({"preset": "huge"}, "There is no preset 'huge': name one of smoke32"),
         ({"resume": True}, "There is no .*training.safetensors"),
         ({"device": "cuda"}, "--device cuda needs a GPU"),
+        ({"perceptual": "vgg19"}, "--perceptual vgg19 needs --vgg-weights FILE"),
     ],
 )
 def test_settings_that_cannot_be_honored_are_refused(
@@ -118,6 +123,8 @@ def test_a_folder_with_a_run_is_neither_overwritten_nor_mixed(settings: Settings
         on_ranks(1, short)
     with pytest.raises(LandscapesError, match="is of a run with seed 1, and this one has 2"):
         on_ranks(1, dataclasses.replace(short, resume=True, seed=2))
+    with pytest.raises(LandscapesError, match=r"run with by-hand 0\.0, and this one has 0\.5"):
+        on_ranks(1, dataclasses.replace(short, resume=True, by_hand=0.5))
 
 
 def test_two_runs_at_once_do_not_share_a_folder(settings: Settings) -> None:
@@ -140,6 +147,43 @@ def test_ranks_with_different_data_are_refused(settings: Settings, tmp_path: Pat
 
     with pytest.raises(LandscapesError, match="The ranks read different data"):
         run_ranks(2, start)
+
+
+def test_ranks_with_different_options_are_refused(settings: Settings) -> None:
+    def start() -> None:
+        hvd.init()
+        train(dataclasses.replace(settings, batch=2 + hvd.rank()))
+
+    with pytest.raises(LandscapesError, match=r"The ranks differ in --batch: \[2, 3\], by rank"):
+        run_ranks(2, start)
+
+
+def test_a_run_that_ended_while_another_began_is_kept(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = run_module._prepare
+
+    def prepare_slowly(late: Settings) -> Any:
+        prepared = ready(late)
+        settings.out.mkdir()
+        (settings.out / TRAINING).write_bytes(b"of the other")
+        return prepared
+
+    monkeypatch.setattr(run_module, "_prepare", prepare_slowly)
+    with pytest.raises(LandscapesError, match="already holds a run: add --resume"):
+        on_ranks(1, settings)
+    assert (settings.out / TRAINING).read_bytes() == b"of the other"
+
+
+def test_a_full_disk_ends_training_with_a_sentence(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Image.Image, "save", refuse)
+    with pytest.raises(LandscapesError, match=r"step-000001.png cannot be written: No space left"):
+        on_ranks(1, dataclasses.replace(settings, steps=1))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, required=True, help="folder of pairs, with its judge splits")
     add("--report", type=Path, required=True, help="JSON file to write; a page is put beside it")
     add("--pairs", type=int, default=300, help="at most so many of judge-val (%(default)s)")
-    add("--judge-steps", type=int, default=300, help="steps of training a judge (%(default)s)")
+    steps = "steps of training each of two judges, which DATA/judges keeps (%(default)s)"
+    add("--judge-steps", type=int, default=1500, help=steps)
+    add(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto is a GPU if there is one",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     import horovod.torch as hvd
     from landscapes.checkpoint import SHIPPED, load_model, write_file
     from landscapes.data.store import describe
+    from landscapes.devices import device_named
     from landscapes.judge.evaluate import FEWEST_PAIRS, measure, prepare
     from landscapes.judge.page import render_page
 
@@ -51,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     hvd.init()
     if hvd.size() > 1:
         raise LandscapesError("eval runs on one process: start it without horovodrun.")
-    subject = prepare(model, arguments.data, arguments.pairs, arguments.judge_steps)
+    device = device_named(arguments.device)
+    subject = prepare(model, arguments.data, arguments.pairs, arguments.judge_steps, device)
     rows = measure(subject)
     _add_targets(rows, model.preset.name)
     report = {

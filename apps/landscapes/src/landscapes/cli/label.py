@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 
 if TYPE_CHECKING:
     import argparse
@@ -34,15 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
     model = load_model(arguments.checkpoint or SHIPPED)
     if model.segmenter is None:
         raise LandscapesError("This checkpoint has no segmenter: it was trained without a guide.")
-    for name in ("images", "labels"):
-        (arguments.out / name).mkdir(parents=True, exist_ok=True)
     for file in files:
         square = crop_square(read_photo(file), model.preset.size)
         with torch.inference_mode():
             seen = model.segmenter(to_pictures(square[None])).classes[0].argmax(0)
-        Image.fromarray(square).save(arguments.out / "images" / f"{file.stem}.png")
-        labels = Image.fromarray(seen.to(torch.uint8).numpy())
-        labels.save(arguments.out / "labels" / f"{file.stem}.png")
+        for name, pixels in (("images", square), ("labels", seen.to(torch.uint8).numpy())):
+            target = arguments.out / name / f"{file.stem}.png"
+            with naming_failure(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(target)
     print(f"{len(files)} maps of {model.preset.size} px are in {arguments.out / 'labels'}.")
     return 0
 

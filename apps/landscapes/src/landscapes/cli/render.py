@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that render (%(default)s)",
     )
     parser.add_argument(
+        "--skies",
+        choices=("painted", "real"),
+        default="painted",
+        help="real: half of the pairs have a sky from a panorama (%(default)s)",
+    )
+    parser.add_argument(
         "--folders",
         action="store_true",
         help="also write the pairs as PNG files, to images/ and labels/",
@@ -47,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Render the pairs and say where they are."""
     _check(arguments)
     started_at = time.monotonic()
-    plan = Plan(arguments.out, arguments.count, arguments.size, arguments.seed)
+    skies = arguments.skies == "real"
+    plan = Plan(arguments.out, arguments.count, arguments.size, arguments.seed, skies)
     description = render_data_set(plan, arguments.workers, _progress(arguments.count))
     if arguments.folders:
         from landscapes.data.photos import write_folders

@@ -53,7 +53,8 @@ def _listen(port: int) -> socket.socket:
         listener.listen()
     except (OSError, OverflowError) as error:
         listener.close()
+        reason = getattr(error, "strerror", None) or error
         raise LandscapesError(
-            f"Port {port} cannot be used: {error}. Name another: --port 0."
+            f"Port {port} cannot be used: {reason}. Name another, or --port 0 for a free one."
         ) from error
     return listener

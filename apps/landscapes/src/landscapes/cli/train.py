@@ -27,10 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save-every", type=int, default=200, help="steps between checkpoints (%(default)s)")
     add("--print-every", "--print_freq", type=int, default=10, help="steps a line (%(default)s)")
     add("--commit-every", type=int, default=10, help="steps that a lost rank may cost")
-    add("--perceptual", choices=("own", "none"), default="own", help="which perceptual loss")
-    add("--guide-steps", type=int, default=300, help="steps of its network (%(default)s)")
+    add("--perceptual", choices=("own", "vgg19", "none"), default="own", help="perceptual loss")
+    add("--vgg-weights", type=Path, help="torchvision's file for --perceptual vgg19")
+    add(
+        "--guide-steps", type=int, default=300, help="steps of the own loss's network (%(default)s)"
+    )
+    add("--by-hand", type=float, default=0.0, help="share of maps with borders as by hand (0)")
     add("--resume", "--continue_train", action="store_true", help="go on with the run in --out")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto is a GPU if there is one",
+    )
     add("--tensorboard", "--tf_log", action="store_true", help="write scalars to OUT/tensorboard")
 
 
@@ -51,6 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) < 1:
             option = name.replace("_", "-")
             raise LandscapesError(f"--{option} is {getattr(arguments, name)}: give 1 or more.")
+    if not 0 <= arguments.by_hand <= 1:
+        raise LandscapesError(f"--by-hand is {arguments.by_hand}: give a share from 0 to 1.")
+    if (arguments.perceptual == "vgg19") != (arguments.vgg_weights is not None):
+        raise LandscapesError(
+            "--perceptual vgg19 and --vgg-weights FILE belong together: nothing is downloaded."
+        )
     import horovod.torch as hvd
     from landscapes.train.run import train
 

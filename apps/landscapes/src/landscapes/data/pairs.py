@@ -18,7 +18,7 @@ from landscapes.data.store import (
     read_metas,
 )
 from landscapes.errors import LandscapesError
-from landscapes.pair import RENDERER, Meta, Pair
+from landscapes.pair import RENDERER, RENDERER_WITH_SKIES, Meta, Pair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +74,7 @@ def open_pairs(folder: Path | str, split: str) -> Pairs:
         raise LandscapesError(f"There is no split {split!r}: name one of {', '.join(SPLITS)}.")
     description = describe(folder)
     images, labels = open_arrays(folder, "r")
-    if description.source not in (RENDERER, "photos"):
+    if description.source not in (RENDERER, RENDERER_WITH_SKIES, "photos"):
         warnings.warn(
             f"{folder} was rendered by {description.source}, and this version renders {RENDERER}: "
             "its pairs cannot be made again. To train what others can repeat, render a new folder.",

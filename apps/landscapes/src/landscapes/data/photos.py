@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from landscapes.data.store import open_arrays
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 from landscapes.palette import CLASSES, UNKNOWN
 from landscapes.photos import crop_square, read_photo
 from landscapes.sketch import read_sketch
@@ -130,6 +130,7 @@ def write_folders(folder: Path) -> None:
     """Write the pairs of a finished ``folder`` as PNG files to its subfolders images and labels."""
     images, labels = open_arrays(folder, "r")
     for name, arrays in (("images", images), ("labels", labels)):
-        (folder / name).mkdir(exist_ok=True)
-        for index, array in enumerate(arrays):
-            Image.fromarray(np.array(array)).save(folder / name / f"{index:06d}.png")
+        with naming_failure(folder / name):
+            (folder / name).mkdir(exist_ok=True)
+            for index, array in enumerate(arrays):
+                Image.fromarray(np.array(array)).save(folder / name / f"{index:06d}.png")

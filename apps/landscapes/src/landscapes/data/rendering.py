@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from landscapes.data.store import Description, create_arrays, divide, finish, open_arrays, writing
 from landscapes.data.workers import spread
-from landscapes.render import VERSION, render_pair
+from landscapes.pair import RENDERER, RENDERER_WITH_SKIES
+from landscapes.render import render_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +23,16 @@ CHUNK = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """What to render: ``count`` pairs of ``size`` pixels from ``seed``, into ``folder``."""
+    """What to render: ``count`` pairs of ``size`` pixels from ``seed``, into ``folder``.
+
+    With ``skies`` half of them have real skies.
+    """
 
     folder: Path
     count: int
     size: int
     seed: int
+    skies: bool = False
 
 
 def render_data_set(plan: Plan, workers: int, report: Callable[[int], None]) -> Description:
@@ -37,6 +42,7 @@ def render_data_set(plan: Plan, workers: int, report: Callable[[int], None]) -> 
     already or that another process writes.
     """
     splits = divide(plan.count)
+    source = RENDERER_WITH_SKIES if plan.skies else RENDERER
     with writing(plan.folder):
         create_arrays(plan.folder, plan.count, plan.size)
         starts = range(0, plan.count, CHUNK)
@@ -45,8 +51,8 @@ def render_data_set(plan: Plan, workers: int, report: Callable[[int], None]) -> 
             metas += part
             report(len(metas))
         description = Description(
-            name=f"{VERSION}-{plan.size}px-{plan.count}-seed{plan.seed}",
-            source=VERSION,
+            name=f"{source}-{plan.size}px-{plan.count}-seed{plan.seed}",
+            source=source,
             size=plan.size,
             count=plan.count,
             seed=plan.seed,
@@ -60,7 +66,7 @@ def _render_chunk(plan: Plan, start: int) -> list[Meta]:
     images, labels = open_arrays(plan.folder, "r+")
     metas = []
     for index in range(start, min(start + CHUNK, plan.count)):
-        pair = render_pair(plan.seed, index, plan.size)
+        pair = render_pair(plan.seed, index, plan.size, skies=plan.skies)
         images[index], labels[index] = pair.image, pair.labels
         metas.append(pair.meta)
     return metas

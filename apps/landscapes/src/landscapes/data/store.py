@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 from landscapes.pair import Meta
 
 if TYPE_CHECKING:
@@ -113,7 +113,12 @@ def create_arrays(folder: Path, count: int, size: int) -> None:
         ("images", (count, size, size, 3)),
         ("labels", (count, size, size)),
     ):
-        np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.uint8, shape).flush()
+        file = folder / f"{name}.npy"
+        with naming_failure(file):
+            np.lib.format.open_memmap(file, "w+", np.uint8, shape).flush()
+            # Takes the space now: a full disk would kill a process that writes into the map.
+            with file.open("r+b") as opened:
+                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
 def open_arrays(folder: Path, mode: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -132,11 +137,12 @@ def open_arrays(folder: Path, mode: str) -> tuple[NDArray[np.uint8], NDArray[np.
 def finish(folder: Path, description: Description, metas: Sequence[Meta]) -> None:
     """Write a Meta of each pair, then the description that makes the folder complete."""
     lines = (json.dumps(_without_nothing(asdict(meta))) + "\n" for meta in metas)
-    (folder / "meta.jsonl").write_text("".join(lines), "utf-8")
     partial = folder / "data.json.partial"
     text = json.dumps({"format": FORMAT, **asdict(description)}, indent=2) + "\n"
-    partial.write_text(text, "utf-8")
-    partial.replace(folder / "data.json")
+    with naming_failure(folder):
+        (folder / "meta.jsonl").write_text("".join(lines), "utf-8")
+        partial.write_text(text, "utf-8")
+        partial.replace(folder / "data.json")
 
 
 def _without_nothing(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import ndimage
 
 from landscapes.palette import CLASSES
+from landscapes.sketch.by_hand import draw_by_hand
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,22 +52,6 @@ def shuffle_pixels(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> NDAr
 
 
 def disturb(labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return maps (N, s, s) with wavy borders and without detail, as drawn by hand."""
+    """Return maps (N, s, s) as drawn by hand."""
     drawn = np.random.default_rng(1)
-    side = labels.shape[1]
-    rows, columns = np.mgrid[:side, :side]
-    disturbed = np.empty_like(labels)
-    for number, each in enumerate(labels):
-        waves = ndimage.gaussian_filter(drawn.standard_normal((2, side, side)), (0, 5, 5))
-        waves *= side / 40 / waves.std()
-        places = np.rint(np.clip((rows + waves[0], columns + waves[1]), 0, side - 1)).astype(int)
-        moved = each[places[0], places[1]]
-        disturbed[number] = _majority(moved)
-    return disturbed
-
-
-def _majority(labels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    planes = [(labels == each).astype(np.float32) for each in range(len(CLASSES))]
-    counts = np.stack([ndimage.uniform_filter(each, 3) for each in planes])
-    most: NDArray[np.uint8] = counts.argmax(0).astype(np.uint8)
-    return most
+    return np.stack([draw_by_hand(each, drawn) for each in labels])

@@ -61,17 +61,26 @@ class Subject:
     of_painted: Seen
 
 
-def prepare(model: Model, data: Path, count: int, judge_steps: int) -> Subject:
-    """Paint the first ``count`` pairs of the split judge-val; train the judges if need be."""
+def prepare(
+    model: Model, data: Path, count: int, judge_steps: int, device: torch.device | str = "cpu"
+) -> Subject:
+    """Paint the first ``count`` pairs of the split judge-val; train the judges if need be.
+
+    The networks compute on ``device``, to which ``model`` moves.
+    """
     pairs = open_pairs(data, "judge-val")[:count]
     if len(pairs) < FEWEST_PAIRS:
         raise LandscapesError(
             f"The split judge-val of {data} has {len(pairs)} pairs, and a report needs "
             f"{FEWEST_PAIRS}: render more."
         )
-    judges = train_judges(data, judge_steps)
+    judges = train_judges(data, judge_steps, device)
     images, labels = np.array(pairs.images), np.array(pairs.labels)
-    painter, beginner = Painter(model), Painter(random_model(model.preset.name, 1))
+    untrained_model = random_model(model.preset.name, 1)
+    for each in (model, untrained_model):
+        each.generator.to(device)
+        each.encoder.to(device)
+    painter, beginner = Painter(model), Painter(untrained_model)
     styles = painter.styles_of(np.roll(images, -OTHER, 0))
     painted = painter.paint(labels, styles)
     flat = controls.paint_flat(labels, controls.mean_colors(open_pairs(data, "train")))

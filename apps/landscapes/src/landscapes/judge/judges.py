@@ -46,8 +46,8 @@ class Seen:
     pooled: NDArray[np.float64]
 
 
-def train_judges(data: Path, steps: int) -> Judges:
-    """Return judges trained on the split judge-train for ``steps`` steps.
+def train_judges(data: Path, steps: int, device: torch.device | str = "cpu") -> Judges:
+    """Return judges on ``device``, trained on the split judge-train for ``steps`` steps.
 
     They are kept in ``data``/judges and read from there if data and steps are the same.
     """
@@ -59,8 +59,9 @@ def train_judges(data: Path, steps: int) -> Judges:
         judge = Segmenter(width).eval().requires_grad_(False)
         if file.exists() and (stored := read_tensors(file))[1].get("mark") == mark:
             judge.load_state_dict(stored[0])
+            judge.to(device)
         else:
-            judge = train_segmenter(pairs, Course(width, seed, steps))
+            judge = train_segmenter(pairs, Course(width, seed, steps), device)
             write_tensors(file, judge.state_dict(), {"mark": mark})
         found.append(judge)
     return Judges(*found)
@@ -69,11 +70,12 @@ def train_judges(data: Path, steps: int) -> Judges:
 @torch.inference_mode()
 def look(judges: Judges, images: NDArray[np.uint8]) -> Seen:
     """Return what the judges see in ``images``, uint8 (N, s, s, 3)."""
+    device = next(judges.labels.parameters()).device
     classes, hours, pooled = [], [], []
     for start in range(0, len(images), BATCH):
-        pictures = to_pictures(images[start : start + BATCH])
-        classes.append(judges.labels(pictures).classes.argmax(1).to(torch.uint8).numpy())
+        pictures = to_pictures(images[start : start + BATCH]).to(device)
+        classes.append(judges.labels(pictures).classes.argmax(1).to(torch.uint8).cpu().numpy())
         sight = judges.features(pictures)
-        hours.append(sight.hour.argmax(1).numpy())
-        pooled.append(sight.pooled.double().numpy())
+        hours.append(sight.hour.argmax(1).cpu().numpy())
+        pooled.append(sight.pooled.double().cpu().numpy())
     return Seen(np.concatenate(classes), np.concatenate(hours), np.concatenate(pooled))

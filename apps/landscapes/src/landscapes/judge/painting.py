@@ -21,15 +21,19 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Painter:
-    """Paints uint8 images with a model."""
+    """Paints uint8 images with a model, on the device where the model is."""
 
     model: Model
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.generator.parameters()).device
 
     @torch.inference_mode()
     def styles_of(self, images: NDArray[np.uint8]) -> torch.Tensor:
         """Return the mean styles (N, z) of images (N, s, s, 3)."""
         parts = [
-            self.model.encoder(to_pictures(images[start : start + BATCH]))[0]
+            self.model.encoder(to_pictures(images[start : start + BATCH]).to(self._device))[0].cpu()
             for start in range(0, len(images), BATCH)
         ]
         return torch.cat(parts)
@@ -40,6 +44,7 @@ class Painter:
         parts = []
         for start in range(0, len(labels), BATCH):
             planes = encode_labels(torch.from_numpy(labels[start : start + BATCH]))
-            painted = self.model.generator(planes, styles[start : start + BATCH])
+            chosen = styles[start : start + BATCH].to(self._device)
+            painted = self.model.generator(planes.to(self._device), chosen)
             parts.append(to_images(painted))
         return np.concatenate(parts)

@@ -7,11 +7,14 @@ from landscapes.losses.adversarial import (
 )
 from landscapes.losses.perceptual import Perceptual
 from landscapes.losses.style import divergence
+from landscapes.losses.vgg import VggPerceptual, load_vgg
 
 __all__ = [
     "Perceptual",
+    "VggPerceptual",
     "divergence",
     "feature_matching",
     "hinge_of_discriminator",
     "hinge_of_generator",
+    "load_vgg",
 ]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscapes import palette
-from landscapes.pair import RENDERER, Meta, Pair
+from landscapes.pair import RENDERER, RENDERER_WITH_SKIES, Meta, Pair
 from landscapes.render.ground import Places, classify, color_land, shine_on
 from landscapes.render.light import light_of
 from landscapes.render.planting import Canvas, draw_trees, plant
+from landscapes.render.real_sky import has_real_sky, lay_real_sky
 from landscapes.render.scene import draw_scene
 from landscapes.render.sky import paint_sky
 from landscapes.render.terrain import look
@@ -30,21 +31,22 @@ FEWEST_CLASSES, LARGEST_SHARE = 3, 0.75
 PRESENT = 0.004
 
 
-def render_pair(seed: int, index: int, size: int) -> Pair:
+def render_pair(seed: int, index: int, size: int, *, skies: bool = False) -> Pair:
     """Return pair ``index`` of ``seed``: a picture of ``size`` x ``size`` pixels and its labels.
 
-    The pair depends on the three arguments alone, and shows the same scene at any size. ``size``
-    is at least 16.
+    The pair depends on the arguments alone, and shows the same scene at any size. ``size`` is at
+    least 16. With ``skies`` half of the pairs have a real sky; labels and land stay the same.
     """
     scene = accepted_scene(seed, index)
-    image, labels = paint_scene(scene, size)
-    return Pair(image, labels, meta_of(scene, seed, index))
+    image, labels = paint_scene(scene, size, skies=skies)
+    source = RENDERER_WITH_SKIES if skies else RENDERER
+    return Pair(image, labels, meta_of(scene, source, seed, index))
 
 
-def meta_of(scene: Scene, seed: int, index: int) -> Meta:
+def meta_of(scene: Scene, source: str, seed: int, index: int) -> Meta:
     """Return the Meta of the pair that shows ``scene``."""
     return Meta(
-        source=RENDERER,
+        source=source,
         index=index,
         seed=seed,
         biome=scene.biome,
@@ -91,13 +93,19 @@ def is_acceptable(scene: Scene, labels: NDArray[np.uint8]) -> bool:
     return bool(kept and enough and shares.max() <= LARGEST_SHARE)
 
 
-def paint_scene(scene: Scene, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return picture and labels of ``scene``, painted at twice the size and reduced."""
+def paint_scene(
+    scene: Scene, size: int, *, skies: bool = False
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return picture and labels of ``scene``, painted at twice the size and reduced.
+
+    With ``skies`` half of all scenes have a real sky.
+    """
     light = light_of(scene)
     side = 2 * size
     view = look(scene, side, light.toward)
     land = view.land
-    color = paint_sky(scene, light, side)
+    has_photo = skies and has_real_sky(scene)
+    color = (lay_real_sky if has_photo else paint_sky)(scene, light, side)
     labels = np.full((side, side), palette.SKY, np.uint8)
     x, z = view.x[land], view.z[land]
     labels[land], relief, patches = classify(scene, x, z)

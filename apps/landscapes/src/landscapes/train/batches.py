@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from landscapes.sketch.by_hand import draw_by_hand
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,16 +22,25 @@ if TYPE_CHECKING:
 
     from landscapes.data import Pairs
 
-ORDER, CHANGES = 0, 1  # which numbers of a seed
+ORDER, CHANGES, HANDS = 0, 1, 2  # which numbers of a seed
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Pictures (n, 3, s, s) in [-1, 1], labels (n, s, s) of ids, and noise (n, z)."""
+    """Pictures (n, 3, s, s) in [-1, 1], labels (n, s, s) of ids, and noise (n, z).
+
+    ``drawn`` is the labels as the generator gets them, if it gets others.
+    """
 
     pictures: torch.Tensor
     labels: torch.Tensor
     noise: torch.Tensor
+    drawn: torch.Tensor | None = None
+
+    @property
+    def wanted(self) -> torch.Tensor:
+        """What the generator is asked to paint: labels (n, s, s)."""
+        return self.labels if self.drawn is None else self.drawn
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """Return the batch on ``device``; pictures and noise in ``dtype``."""
@@ -37,14 +48,15 @@ class Batch:
             self.pictures.to(device, dtype),
             self.labels.to(device),
             self.noise.to(device, dtype),
+            None if self.drawn is None else self.drawn.to(device),
         )
 
 
 class Stream:
-    """The pictures of a split, forever."""
+    """The pictures of a split, forever. A share ``by_hand`` of the maps is drawn as by hand."""
 
-    def __init__(self, pairs: Pairs, seed: int, z_dim: int) -> None:
-        self.pairs, self.seed, self.z_dim = pairs, seed, z_dim
+    def __init__(self, pairs: Pairs, seed: int, z_dim: int, by_hand: float = 0.0) -> None:
+        self.pairs, self.seed, self.z_dim, self.by_hand = pairs, seed, z_dim, by_hand
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
     def batch(self, position: int, count: int) -> Batch:
@@ -54,7 +66,8 @@ class Stream:
         flips, noise = self._draw(positions)
         images[flips] = images[flips, :, ::-1]
         labels[flips] = labels[flips, :, ::-1]
-        return Batch(to_pictures(images), torch.from_numpy(labels), torch.from_numpy(noise))
+        drawn = torch.from_numpy(self._redraw(labels, positions)) if self.by_hand else None
+        return Batch(to_pictures(images), torch.from_numpy(labels), torch.from_numpy(noise), drawn)
 
     def index_at(self, position: int) -> int:
         """Return which picture of the split is at ``position``."""
@@ -69,6 +82,14 @@ class Stream:
         flips = np.array([each.random() < 0.5 for each in drawn])
         noise = np.stack([each.standard_normal(self.z_dim, np.float32) for each in drawn])
         return flips, noise
+
+    def _redraw(self, labels: NDArray[np.uint8], positions: Sequence[int]) -> NDArray[np.uint8]:
+        redrawn = labels.copy()
+        for number, position in enumerate(positions):
+            draw = np.random.default_rng([self.seed, HANDS, position])
+            if draw.random() < self.by_hand:
+                redrawn[number] = draw_by_hand(labels[number], draw)
+        return redrawn
 
 
 def to_pictures(images: NDArray[np.uint8]) -> torch.Tensor:

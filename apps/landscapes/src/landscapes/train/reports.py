@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from landscapes.errors import LandscapesError
+from landscapes.errors import LandscapesError, naming_failure
 from landscapes.nets import encode_labels
 from landscapes.palette import paint_labels
 from landscapes.train.batches import to_images
@@ -91,5 +91,6 @@ def write_sheet(file: Path, average: Painter, batch: Batch) -> None:
         to_images(average.generator(planes, mean.roll(-1, 0))),
     ]
     image = np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image).save(file)
+    with naming_failure(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)

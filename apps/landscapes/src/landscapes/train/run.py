@@ -6,14 +6,15 @@ import contextlib
 import fcntl
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 import horovod.torch as hvd
 from landscapes.data import open_pairs
-from landscapes.errors import LandscapesError
-from landscapes.losses import Perceptual
+from landscapes.devices import device_named
+from landscapes.errors import LandscapesError, naming_failure
+from landscapes.losses import Perceptual, VggPerceptual, load_vgg
 from landscapes.nets import preset_named
 from landscapes.nets.segmenter import Segmenter
 from landscapes.train.batches import Stream
@@ -31,6 +32,7 @@ from landscapes.train.step import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from landscapes.train.settings import Settings
 
@@ -49,6 +51,13 @@ class Run:
     shown: Stream
     device: torch.device
     begun_at: float
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What must be the same on all ranks, and when the run is resumed."""
+        loss = self.trainer.perceptual
+        digest = loss.digest if isinstance(loss, VggPerceptual) else None
+        return self.settings.fixed(self.stream.pairs.fingerprint, digest)
 
     @property
     def networks(self) -> Networks:
@@ -73,8 +82,7 @@ def train(settings: Settings) -> int:
         position=0,
     )
     if settings.resume and hvd.rank() == 0 and hvd.elastic.generation() == 0:
-        fixed = settings.fixed(run.stream.pairs.fingerprint)
-        progress = load_training(settings.out / TRAINING, run.trainer, run.guide, fixed)
+        progress = load_training(settings.out / TRAINING, run.trainer, run.guide, run.fixed)
         state.step, state.position, state.guided = progress["step"], progress["position"], True
         state.save()
     hvd.elastic.run(_train)(state, run)
@@ -90,39 +98,36 @@ def _prepare(settings: Settings) -> Run:
             f"{settings.data} has pictures of {pairs.size} px, and {preset.name} paints "
             f"{preset.size} px: render them with --size {preset.size}, or name another preset."
         )
-    # A rank that comes later finds the checkpoints of the others.
-    is_first = hvd.elastic.generation() == 0
-    if is_first and (settings.out / TRAINING).exists() and not settings.resume:
-        raise LandscapesError(
-            f"{settings.out} already holds a run: add --resume to go on with it, or name another "
-            "--out."
-        )
-    device = _device(settings.device)
+    _refuse_run(settings)
+    device = device_named(settings.device)
     guide = Segmenter(GUIDE_WIDTH).to(device) if settings.perceptual == "own" else None
     networks = Networks(preset, settings.seed).to(device)
     if device.type == "cuda":
         networks.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    perceptual = Perceptual(guide) if guide is not None else None
+    perceptual = _perceptual(settings, guide, device)
     trainer = Trainer(networks, perceptual, half=device.type == "cuda")
-    stream = Stream(pairs, settings.seed, preset.z_dim)
+    stream = Stream(pairs, settings.seed, preset.z_dim, settings.by_hand)
     shown = Stream(open_pairs(settings.data, "val"), 0, preset.z_dim)
     return Run(settings, trainer, guide, stream, shown, device, begun_at)
 
 
-def _device(wanted: str) -> torch.device:
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise LandscapesError("--device cuda needs a GPU that PyTorch can use: give cpu.")
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
-    return torch.device("cuda")
+def _perceptual(
+    settings: Settings, guide: Segmenter | None, device: torch.device
+) -> Perceptual | VggPerceptual | None:
+    if guide is not None:
+        return Perceptual(guide)
+    if settings.perceptual == "none":
+        return None
+    if settings.vgg_weights is None:
+        raise LandscapesError("--perceptual vgg19 needs --vgg-weights FILE.")
+    return load_vgg(settings.vgg_weights).to(device)
 
 
 def _train(state: Any, run: Run) -> None:
     """Train from ``state``; called again after each change of the ranks."""
     settings = run.settings
     with _owned(settings) if hvd.rank() == 0 else contextlib.nullcontext():
-        _compare_data(run)
+        _compare_ranks(run)
         is_shown = settings.tensorboard and hvd.rank() == 0
         board = open_board(settings.out / "tensorboard") if is_shown else None
         _guide(state, run)
@@ -170,7 +175,7 @@ def _guide(state: Any, run: Run) -> None:
         return
     begun_at = time.monotonic()
     course = Course(GUIDE_WIDTH, run.settings.seed + 100, run.settings.guide_steps)
-    trained = train_segmenter(run.stream.pairs, course)
+    trained = train_segmenter(run.stream.pairs, course, run.device)
     run.guide.load_state_dict(trained.state_dict())
     state.guided = True
     state.commit()
@@ -189,7 +194,7 @@ def _save(state: Any, run: Run) -> None:
     progress = {
         "step": state.step,
         "position": state.position,
-        "fixed": settings.fixed(pairs.fingerprint),
+        "fixed": run.fixed,
     }
     save_training(settings.out / TRAINING, run.trainer, run.guide, progress)
     config = {
@@ -206,26 +211,53 @@ def _save(state: Any, run: Run) -> None:
     write_sheet(sheet, run.networks.average, batch)
 
 
-def _compare_data(run: Run) -> None:
-    """Refuse ranks that read other data than rank 0."""
-    mine = run.stream.pairs.fingerprint
-    found = hvd.allgather_object(mine, name="landscapes.data")
-    if len(set(found)) > 1:
+def _compare_ranks(run: Run) -> None:
+    """Refuse ranks that read other data or weights than rank 0, or have other options."""
+    found = hvd.allgather_object(
+        {**run.fixed, "batch": run.settings.batch}, name="landscapes.fixed"
+    )
+    for key in found[0]:
+        values = [each[key] for each in found]
+        if len(set(values)) == 1:
+            continue
+        if key == "data":
+            raise LandscapesError(
+                f"The ranks read different data: fingerprints {values}, by rank. Copy "
+                f"{run.settings.data} to all hosts."
+            )
+        option = f"--{key.replace('_', '-')}"
         raise LandscapesError(
-            f"The ranks read different data: fingerprints {found}, by rank. Copy "
-            f"{run.settings.data} to all hosts."
+            f"The ranks differ in {option}: {values}, by rank. Give all the same."
         )
 
 
 @contextlib.contextmanager
 def _owned(settings: Settings) -> Iterator[None]:
     """Hold the folder of the run. Refuse it if another run has it."""
-    settings.out.mkdir(parents=True, exist_ok=True)
-    with (settings.out / "run.lock").open("w") as lock:
+    with _open_lock(settings.out) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LandscapesError(
                 f"Another run is writing to {settings.out}: name another --out."
             ) from None
+        # Another run may have ended while this one began.
+        _refuse_run(settings)
         yield
+
+
+def _open_lock(folder: Path) -> IO[str]:
+    with naming_failure(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / "run.lock").open("w")
+
+
+def _refuse_run(settings: Settings) -> None:
+    """Refuse a folder that holds a run, unless it goes on, or this rank came later."""
+    if settings.resume or hvd.elastic.generation() != 0:
+        return
+    if (settings.out / TRAINING).exists():
+        raise LandscapesError(
+            f"{settings.out} already holds a run: add --resume to go on with it, or name another "
+            "--out."
+        )

@@ -13,6 +13,7 @@ from landscapes.nets import encode_labels
 from landscapes.nets.encoder import draw_styles
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from landscapes.nets.segmenter import Segmenter
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from landscapes.train.step import Trainer
 
 TRAINING = "training.safetensors"
+# What runs had before there were these options.
+EARLIER = {"by_hand": 0.0, "vgg_weights": None}
 BATCHES = 8  # of which statistics are estimated
 
 
@@ -45,7 +48,7 @@ def estimate_statistics(average: Painter, stream: Stream, batch: int) -> None:
         drawn = stream.batch(position, batch).to(parameter.device, parameter.dtype)
         mean, log_variance = average.encoder(drawn.pictures)
         styles = draw_styles(mean, log_variance, drawn.noise)
-        average.generator(encode_labels(drawn.labels, parameter.dtype), styles)
+        average.generator(encode_labels(drawn.wanted, parameter.dtype), styles)
     average.generator.eval()
 
 
@@ -62,7 +65,7 @@ def save_training(
 
 
 def load_training(
-    file: Path, trainer: Trainer, guide: Segmenter | None, fixed: dict[str, Any]
+    file: Path, trainer: Trainer, guide: Segmenter | None, fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Read what ``save_training`` wrote and return its progress.
 
@@ -70,11 +73,12 @@ def load_training(
     """
     tensors, metadata = read_tensors(file)
     progress: dict[str, Any] = metadata["progress"]
+    stored = {**EARLIER, **progress["fixed"]}
     for key, value in fixed.items():
-        if progress["fixed"].get(key) != value:
+        if stored.get(key) != value:
             raise LandscapesError(
-                f"{file} is of a run with {key} {progress['fixed'].get(key)!r}, and this one has "
-                f"{value!r}: give the same, or another --out."
+                f"{file} is of a run with {key.replace('_', '-')} {stored.get(key)!r}, and this "
+                f"one has {value!r}: give the same, or another --out."
             )
     trainer.networks.load_state_dict(part_of(tensors, "networks"))
     _load_tensors(trainer.painting, part_of(tensors, "painting"))

@@ -36,13 +36,14 @@ class Course:
     batch: int = 16
 
 
-def train_segmenter(pairs: Pairs, course: Course) -> Segmenter:
+def train_segmenter(pairs: Pairs, course: Course, device: torch.device | str = "cpu") -> Segmenter:
     """Return a segmenter trained on ``pairs`` by all ranks together, the same on all of them.
 
-    Each rank takes its share of a batch, at least one picture.
+    Each rank takes its share of a batch, at least one picture. The segmenter is on ``device``.
     """
     segmenter = Segmenter(course.width)
     initialize(segmenter, 1.4, course.seed)
+    segmenter.to(device)
     adam = torch.optim.Adam(segmenter.parameters(), RATE)
     named = segmenter.named_parameters(f"segmenter{course.seed}")
     optimizer = hvd.DistributedOptimizer(adam, named_parameters=named)
@@ -53,12 +54,12 @@ def train_segmenter(pairs: Pairs, course: Course) -> Segmenter:
     for step in range(course.steps):
         position = step * share * hvd.size() + hvd.rank() * share
         indices = [stream.index_at(position + each) for each in range(share)]
-        batch = stream.batch(position, share)
+        batch = stream.batch(position, share).to(device, torch.float32)
         seen = segmenter(batch.pictures)
         labels = batch.labels.long()
         loss = F.cross_entropy(seen.classes, labels.where(labels < LABELS, NONE), ignore_index=NONE)
         for logits, known in ((seen.hour, hours), (seen.biome, biomes)):
-            loss = loss + 0.2 * _over_known(logits, torch.from_numpy(known[indices]))
+            loss = loss + 0.2 * _over_known(logits, torch.from_numpy(known[indices]).to(device))
         torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()

@@ -27,7 +27,7 @@ from landscapes.nets.encoder import draw_styles
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from landscapes.losses import Perceptual
+    from landscapes.losses import Perceptual, VggPerceptual
     from landscapes.train.batches import Batch
     from landscapes.train.networks import Networks
 
@@ -57,7 +57,7 @@ class Trainer:
     def __init__(
         self,
         networks: Networks,
-        perceptual: Perceptual | None,
+        perceptual: Perceptual | VggPerceptual | None,
         weights: Weights | None = None,
         *,
         half: bool = False,
@@ -96,9 +96,10 @@ class Trainer:
         """Return the terms of the painter's loss, and the discriminator's loss."""
         networks, real = self.networks, batch.pictures
         planes = encode_labels(batch.labels, real.dtype)
+        wanted = planes if batch.drawn is None else encode_labels(batch.drawn, real.dtype)
         mean, log_variance = networks.painter.encoder(real)
         styles = draw_styles(mean, log_variance, batch.noise)
-        fake = networks.painter.generator(planes, styles)
+        fake = networks.painter.generator(wanted, styles)
         of_fake, of_real = networks.discriminator(planes, fake, real)
         seen = self.perceptual(fake, real) if self.perceptual else fake.new_zeros(())
         terms = [
