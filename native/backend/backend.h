@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/quantization.h"
 #include "device/gpu.h"
 #include "plan/collective.h"
 
@@ -27,11 +28,15 @@ struct Batch {
   int set_rank = 0;
 
   DType dtype = DType::kUInt8;
-  ReduceOp op = ReduceOp::kSum;  // never Average: that is Sum and a divisor
-  double prescale = 1.0;         // applied to what this rank gives
-  int divisor = 1;               // of a Sum: the number of ranks that an average divides it by
-  double postscale = 1.0;        // applied to the reduced value, after the division
-  bool prescaled = false;        // whether any member may have another prescale than 1; the same on all members
+  ReduceOp op = ReduceOp::kSum;                     // never Average: that is Sum and a divisor
+  double prescale = 1.0;                            // applied to what this rank gives
+  int divisor = 1;                                  // of a Sum: the number of ranks that an average divides it by
+  double postscale = 1.0;                           // applied to the reduced value, after the division
+  Quantization quantization = Quantization::kNone;  // how values of floating point travel between hosts
+  // Of a quantized allreduce: for each input float32 values that are added to it, prescaled, and are left with what
+  // did not reach the result, over all ranks together. Without data: none. Empty: none of any input.
+  std::vector<Extent> residuals;
+  bool prescaled = false;  // whether any member may have another prescale than 1; the same on all members
   std::vector<Extent> inputs;
   std::vector<Extent> outputs;
   int root = 0;  // of a broadcast, by set rank

@@ -228,13 +228,17 @@ nb::dict statistics(const PyEngine& self) {
   dict["nccl_batches"] = numbers.nccl_batches;
   dict["tuned_threshold"] = numbers.tuned_threshold;
   dict["waited_ns"] = numbers.waited_ns;
+  dict["process_sets"] = numbers.process_sets;
   return dict;
 }
 
-nb::list make_world(int size, const EngineOptions& options) {
+nb::list make_world(int size, const EngineOptions& options, const std::vector<int>& hosts) {
   if (size < 1) throw Error(ErrorKind::kUsage, "a world needs at least one rank");
+  if (!hosts.empty() && hosts.size() != static_cast<size_t>(size)) {
+    throw Error(ErrorKind::kUsage, "a world needs the host of each rank");
+  }
   nb::list engines;
-  for (TransportParts& parts : make_memory_transports(size)) {
+  for (TransportParts& parts : hosts.empty() ? make_memory_transports(size) : make_socket_transports(size, hosts)) {
     engines.append(nb::cast(new PyEngine(std::move(parts), options), nb::rv_policy::take_ownership));
   }
   return engines;
@@ -297,6 +301,11 @@ void bind_handle(nb::module_& module) {
       .def(
           "source", [](const PyHandle& self) { return self.operation->result.source; },
           "After a RECV: return the set rank of the sender.")
+      .def(
+          "give_up", [](const PyHandle& self, const std::string& text) { self.engine->give_up(self.operation, text); },
+          nb::arg("text"),
+          "Fail everything on all ranks with a StalledError that begins with the text and names the ranks that the "
+          "operation lacks. Return at once; do nothing if the operation ends first.")
       .def("notify", &PyHandle::notify, nb::arg("completions"), nb::arg("token").none(),
            "Put an object into a list when the operation has ended, also with an error; at once if it has. Refuse a "
            "second one while the operation is in flight.");
@@ -345,7 +354,24 @@ void bind_observation(nb::class_<PyEngine>& engine) {
             const InterpreterUnlocked unlocked;
             engine.stop_timeline();
           },
-          "On rank 0, return when all records are in the file; do nothing on other ranks.");
+          "On rank 0, return when all records are in the file; do nothing on other ranks.")
+      .def(
+          "start_trace",
+          [](const PyEngine& self, const std::string& path) {
+            Engine& engine = *self.engine();
+            const InterpreterUnlocked unlocked;
+            engine.start_trace(path);
+          },
+          nb::arg("path"),
+          "Start a timeline that gives way to one of the program. Raise UsageError if there is one already.")
+      .def(
+          "stop_trace",
+          [](const PyEngine& self) {
+            Engine& engine = *self.engine();
+            const InterpreterUnlocked unlocked;
+            return engine.stop_trace();
+          },
+          "Return whether the trace ran until now, when all its records are in the file.");
 }
 
 }  // namespace
@@ -375,8 +401,25 @@ void bind_engine(nb::module_& module) {
           nb::arg("options"), nb::sig(signature.c_str()),
           "Submit an operation; all inputs of one call form a group on one device. Options and names: SubmitRequest in "
           "native/engine/submission/operation.h. `outputs` is one buffer per input of an allreduce, broadcast or "
-          "reducescatter (of the shape that this rank receives), else empty. `keep_alive` is referenced until nothing "
+          "reducescatter (of the shape that this rank receives). "
+          "An allgather and an alltoall may have one per tensor, or one per tensor and member; without, the engine "
+          "allocates. `keep_alive` is referenced until nothing "
           "touches the memory any more, then dropped by the next thread that calls the engine, or the main thread.")
+      .def(
+          "automatic_quantization",
+          [](const PyEngine& self, uint32_t set) {
+            return static_cast<int>(self.engine()->automatic_quantization(set));
+          },
+          nb::arg("set"), nb::call_guard<nb::gil_scoped_release>(),
+          "Return what `quantization` 4, auto, means for tensors on the CPU in a process set of this rank: 1 or 0.")
+      .def(
+          "leave_process_set",
+          [](const PyEngine& self, uint32_t set, std::string call_site) {
+            self.engine()->leave_process_set(set, std::move(call_site));
+          },
+          nb::arg("set"), nb::arg("call_site") = "",
+          "Submit nothing more to a process set, which ends when all its members have left it; wait for nobody. What "
+          "other members submit later fails. Do nothing if the engine has ended.")
       .def(
           "c_reference", [](const PyEngine& self) { return reinterpret_cast<uintptr_t>(refer_to(self.engine())); },
           "Return the address of a new `HvdEngine` of native/bindings/c_interface.h.")
@@ -400,8 +443,11 @@ void bind_engine(nb::module_& module) {
       "c_interface", [] { return reinterpret_cast<uintptr_t>(c_interface()); },
       "Return the address of the `HvdInterface` of native/bindings/c_interface.h.");
   module.def("make_world", &make_world, nb::arg("size"), nb::arg("options") = EngineOptions(),
-             nb::sig("def make_world(size: int, options: EngineOptions = ...) -> list[Engine]"),
-             "Return engines of ranks that are threads of this process, over the memory transport.");
+             nb::arg("hosts") = std::vector<int>(),
+             nb::sig("def make_world(size: int, options: EngineOptions = ..., hosts: collections.abc.Sequence[int] = "
+                     "...) -> list[Engine]"),
+             "Return engines of ranks that are threads of this process, over the memory transport; over sockets "
+             "between ranks whose `hosts` differ, if these are given.");
 }
 
 }  // namespace hvd::bindings

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -15,12 +16,13 @@ namespace nb = nanobind;
 namespace hvd::bindings {
 namespace {
 
-constexpr std::array<std::pair<const char*, Algorithm>, 6> kAlgorithms = {{{"exchange", Algorithm::kExchange},
+constexpr std::array<std::pair<const char*, Algorithm>, 7> kAlgorithms = {{{"exchange", Algorithm::kExchange},
                                                                            {"direct", Algorithm::kDirect},
                                                                            {"ring", Algorithm::kRing},
                                                                            {"doubling", Algorithm::kDoubling},
                                                                            {"trees", Algorithm::kTrees},
-                                                                           {"hierarchical", Algorithm::kHierarchical}}};
+                                                                           {"hierarchical", Algorithm::kHierarchical},
+                                                                           {"stars", Algorithm::kStars}}};
 
 std::string name_of(Algorithm algorithm) {
   for (const auto& [name, known] : kAlgorithms) {
@@ -30,13 +32,18 @@ std::string name_of(Algorithm algorithm) {
 }
 
 std::pair<std::string, double> estimate(const std::vector<int>& hosts, int64_t num_bytes, const std::string& algorithm,
-                                        bool deterministic, const CostConstants& costs) {
+                                        bool deterministic, bool quantized, const CostConstants& costs) {
   if (hosts.empty() || num_bytes < 0) {
     throw Error(ErrorKind::kUsage, "an estimate needs the host of at least one rank, and a number of bytes");
   }
   const CostTopology topology = topology_of(hosts, costs);
   const auto frame = static_cast<int64_t>(least_ring_frame_bytes());
   const std::optional<Algorithm> forced = algorithm_named(algorithm);
+  if (quantized && topology.hosts() > 1) {
+    const int most_ranks = *std::max_element(topology.ranks.begin(), topology.ranks.end());
+    const int64_t longer = std::min(kQuantizedFrameBytes, static_cast<int64_t>(max_ring_frame_bytes(most_ranks)));
+    return {name_of(Algorithm::kStars), estimate_quantized_allreduce(topology, num_bytes, longer, costs)};
+  }
   if (forced) return {algorithm, estimate_allreduce(*forced, topology, num_bytes, frame, costs)};
   const Choice choice = choose_allreduce(topology, num_bytes, deterministic, frame, costs);
   return {name_of(choice.algorithm), choice.seconds};
@@ -84,9 +91,11 @@ void bind_plan(nb::module_& module) {
              "Return how many of `num_rows` are a rank's; the first ranks have the longer shares.");
   module.def(
       "estimate_allreduce", &estimate, nb::arg("hosts"), nb::arg("num_bytes"), nb::kw_only(),
-      nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("costs") = CostConstants(),
+      nb::arg("algorithm") = "auto", nb::arg("deterministic") = false, nb::arg("quantized") = false,
+      nb::arg("costs") = CostConstants(),
       "Return the algorithm of an allreduce, and the seconds until all ranks have the result. `hosts` is the "
-      "host of each rank, an index into `costs.link_bytes_per_s`; `num_bytes` is the size of each rank's tensor.");
+      "host of each rank, an index into `costs.link_bytes_per_s`; `num_bytes` is the size of each rank's tensor. "
+      "`quantized` lets values of float32 travel between hosts in 8 bits.");
 }
 
 }  // namespace hvd::bindings

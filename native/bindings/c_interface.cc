@@ -43,6 +43,8 @@ std::shared_ptr<Operation> operation_of(const HvdRequest& request) {
   const bool named = request.name != nullptr && *request.name != '\0' && !one_at_a_time(wanted.kind);
   if (named) wanted.name = request.name;
   wanted.reduce_op = static_cast<ReduceOp>(request.reduce_op);
+  wanted.quantization = quantization_of(request.quantization);
+  wanted.residuals = buffers_of(request.residuals, request.num_residuals);
   wanted.prescale = request.prescale;
   wanted.postscale = request.postscale;
   wanted.root = request.root;
@@ -60,11 +62,16 @@ std::shared_ptr<Operation> operation_of(const HvdRequest& request) {
 
 HvdOperation* prepare(const HvdRequest* request) {
   auto prepared = std::make_unique<HvdOperation>();
-  prepared->operation = operation_of(*request);
+  try {
+    prepared->operation = operation_of(*request);
+  } catch (const Error& error) {  // submit() says so
+    prepared->refusal = error;
+  }
   return prepared.release();
 }
 
 int32_t submit(HvdEngine* reference, HvdOperation* prepared) {
+  if (prepared->refusal) return 0;
   // Kept here: `done` may release the prepared one before submit() returns.
   const std::shared_ptr<Operation> operation = prepared->operation;
   try {

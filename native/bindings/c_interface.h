@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { kHvdInterfaceVersion = 3 };
+enum { kHvdInterfaceVersion = 5 };
 
 enum { kHvdCpu = 0, kHvdGpu = 1 };  // types of devices
 
@@ -54,6 +54,12 @@ typedef struct {
   // thread that must not be blocked.
   void (*done)(void* context);
   void* context;
+
+  int32_t quantization;  // of an allreduce by Sum or Average: how floating point travels between hosts; 0 as it is
+  // Of a quantized allreduce: none, or float32 of as many elements for each input; see residuals in the engine's
+  // request.
+  const HvdBuffer* residuals;
+  int32_t num_residuals;
 } HvdRequest;
 
 typedef struct {

@@ -45,10 +45,18 @@ constexpr std::array kFields{
     Field{"call_site", "str", [](SubmitRequest& r, nb::handle v) { r.call_site = call_site_from(v); }},
     Field{"keep_alive", "object", [](SubmitRequest& r, nb::handle v) { r.keeper = keep(nb::borrow(v)); }},
     Field{"priority", "int", [](SubmitRequest& r, nb::handle v) { r.priority = nb::cast<int32_t>(v); }},
+    Field{"quantization", "int",
+          [](SubmitRequest& r, nb::handle v) { r.quantization = quantization_of(nb::cast<int>(v)); }},
+    Field{"residuals", "collections.abc.Sequence[Buffer]",
+          [](SubmitRequest& r, nb::handle v) { r.residuals = nb::cast<std::vector<Buffer>>(v); }},
     Field{"root", "int", [](SubmitRequest& r, nb::handle v) { r.root = nb::cast<int32_t>(v); }},
     Field{"splits", "collections.abc.Sequence[int] | None",
           [](SubmitRequest& r, nb::handle v) {
             if (!v.is_none()) r.splits = nb::cast<std::vector<int64_t>>(v);
+          }},
+    Field{"received_splits", "collections.abc.Sequence[int] | None",
+          [](SubmitRequest& r, nb::handle v) {
+            if (!v.is_none()) r.received_splits = nb::cast<std::vector<int64_t>>(v);
           }},
     Field{"ranks", "collections.abc.Sequence[int]",
           [](SubmitRequest& r, nb::handle v) { r.ranks = nb::cast<std::vector<int64_t>>(v); }},

@@ -78,16 +78,29 @@ MachineOptions machine_options_of(const EngineOptions& options) {
           .autotune = options.autotune};
 }
 
+// Never a reason to refuse an operation: what cannot be quantized travels as it is.
+void choose_quantization(Engine& engine, Operation& operation) {
+  SubmitRequest& request = operation.request;
+  const bool is_sum = request.reduce_op == ReduceOp::kSum || request.reduce_op == ReduceOp::kAverage;
+  const bool fits = request.kind == OpKind::kAllreduce && is_sum && operation.gpu.device == kCpuDevice;
+  request.quantization =
+      fits ? engine.automatic_quantization(request.process_set, operation.spec.name) : Quantization::kNone;
+  operation.spec.quantization = request.quantization;
+  if (request.quantization == Quantization::kNone) request.residuals.clear();
+}
+
 }  // namespace
 
 Engine::Engine(TransportParts parts, const EngineOptions& options)
     : job_(job_of(parts, options)),
       all_local_(parts.remote_peers.empty()),
+      quantizes_(options.mpi == nullptr),
       transport_(std::make_unique<Transport>(std::move(parts))),
       control_(std::make_unique<ControlPlane>(*transport_)),
       nccl_finder_(make_nccl_finder(options.gpu)),
       devices_(driver_candidates_of(options), [finder = nccl_finder_] { finder->find(); }),
       submission_(job_, transport_->doorbell(), counters_),
+      automatic_quantization_(job_, transport_->hosts(), options.deterministic, quantizes_, options.plans.costs),
       observer_(
           job_, remote_ranks(*transport_, job_),
           [this](int peer, const Message& message) { control_->send(peer, message); },
@@ -102,7 +115,7 @@ Engine::~Engine() { close("its engine was destroyed"); }
 EngineStatistics Engine::statistics() const {
   return {counters_.submitted,       counters_.announced_by_id, counters_.batches,     counters_.fused_operations,
           counters_.passes,          counters_.direct_batches,  counters_.gpu_batches, counters_.nccl_batches,
-          counters_.tuned_threshold, counters_.waited_ns};
+          counters_.tuned_threshold, counters_.waited_ns,       counters_.process_sets};
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation) {
@@ -110,8 +123,15 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (abandoned_) {
     throw Error(ErrorKind::kShutDown, operation->spec.name + " was not submitted: this process is a fork of a rank");
   }
+  const Quantization asked = operation->spec.quantization;
+  if (asked != Quantization::kNone && asked != Quantization::kAuto && !quantizes_) {
+    throw Error(ErrorKind::kUnsupported, operation->spec.name + ": " + std::string(name_of(asked)) +
+                                             " compression is of Horovod's own transport, but HOROVOD_CPU_OPERATIONS "
+                                             "lets MPI move tensors; use fp16 or bf16 there");
+  }
   submission_.count(*operation);
   devices_.find(*operation);
+  if (asked == Quantization::kAuto) choose_quantization(*this, *operation);
   if (operation->gpu.device != kCpuDevice) {
     submission_.refuse_if_ended(*operation);
     devices_.prepare(*operation);
@@ -119,8 +139,20 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   submission_.submit(operation);
 }
 
+Quantization Engine::automatic_quantization(uint32_t set, const std::string& what) {
+  return automatic_quantization_.choose(set, submission_.members_of(set, what));
+}
+
 void Engine::wake() {
   if (!abandoned_) submission_.wake();
+}
+
+void Engine::leave_process_set(uint32_t set, std::string call_site) {
+  if (!abandoned_) submission_.leave(set, std::move(call_site));
+}
+
+void Engine::give_up(const std::shared_ptr<Operation>& operation, std::string text) {
+  if (!abandoned_) submission_.give_up(operation, std::move(text));
 }
 
 void Engine::order(const Operation& operation, int device, device::Stream stream) const {
@@ -145,6 +177,15 @@ void Engine::start_timeline(const std::string& path, bool mark_cycles) {
 void Engine::stop_timeline() {
   if (abandoned_) return;
   observer_.stop([this](Operation& done, Duration timeout) { return wait(done, timeout); });
+}
+
+void Engine::start_trace(const std::string& path) {
+  if (abandoned_) return;
+  observer_.start_trace(path, [this](Operation& done, Duration timeout) { return wait(done, timeout); });
+}
+
+bool Engine::stop_trace() {
+  return !abandoned_ && observer_.stop_trace([this](Operation& done, Duration timeout) { return wait(done, timeout); });
 }
 
 // Takes no lock: a thread of the parent may have held it at the fork, and will never release it here.

@@ -51,6 +51,7 @@ struct EngineStatistics {
   uint64_t nccl_batches = 0;     // of these: given to NCCL
   uint64_t tuned_threshold = 0;  // bytes; what autotuning has decided on, on the coordinator; 0: nothing yet
   uint64_t waited_ns = 0;        // between what was submitted last and its end, with nothing submitted meanwhile
+  uint64_t process_sets = 0;     // that there are, with that of all ranks
 };
 
 }  // namespace hvd

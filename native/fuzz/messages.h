@@ -18,6 +18,7 @@ inline RequestSpec make_spec(Input& in, const std::string& name) {
   spec.kind = static_cast<OpKind>(in.below(kNumOpKinds));
   spec.reduce_op = static_cast<ReduceOp>(in.below(static_cast<size_t>(ReduceOp::kProduct) + 1));
   if (in.flip()) spec.prescale = static_cast<double>(in.number());
+  if (in.below(8) == 1) spec.quantization = static_cast<Quantization>(1 + in.below(3));
   spec.root = static_cast<int32_t>(in.number());
   spec.on_gpu = in.below(8) == 1;
   spec.weighted = in.below(8) == 1;
@@ -56,6 +57,7 @@ inline Announcement make_announcement(Input& in, std::span<const RequestSpec> kn
   if (in.below(4) == 1) announcement.device = static_cast<int32_t>(in.number());
   for (size_t i = in.below(4); i > 0; --i) announcement.extents.push_back(in.number());
   if (in.flip()) announcement.payload = in.bytes(64);
+  for (size_t i = in.below(8) == 1 ? in.below(7) : 0; i > 0; --i) announcement.expected.push_back(in.number());
   return announcement;
 }
 
@@ -129,7 +131,7 @@ inline Message make_message(Input& in, std::span<const RequestSpec> known) {
     for (size_t i = 1 + in.below(3); i > 0; --i) message.announcements.push_back(make_announcement(in, known));
   } else if (message.kind == MessageKind::kRespond) {
     for (size_t i = 1 + in.below(3); i > 0; --i) message.responses.push_back(make_response(in, known));
-  } else if (message.kind == MessageKind::kInquire) {
+  } else if (message.kind == MessageKind::kInquire || message.kind == MessageKind::kGiveUp) {
     message.waits = make_waits(in);
   } else if (message.kind == MessageKind::kPosition) {
     message.position = make_position(in);

@@ -7,6 +7,7 @@
 //                 last one (rank s - 1) has the result, which goes around once more
 //   hierarchical  the same with hosts as groups; a leader adds the operands of all ranks of its host at once
 //   trees         hosts as groups; the value goes up a tree of hosts, and the result down
+//   stars         hosts as groups; each gives its value to one, which gives the result to each
 //
 // Two have no shares; each frame of the whole vector is a lane:
 //
@@ -44,6 +45,12 @@ Step reduce_group(const Cast& cast, const Range& range, const std::vector<int>& 
             .own_position = cast.groups.place};
   step.receive_from.insert(step.receive_from.end(), from.begin(), from.end());
   return step;
+}
+
+// `first`: the start of a ring, the root of a tree or a star.
+Flow flow_of(Algorithm algorithm, const Groups& groups, int first) {
+  if (algorithm == Algorithm::kTrees) return tree_flow(groups, first);
+  return algorithm == Algorithm::kStars ? star_flow(groups, first) : ring_flow(groups, first);
 }
 
 // The value is the result: this rank keeps it, and gives it to its group.
@@ -172,7 +179,7 @@ Plan plan_allreduce(const PlanContext& context, Algorithm algorithm, int64_t cou
     const Range within = frame_of(count, stripe, number / context.size);
     const auto place = static_cast<int>(number % context.size);
     const Range share = moved(share_of(within.size(), place, context.size), within.begin);
-    const auto first = static_cast<int>(number % groups.size());  // the start of a ring, the root of a tree
+    const auto first = static_cast<int>(number % groups.size());
     const int64_t turn = number / groups.size();
     const int leader = groups.leader(groups.mine, turn);
     Lane& lane = plan.lanes[static_cast<size_t>(number)];
@@ -181,8 +188,7 @@ Plan plan_allreduce(const PlanContext& context, Algorithm algorithm, int64_t cou
       lane.steps = steps_of_member(leader, share);
       continue;
     }
-    const Flow flow = algorithm == Algorithm::kTrees ? tree_flow(groups, first) : ring_flow(groups, first);
-    lane.steps = steps_of_leader(cast, flow, turn, share);
+    lane.steps = steps_of_leader(cast, flow_of(algorithm, groups, first), turn, share);
   }
   return plan;
 }

@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "base/quantization.h"
+
 namespace hvd {
 namespace {
 
@@ -18,15 +20,18 @@ constexpr double kWorthIt = 0.98;
 // Longer vectors do not fit the channels between ranks, which these two algorithms rely on.
 constexpr int64_t kMostWholeBytes = int64_t{1} << 20;
 constexpr int64_t kLeastFrameBytes = int64_t{8} << 10;
+// Of a quantized allreduce, as the native backend cuts it: bytes of float32 in a frame.
+constexpr int64_t kLeastQuantizedFrameBytes = int64_t{8} << 10;
 
 // What an algorithm asks of one host and of the rank that has most to do there.
 struct Load {
-  double link_bytes = 0;      // in the busier direction
-  double memory_bytes = 0;    // read and written
-  double reduce_bytes = 0;    // operands, by one rank
-  double local_frames = 0;    // sent and received by one rank
-  double network_frames = 0;  // likewise
-  double network_bytes = 0;   // likewise
+  double link_bytes = 0;       // in the busier direction
+  double memory_bytes = 0;     // read and written
+  double reduce_bytes = 0;     // operands, by one rank
+  double local_frames = 0;     // sent and received by one rank
+  double network_frames = 0;   // likewise
+  double network_bytes = 0;    // likewise
+  double quantized_bytes = 0;  // of float32 that one rank turns into 8 bits, or back
 };
 
 double as_double(int64_t number) { return static_cast<double>(number); }
@@ -40,7 +45,8 @@ double seconds_of(const Load& load, double link_bytes_per_s, double num_frames, 
   const double link = load.link_bytes / link_bytes_per_s;
   const double memory = load.memory_bytes / constants.memory_bytes_per_s;
   const double core = load.reduce_bytes / constants.reduce_bytes_per_s + load.local_frames * constants.frame_s +
-                      load.network_frames * constants.network_frame_s + load.network_bytes * constants.network_byte_s;
+                      load.network_frames * constants.network_frame_s + load.network_bytes * constants.network_byte_s +
+                      load.quantized_bytes / constants.quantize_bytes_per_s;
   const double longest = std::max({link, memory, core});
   return longest + (link + memory + core - longest) / num_frames;
 }
@@ -132,6 +138,44 @@ double trees_s(const CostTopology& topology, double bytes, double frame_bytes, c
          by_hosts_s(slower, bytes, frame_bytes, 2, std::max(1.0, topology.hosts() / (2.0 * depth)), constants);
 }
 
+// What a root gets and gives in turn from and to all others is, over all roots, what a ring carries.
+double stars_s(const CostTopology& topology, double bytes, double frame_bytes, const CostConstants& constants) {
+  CostTopology slower = topology;
+  const double efficiency = topology.hosts() > 2 ? kCrowdEfficiency : 1.0;
+  for (double& link : slower.link_bytes_per_s) link *= efficiency;
+  return 2 * hop_s(topology, constants) + by_hosts_s(slower, bytes, frame_bytes, 2, 1, constants);
+}
+
+// Shares of blocks with a leader on each host: it sums up its host in float32, and sends 8 bits of each value to the
+// host that owns the share, which sends 8 bits of the total to all. So each rank quantizes the sums of its lanes and
+// reads the totals; for its own share it reads what all hosts have sent, and quantizes the total.
+double quantized_stars_s(const CostTopology& topology, double bytes, double frame_bytes,
+                         const CostConstants& constants) {
+  CostTopology slower = topology;
+  const double efficiency = topology.hosts() > 2 ? kCrowdEfficiency : 1.0;
+  for (double& link : slower.link_bytes_per_s) link *= efficiency;
+  const double size = topology.size();
+  const double hosts = topology.hosts();
+  const double hops = 2 * (hosts - 1) / hosts;
+  const double values = bytes / sizeof(float);
+  const double wire = static_cast<double>(quantized_bytes(static_cast<int64_t>(values)));
+  const double frames = std::max(size, bytes / frame_bytes);
+  const double latency = any_shared(topology) ? 2 * constants.local_latency_s : 0;
+  // Each host owns shares and has part in those of all others, at the same time.
+  const double side_by_side = std::max(1.0, hosts / 2);
+  return 2 * hop_s(topology, constants) + latency +
+         slowest(slower, side_by_side * frames / size, constants, [&](int host) {
+           const double ranks = ranks_of(topology, host);
+           return Load{.link_bytes = hops * wire,
+                       .memory_bytes = 4 * (ranks - 1) * bytes + 4 * hops * wire + 4 * bytes,
+                       .reduce_bytes = (ranks + 1) / ranks * bytes,
+                       .local_frames = 4 * (ranks - 1) / ranks * frames,
+                       .network_frames = 2 * hops * frames / ranks,
+                       .network_bytes = 2 * hops * wire / ranks,
+                       .quantized_bytes = (3 + 1 / hosts) * bytes / ranks};
+         });
+}
+
 double doubling_s(const CostTopology& topology, double bytes, double frame_bytes, const CostConstants& constants) {
   const int hosts = topology.hosts();
   const int rounds = log2_floor(hosts);
@@ -189,8 +233,28 @@ double estimate_allreduce(Algorithm algorithm, const CostTopology& topology, int
       return trees_s(topology, all, frame, constants);
     case Algorithm::kHierarchical:
       return 2 * (topology.hosts() - 1) * hop + by_hosts_s(topology, all, frame, 2, 1, constants);
+    case Algorithm::kStars:
+      return stars_s(topology, all, frame, constants);
   }
   return 0;
+}
+
+double estimate_quantized_allreduce(const CostTopology& topology, int64_t bytes, int64_t most_frame_bytes,
+                                    const CostConstants& constants) {
+  const int size = topology.size();
+  if (size <= 1 || bytes == 0) return 0;
+  if (topology.hosts() == 1) return choose_allreduce(topology, bytes, false, most_frame_bytes, constants).seconds;
+  const int64_t least = std::min(kLeastQuantizedFrameBytes, most_frame_bytes);
+  const int64_t frame =
+      std::clamp(bytes / size / quantized_frames_per_share(topology.hosts()), least, most_frame_bytes);
+  return quantized_stars_s(topology, as_double(bytes), as_double(frame), constants);
+}
+
+QuantizingGain gain_of_quantizing(const CostTopology& topology, bool in_rank_order, int64_t most_frame_bytes,
+                                  const CostConstants& constants) {
+  return {.plain_s = choose_allreduce(topology, kGainBytes, in_rank_order, most_frame_bytes, constants).seconds,
+          .quantized_s = estimate_quantized_allreduce(topology, kGainBytes, most_frame_bytes, constants),
+          .link_bytes_per_s = *std::min_element(topology.link_bytes_per_s.begin(), topology.link_bytes_per_s.end())};
 }
 
 double estimate_gather(Algorithm algorithm, const CostTopology& topology, int64_t bytes, int64_t frame_bytes,

@@ -26,6 +26,7 @@ struct CostConstants {
   double frame_s = 2e-6;                 // core time that a frame costs, for the sender as for the receiver
   double network_frame_s = 6e-6;         // the same between hosts, where system calls come with it
   double network_byte_s = 2.5e-10;       // core time for a byte that goes through a socket
+  double quantize_bytes_per_s = 1.2e10;  // of float32 that one rank turns into 8 bits, or back
   double network_latency_s = 4e-5;       // of a hop between two hosts
   double network_bytes_per_s = 1.25e9;   // of a host's link in one direction, where nothing else is known
   std::vector<double> link_bytes_per_s;  // the same by host; empty or 0: not known
@@ -52,6 +53,27 @@ struct CostTopology {
 // Seconds until all ranks have the reduction of `bytes`, in frames of at most `frame_bytes`.
 [[nodiscard]] double estimate_allreduce(Algorithm algorithm, const CostTopology& topology, int64_t bytes,
                                         int64_t frame_bytes, const CostConstants& constants);
+// Likewise of `bytes` of float32 that travel between hosts in 8 bits, as kStars, in frames of at most
+// `most_frame_bytes` of float32. On one host nothing is quantized.
+[[nodiscard]] double estimate_quantized_allreduce(const CostTopology& topology, int64_t bytes, int64_t most_frame_bytes,
+                                                  const CostConstants& constants);
+// Of float32, if the links between the ranks of a host take them.
+inline constexpr int64_t kQuantizedFrameBytes = int64_t{64} << 10;
+// Into how many frames a share is cut at least if it is long enough: shares of many hosts overlap each other.
+[[nodiscard]] constexpr int64_t quantized_frames_per_share(int hosts) { return hosts < 8 ? 4 : 1; }
+// 4 Gbit/s, in bytes: from there on cores and memory, of which the model knows little, decide as much as links.
+inline constexpr double kFastLink = 5e8;
+// What Compression.auto goes by.
+struct QuantizingGain {
+  double plain_s = 0;           // of an allreduce of kGainBytes of float32
+  double quantized_s = 0;       // the same in 8 bits between hosts
+  double link_bytes_per_s = 0;  // of the slowest host
+  // Precision is given up only for much, and where the link is what takes the time on any machine.
+  [[nodiscard]] bool pays() const { return link_bytes_per_s < kFastLink && 2 * quantized_s < plain_s; }
+};
+inline constexpr int64_t kGainBytes = int64_t{64} << 20;
+[[nodiscard]] QuantizingGain gain_of_quantizing(const CostTopology& topology, bool in_rank_order,
+                                                int64_t most_frame_bytes, const CostConstants& constants);
 // Likewise for a collective that moves a block for each rank, of `bytes` on all ranks together; kDirect, kRing or
 // kHierarchical.
 [[nodiscard]] double estimate_gather(Algorithm algorithm, const CostTopology& topology, int64_t bytes,

@@ -98,6 +98,21 @@ Flow tree_flow(const Groups& groups, int root) {
   return flow;
 }
 
+Flow star_flow(const Groups& groups, int root) {
+  Flow flow;
+  if (groups.mine != root) {
+    flow.up_to = flow.down_from = root;
+    return flow;
+  }
+  for (int group = 0; group < groups.size(); ++group) {
+    if (group != root) flow.up_from.push_back(group);
+  }
+  flow.down_to = flow.up_from;
+  // Not everybody is sent to in the same order.
+  std::rotate(flow.down_to.begin(), flow.down_to.begin() + root, flow.down_to.end());
+  return flow;
+}
+
 TreePlace tree_place(int place, int size) {
   const auto at = static_cast<unsigned>(place);
   const auto end = static_cast<unsigned>(size);

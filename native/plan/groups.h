@@ -51,6 +51,8 @@ struct Flow {
 [[nodiscard]] Flow ring_flow(const Groups& groups, int start);
 // Up and down a binomial tree. Groups are counted from the root on; a parent lacks the lowest bit set of its child.
 [[nodiscard]] Flow tree_flow(const Groups& groups, int root);
+// From all groups to the root, and back.
+[[nodiscard]] Flow star_flow(const Groups& groups, int root);
 
 // Places 0 ... size - 1 in a binomial tree with its root at 0.
 struct TreePlace {

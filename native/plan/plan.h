@@ -19,8 +19,8 @@
 // More than that: a rank never has to empty a full channel by force, even if channels hold a single frame, as long as
 // it works on all its lanes and, in each, takes the next operand as soon as it is there, whether or not there is room
 // to send on. One that waits until all operands of a step are there is as safe if it sends to each peer by rising
-// lane number. kHierarchical keeps only the former, and kExchange, kDoubling and kTrees neither, except for vectors
-// that fit the channels: where more is under way, ranks may have to set frames aside.
+// lane number. kHierarchical keeps only the former, and kExchange, kDoubling, kTrees and kStars neither, except for
+// vectors that fit the channels: where more is under way, ranks may have to set frames aside.
 //
 // A step that only sends has a `range` as long as `source`; it is the receiver's, except in alltoall.
 #pragma once
@@ -68,6 +68,7 @@ enum class Algorithm : uint8_t {
   kDoubling,  // hosts exchange the whole vector with one at distance 1, 2, 4, ...: log2(hosts) hops; allreduce only
   kTrees,     // each share up and down a binomial tree of hosts with a root of its own: 2 log2(hosts) hops; likewise
   kHierarchical,  // around a ring of hosts: 2 (hosts - 1) hops
+  kStars,         // each share straight to the host that reduces it, and back: 2 hops; for values that lose by each hop
 };
 
 // How a broadcast gets from host to host.

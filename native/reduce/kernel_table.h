@@ -35,10 +35,25 @@ struct KernelRow {
   ScaleKernel scale;
 };
 
+// As hvd::quantize, hvd::dequantize and hvd::add_dequantized.
+using QuantizeKernel = void (*)(std::byte* dst, const float* values, size_t count);
+using DequantizeKernel = void (*)(float* dst, const std::byte* src, size_t count);
+
+// The kernels of one format of 8 bits.
+struct QuantizeRow {
+  QuantizeKernel quantize;
+  DequantizeKernel dequantize;
+  DequantizeKernel add;
+};
+
 struct KernelTable {
   const char* isa;
   KernelRow rows[kNumDTypes];  // in the order of DType
+  QuantizeRow quantized[3];    // in the order of Quantization, which begins with kNone
 };
+
+// The one in use.
+[[nodiscard]] const KernelTable& kernel_table();
 
 namespace reduce_base {
 extern const KernelTable kTable;

@@ -51,17 +51,7 @@ const KernelTable* find_best_table() {
 // Threads that come first together all find the same table.
 std::atomic<const KernelTable*> active_table{nullptr};
 
-const KernelTable& table() {
-  const KernelTable* current = active_table.load(std::memory_order_acquire);
-  if (current == nullptr) {
-    const KernelTable* best = find_best_table();
-    // Keeps what select_kernel_isa may have chosen meanwhile.
-    if (active_table.compare_exchange_strong(current, best, std::memory_order_acq_rel)) current = best;
-  }
-  return *current;
-}
-
-const KernelRow& row_of(DType dtype) { return table().rows[static_cast<size_t>(dtype)]; }
+const KernelRow& row_of(DType dtype) { return kernel_table().rows[static_cast<size_t>(dtype)]; }
 
 ReduceKernel kernel_for(DType dtype, ReduceOp op) {
   const KernelRow& row = row_of(dtype);
@@ -84,6 +74,16 @@ ReduceKernel kernel_for(DType dtype, ReduceOp op) {
 }
 
 }  // namespace
+
+const KernelTable& kernel_table() {
+  const KernelTable* current = active_table.load(std::memory_order_acquire);
+  if (current == nullptr) {
+    const KernelTable* best = find_best_table();
+    // Keeps what select_kernel_isa may have chosen meanwhile.
+    if (active_table.compare_exchange_strong(current, best, std::memory_order_acq_rel)) current = best;
+  }
+  return *current;
+}
 
 void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t count,
             double factor) {
@@ -124,7 +124,7 @@ Scaling integer_scaling(double factor, int divisor) {
   return {integer_average_factor(factor, divisor), 1.0};
 }
 
-std::string_view kernel_isa() { return table().isa; }
+std::string_view kernel_isa() { return kernel_table().isa; }
 
 bool select_kernel_isa(std::string_view isa) {
   const KernelTable* found = find_table(isa);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "reduce/codecs_impl.h"
+#include "reduce/quantize_impl.h"
 
 namespace hvd::HVD_REDUCE_ISA {
 
@@ -291,7 +292,8 @@ constexpr KernelTable make_table(const char* isa) {
            make_row<Float16>(),
            make_row<BFloat16>(),
            make_row<Plain<float>>(),
-           make_row<Plain<double>>()}};
+           make_row<Plain<double>>()},
+          {quantize_row<Int8>(), quantize_row<E4M3>(), quantize_row<E5M2>()}};
 }
 
 }  // namespace hvd::HVD_REDUCE_ISA

@@ -148,6 +148,37 @@ TEST("cost: gathering") {
         estimate_gather(Algorithm::kHierarchical, even(4, 4), 64 * kMiB, kFrame, constants));
 }
 
+TEST("cost: 8 bits pay between slow hosts, and neither inside of one nor at 10 Gbit/s") {
+  const auto pays = [](const std::vector<int>& hosts, double bytes_per_s) {
+    CostConstants constants;
+    constants.network_bytes_per_s = bytes_per_s;
+    return gain_of_quantizing(topology_of(hosts, constants), false, kFrame, constants).pays();
+  };
+  for (const int ranks : {1, 2, 4}) {
+    for (const int hosts : {2, 4, 16}) {
+      for (const double slow : {1.25e6, 1.25e7, 1.25e8}) CHECK(pays(even_hosts(hosts, ranks), slow));
+      for (const double fast : {5e8, 1.25e9, 3.125e9, 1.25e10}) CHECK(!pays(even_hosts(hosts, ranks), fast));
+    }
+    CHECK(!pays(even_hosts(1, ranks), 1.25e6));
+  }
+}
+
+TEST("cost: 8 bits load a slow link as little as they can") {
+  CostConstants constants;
+  constants.network_bytes_per_s = 1.25e7;
+  for (const int hosts : {2, 4, 64}) {
+    const CostTopology topology = even(hosts, 2, constants);
+    const double bytes = 2.0 * (hosts - 1) / hosts * 64 * kMiB * 260 / 1024;
+    const double seconds = estimate_quantized_allreduce(topology, 64 * kMiB, kFrame, constants);
+    CHECK(seconds >= bytes / 1.25e7);
+    CHECK(seconds < 1.5 * bytes / 1.25e7);
+    CHECK_EQ(estimate_quantized_allreduce(topology, 0, kFrame, constants), 0.0);
+  }
+  const CostTopology alone = even(1, 4, constants);
+  CHECK_EQ(estimate_quantized_allreduce(alone, kMiB, kFrame, constants),
+           choose_allreduce(alone, kMiB, false, kFrame, constants).seconds);
+}
+
 TEST("cost: frames fit the links") {
   for (int64_t bytes = 4; bytes <= 1024 * kMiB; bytes *= 4) {
     const Choice choice = choose_allreduce(even(5, 3), bytes, false, kFrame, {});

@@ -14,11 +14,11 @@ constexpr Duration kPatience = std::chrono::seconds(kSanitized ? 20 : 10);
 constexpr Duration kPrompt = std::chrono::seconds(2);
 
 constexpr std::optional<Algorithm> kAlgorithms[] = {
-    std::nullopt,         Algorithm::kExchange, Algorithm::kDirect,      Algorithm::kRing,
-    Algorithm::kDoubling, Algorithm::kTrees,    Algorithm::kHierarchical};
+    std::nullopt,         Algorithm::kExchange, Algorithm::kDirect,       Algorithm::kRing,
+    Algorithm::kDoubling, Algorithm::kTrees,    Algorithm::kHierarchical, Algorithm::kStars};
 
 std::string name_of(std::optional<Algorithm> algorithm) {
-  constexpr const char* kNames[] = {"exchange", "direct", "ring", "doubling", "trees", "hierarchical"};
+  constexpr const char* kNames[] = {"exchange", "direct", "ring", "doubling", "trees", "hierarchical", "stars"};
   return algorithm ? kNames[static_cast<size_t>(*algorithm)] : "auto";
 }
 

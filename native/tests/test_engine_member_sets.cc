@@ -1,5 +1,6 @@
 // Process sets that only their members ask for.
 #include <atomic>
+#include <thread>
 
 #include "engine/engine.h"
 #include "testing/array.h"
@@ -139,6 +140,103 @@ TEST("sets of members: the end of a rank ends the wait for it") {
   CHECK(waits->error()->kind() == ErrorKind::kShutDown);
   CHECK(contains(waits->error()->what(), "it is tired"));
   CHECK(contains(error_after([&] { add(world.engine(1), "q", {1}); }), "it is tired"));
+}
+
+// Ranks learn of the end of a set at different times.
+bool has_sets(World& world, uint64_t count) {
+  const TimePoint until = std::chrono::steady_clock::now() + kSoon;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    while (world.engine(rank).statistics().process_sets != count && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
+    }
+    if (world.engine(rank).statistics().process_sets != count) return false;
+  }
+  return true;
+}
+
+TEST("sets of members: one that its members leave ends on all ranks, whoever leaves first, and nobody waits") {
+  for (const Wire wire : {Wire::kMemory, Wire::kSockets, Wire::kHosts, Wire::kMpi}) {
+    World world(4, {}, wire);
+    constexpr int kRounds = kSanitized ? 30 : 300;
+    world.run([&](int rank) {
+      Engine& engine = world.engine(rank);
+      if (rank == 0) return;  // coordinates the job, and is no member
+      for (int round = 0; round < kRounds; ++round) {
+        const uint32_t set = add(engine, "three", {1, 2, 3});
+        const uint32_t alone = add(engine, "alone " + std::to_string(rank), {rank});
+        engine.leave_process_set(alone, "");
+        CHECK_EQ(sum_in(engine, set), 9.0);
+        std::vector<float> values(round % 2 == 0 ? 4000 : 3, 2.0F);
+        auto in_flight = make_operation(OpKind::kAllreduce, "in flight", {view(values)}, {view(values)});
+        in_flight->request.process_set = set;
+        engine.submit(in_flight);
+        engine.leave_process_set(set, "end.py:1");
+        CHECK(contains(error_after([&] { sum_in(engine, set); }), "it was removed"));
+        CHECK(contains(error_after([&] { engine.leave_process_set(set, ""); }), "cannot leave process set"));
+        REQUIRE(engine.wait(*in_flight, kSoon));
+        REQUIRE(!in_flight->error());
+        CHECK_EQ(values.back(), 6.0F);
+      }
+    });
+    CHECK(has_sets(world, 1));
+  }
+}
+
+TEST("sets of members: what needs a rank that has left is an error that names it, before and after") {
+  World world(3);
+  std::atomic<bool> waits{false};
+  world.run([&](int rank) {
+    Engine& engine = world.engine(rank);
+    const uint32_t set = add(engine, "p", {0, 1, 2});
+    if (rank == 1) {
+      const TimePoint until = std::chrono::steady_clock::now() + kSoon;
+      while (!waits && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      engine.leave_process_set(set, "end.py:7");
+      return;
+    }
+    std::vector<float> values(4000, 2.0F);
+    auto early = make_operation(OpKind::kAllreduce, "early", {view(values)}, {view(values)});
+    early->request.process_set = set;
+    auto receive = make_operation(OpKind::kRecv, "receive", {}, {view(values)});
+    receive->request.process_set = set;
+    receive->request.root = 1;
+    if (rank == 2) {
+      engine.submit(early);
+      waits = true;
+      REQUIRE(engine.wait(*early, kSoon));
+      CHECK(contains(early->error()->what(), "early failed: rank 1 has left the process set at end.py:7"));
+    }
+    CHECK(contains(error_after([&] { sum_in(engine, set); }), "rank 1 has left the process set at end.py:7"));
+    CHECK(contains(error_after([&] { run_operation(engine, receive); }), "rank 1 has left the process set"));
+    // The others can still send to each other.
+    const std::vector<Buffer> whole{view(values)};
+    auto transfer =
+        rank == 0 ? make_operation(OpKind::kSend, "t", whole, {}) : make_operation(OpKind::kRecv, "t", {}, whole);
+    transfer->request.root = 2 - rank;
+    transfer->request.process_set = set;
+    run_operation(engine, transfer);
+    engine.leave_process_set(set, "");
+  });
+  CHECK(has_sets(world, 1));
+}
+
+TEST("sets of members: the end of a rank ends its membership, and that of all ranks cannot be left") {
+  World world(3);
+  std::atomic<uint32_t> set = 0;
+  world.run([&](int rank) {
+    if (rank > 0) set = add(world.engine(rank), "p", {1, 2});
+  });
+  CHECK(contains(error_after([&] { world.engine(0).leave_process_set(0, ""); }), "cannot leave process set 0"));
+  CHECK(contains(error_after([&] { world.engine(0).leave_process_set(set, ""); }), "cannot leave"));
+  world.engine(1).close("it is tired");
+  world.engine(2).leave_process_set(set, "");
+  const TimePoint until = std::chrono::steady_clock::now() + kSoon;
+  while (world.engine(2).statistics().process_sets != 1 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  CHECK_EQ(world.engine(2).statistics().process_sets, 1U);
+  world.engine(2).close("at last");
+  world.engine(2).leave_process_set(set, "");
 }
 
 }  // namespace

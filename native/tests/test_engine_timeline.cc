@@ -123,6 +123,37 @@ TEST("engine timeline: a file that cannot be written is refused, and the engine 
   world.run([&](int rank) { reduce(world.engine(rank), "allreduce.x", 3); });
 }
 
+bool refuses_trace(Engine& engine, const std::string& path, const std::string& why) {
+  try {
+    engine.start_trace(path);
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::kUsage && contains(error.what(), why);
+  }
+  return false;
+}
+
+TEST("engine timeline: a trace gives way to the program, whose timeline it neither ends nor is ended by") {
+  TemporaryFile traced;
+  TemporaryFile own;
+  World world(2);
+  Engine& engine = world.engine(0);
+  engine.start_trace(traced.path);
+  CHECK(refuses_trace(engine, own.path, "another trace"));
+  engine.stop_timeline();  // of the program, which has none
+  world.run([&](int rank) { reduce(world.engine(rank), "allreduce.traced", 3); });
+  engine.start_timeline(own.path, false);
+  world.run([&](int rank) { reduce(world.engine(rank), "allreduce.own", 3); });
+  CHECK(!engine.stop_trace());
+  CHECK(refuses_trace(engine, traced.path, "there is a timeline already, in " + own.path.string()));
+  world.run([&](int rank) { reduce(world.engine(rank), "allreduce.more", 3); });
+  engine.stop_timeline();
+  CHECK(RecordParser::parse(traced.text()).has_value());
+  CHECK(count_of(traced.text(), "\"allreduce.traced\"") >= 1);
+  for (const std::string name : {"own", "more"}) CHECK_EQ(count_of(own.text(), "\"allreduce." + name + "\""), 2U);
+  engine.start_trace(traced.path);
+  CHECK(engine.stop_trace());
+}
+
 TEST("engine autotune: tries thresholds while steps repeat, and the results stay right") {
   EngineOptions options;
   options.autotune = AutotuneOptions();

@@ -112,6 +112,56 @@ TEST("transfers: many in flight in all directions, beside collectives, do not ho
   }
 }
 
+TEST("transfers: thousands in both directions are done in order, whichever end submits first") {
+  for (const Wire wire : {Wire::kMemory, Wire::kTinySockets, Wire::kHosts}) {
+    World world(2, {}, wire);
+    constexpr int kNum = kSanitized ? 200 : 2000;
+    constexpr size_t kCount = 1500;  // too many to travel with the announcement
+    world.run([&](int rank) {
+      Engine& engine = world.engine(rank);
+      std::vector<std::vector<int32_t>> memory;
+      std::vector<std::shared_ptr<Operation>> operations;
+      memory.reserve(size_t{2} * kNum);
+      for (int number = 0; number < kNum; ++number) {
+        memory.push_back(values_of(rank, number % 50, kCount));
+        operations.push_back(make_transfer(OpKind::kSend, 1 - rank, view(memory.back())));
+        memory.emplace_back(kCount);
+        operations.push_back(make_transfer(OpKind::kRecv, 1 - rank, view(memory.back())));
+      }
+      // One end asks for everything before it sends anything.
+      for (int half = 0; half < 2; ++half) {
+        for (size_t i = 0; i < operations.size(); ++i) {
+          if (rank == 0 ? half == 0 : static_cast<int>(i % 2) == 1 - half) engine.submit(operations[i]);
+        }
+      }
+      for (size_t i = 0; i < operations.size(); ++i) {
+        REQUIRE(engine.wait(*operations[i], kPatience));
+        REQUIRE(!operations[i]->error());
+        if (i % 2 == 1) CHECK(memory[i] == values_of(1 - rank, static_cast<int>(i / 2) % 50, kCount));
+      }
+    });
+  }
+}
+
+TEST("transfers: those that wait for their turn fail with the rest") {
+  World world(3);
+  std::vector<std::vector<int32_t>> memory(100, std::vector<int32_t>(5000));
+  std::vector<std::shared_ptr<Operation>> receives;
+  for (auto& values : memory) {
+    receives.push_back(make_transfer(OpKind::kRecv, 1, view(values)));
+    world.engine(0).submit(receives.back());
+  }
+  std::vector<int32_t> sent = values_of(1, 1, 5000);
+  std::vector<std::shared_ptr<Operation>> sends;
+  for (size_t i = 0; i < memory.size(); ++i) {
+    sends.push_back(make_transfer(OpKind::kSend, 0, view(sent)));
+    world.engine(1).submit(sends.back());
+  }
+  world.engine(0).close("it is tired");
+  for (const auto& receive : receives) CHECK(receive->done());
+  for (const auto& send : sends) REQUIRE(world.engine(1).wait(*send, kPatience));
+}
+
 TEST("transfers: of one pair and tag they meet in order, and each tag is for itself") {
   World world(2);
   world.run([&](int rank) {

@@ -219,7 +219,7 @@ std::vector<float> result_of(ReduceOp op, double postscale) {
   RequestSpec spec = make_spec("small", 2);
   spec.reduce_op = op;
   spec.postscale = postscale;
-  CHECK(may_travel_with_announcement(spec, 3));
+  CHECK(may_travel_with_announcement(spec, 3, false));
   const std::vector<std::vector<float>> values{{3, -1}, {2, 4}, {1, 0.5}};
   for (const int member : {2, 0, 1})
     CHECK(members.announce(member, with_values(spec, values[static_cast<size_t>(member)])));
@@ -239,6 +239,13 @@ TEST("negotiator: small allreduces are answered with the result") {
   CHECK(result_of(ReduceOp::kMin, 1.0) == (std::vector<float>{1, -1}));
   CHECK(result_of(ReduceOp::kMax, 1.0) == (std::vector<float>{3, 4}));
   CHECK(result_of(ReduceOp::kProduct, 1.0) == (std::vector<float>{6, -2}));
+}
+
+TEST("negotiator: what is quantized between hosts travels with the announcement inside of one") {
+  RequestSpec spec = make_spec("small", 2);
+  spec.quantization = Quantization::kInt8;
+  CHECK(may_travel_with_announcement(spec, 3, true));
+  CHECK(!may_travel_with_announcement(spec, 3, false));
 }
 
 TEST("negotiator: values are added in the order of ranks, however late they come") {

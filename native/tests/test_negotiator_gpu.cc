@@ -51,8 +51,8 @@ TEST("negotiator gpu: the answer names the device of each member, and only opera
 }
 
 TEST("negotiator gpu: small values on a GPU do not travel with the announcement") {
-  CHECK(may_travel_with_announcement(make_spec("a", false, 4), 2));
-  CHECK(!may_travel_with_announcement(make_spec("a", true, 4), 2));
+  CHECK(may_travel_with_announcement(make_spec("a", false, 4), 2, true));
+  CHECK(!may_travel_with_announcement(make_spec("a", true, 4), 2, true));
 }
 
 TEST("negotiator gpu: a mix of CPU and GPU is a mismatch that quotes each rank") {

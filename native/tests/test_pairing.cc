@@ -271,5 +271,26 @@ TEST("negotiator: members ask only for what they are in, in the set of all ranks
   CHECK(refuses(barrier, true));
 }
 
+TEST("pairing: what needs a member that has left fails, now and later; the rest goes on") {
+  Members members(3);
+  CHECK(members.announce(0, in_full(recv_from(1, "from 1"))));
+  CHECK(members.announce(0, in_full(recv_from(-1, "from any", 4))));
+  CHECK(members.announce(2, in_full(send_to(1, "to 1"))));
+  CHECK(members.announce(2, in_full(recv_from(0, "from 0", 5))));
+  members.negotiator.member_withdrew(1, "rank 1 has left");
+  Lines lines = told(members);
+  std::sort(lines.begin(), lines.end());
+  CHECK(lines == Lines({"0 from 1 error", "2 to 1 error"}));
+  CHECK(members.announce(2, in_full(send_to(1, "later", 9))));
+  CHECK(told(members) == Lines({"2 later error"}));
+  CHECK(members.announce(0, in_full(send_to(2, "to 2", 5))));
+  CHECK(told(members) == Lines({"0 to 2 2", "2 from 0 0"}));
+  members.negotiator.member_withdrew(2, "rank 2 has left");
+  CHECK(told(members) == Lines({"0 from any error"}));
+  CHECK(!members.negotiator.has_pending());
+  CHECK(members.negotiator.has_withdrawn(2));
+  CHECK(!members.negotiator.has_withdrawn(0));
+}
+
 }  // namespace
 }  // namespace hvd

@@ -18,9 +18,11 @@ using Counts = std::vector<int64_t>;
 using Planner = std::function<Plan(const PlanContext&)>;
 
 constexpr Algorithm kAllreduceAlgorithms[] = {Algorithm::kExchange, Algorithm::kDirect, Algorithm::kRing,
-                                              Algorithm::kDoubling, Algorithm::kTrees,  Algorithm::kHierarchical};
+                                              Algorithm::kDoubling, Algorithm::kTrees,  Algorithm::kHierarchical,
+                                              Algorithm::kStars};
 constexpr Algorithm kGatherAlgorithms[] = {Algorithm::kDirect, Algorithm::kRing, Algorithm::kHierarchical};
-constexpr const char* kNames[] = {"exchange", "direct", "ring", "doubling", "trees", "hierarchical"};  // by Algorithm
+constexpr const char* kNames[] = {"exchange", "direct",       "ring", "doubling",
+                                  "trees",    "hierarchical", "stars"};  // by Algorithm
 
 constexpr Schedule kSchedules[] = {
     {.name = "unlimited", .order = Order::kRandom, .capacity = 0, .together = false, .window = 0},

@@ -57,6 +57,7 @@ Message make_announcements() {
   by_id.id = 42;
   by_id.digest = 1;
   by_id.extents = {4, 0, -1};
+  by_id.expected = {7, 8};
   message.announcements = {full, by_id, Announcement()};
   return message;
 }
@@ -101,6 +102,29 @@ Message make_end(MessageKind kind) {
   return message;
 }
 
+Message make_leave() {
+  Message message;
+  message.kind = MessageKind::kLeave;
+  message.set = 5;
+  message.text = "train.py:9";
+  return message;
+}
+
+Message make_dissolve() {
+  Message message;
+  message.kind = MessageKind::kDissolve;
+  message.set = 6;
+  return message;
+}
+
+Message make_give_up() {
+  Message message;
+  message.kind = MessageKind::kGiveUp;
+  message.text = "too long";
+  message.waits = {{.set = 2, .name = "a"}};
+  return message;
+}
+
 Message make_question() {
   Message message;
   message.kind = MessageKind::kInquire;
@@ -131,6 +155,9 @@ std::vector<Bytes> all_messages() {
           make_end(MessageKind::kAbort).encode(),
           resend.encode(),
           make_question().encode(),
+          make_leave().encode(),
+          make_dissolve().encode(),
+          make_give_up().encode(),
           make_position().encode()};
 }
 
@@ -163,6 +190,7 @@ TEST("wire: announcements come back as they were") {
     CHECK_EQ(is.digest, was.digest);
     CHECK_EQ(is.device, was.device);
     CHECK(is.extents == was.extents);
+    CHECK(is.expected == was.expected);
     CHECK(is.payload == was.payload);
     if (was.full) CHECK(same(is.spec, was.spec));
     if (!was.full) CHECK_EQ(is.id, was.id);
@@ -201,6 +229,17 @@ TEST("wire: ends come back as they were") {
     CHECK(after.error_kind == ErrorKind::kPeerLost);
     CHECK_EQ(after.text, "rank 2 was lost");
   }
+}
+
+TEST("wire: leaves and what is given up come back as they were") {
+  const Message leave = Message::decode(make_leave().encode());
+  CHECK(leave.kind == MessageKind::kLeave);
+  CHECK_EQ(leave.set, 5U);
+  CHECK_EQ(leave.text, "train.py:9");
+  CHECK_EQ(Message::decode(make_dissolve().encode()).set, 6U);
+  const Message given_up = Message::decode(make_give_up().encode());
+  CHECK_EQ(given_up.text, "too long");
+  CHECK(given_up.waits == make_give_up().waits);
 }
 
 TEST("wire: questions and positions come back as they were") {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -70,6 +71,13 @@ std::vector<int> complete_hosts(const TransportParts& parts) {
   return hosts;
 }
 
+int most_ranks_of_a_host(const std::vector<int>& hosts) {
+  std::map<int, int> ranks;
+  int most = 1;
+  for (const int host : hosts) most = std::max(most, ++ranks[host]);
+  return most;
+}
+
 // Two ranks that talk through memory, in one process.
 void join_local(TransportParts& a, TransportParts& b) {
   auto [mine, theirs] = make_socket_pair();
@@ -103,6 +111,7 @@ Transport::Transport(TransportParts parts)
       hosts_(complete_hosts(parts)),
       max_frame_bytes_(
           static_cast<int64_t>(all_local_ ? max_ring_frame_bytes(parts.num_local) : least_ring_frame_bytes())),
+      max_frame_bytes_here_(static_cast<int64_t>(max_ring_frame_bytes(most_ranks_of_a_host(hosts_)))),
       peers_(static_cast<size_t>(parts.size)) {
   if (!epoll_.valid()) throw_errno("cannot make an epoll descriptor");
   watch(event_fd_.get(), EPOLLIN | EPOLLET, nullptr);  // edges: no need to read it empty

@@ -64,6 +64,8 @@ class Transport {
   [[nodiscard]] bool all_local() const { return all_local_; }
   // A length that frames between any two ranks of the job may have; the same on all ranks.
   [[nodiscard]] int64_t max_frame_bytes() const { return max_frame_bytes_; }
+  // The same for the hosts of this job, none of which has very many ranks, as a rule: up to 256 KiB.
+  [[nodiscard]] int64_t max_frame_bytes_here() const { return max_frame_bytes_here_; }
   // Whether the peer is on this host.
   [[nodiscard]] bool is_local(int peer) const { return peers_[static_cast<size_t>(peer)].liveness.valid(); }
   // The process of a rank on this host, 0 if it is not known.
@@ -156,6 +158,7 @@ class Transport {
   bool all_local_;
   std::vector<int> hosts_;
   int64_t max_frame_bytes_;
+  int64_t max_frame_bytes_here_;
   std::vector<Peer> peers_;
 };
 

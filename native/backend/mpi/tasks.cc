@@ -162,12 +162,21 @@ class Allgather final : public Round {
  private:
   void start(Context& context, Request& request) override {
     const Extent& input = batch().inputs.front();
-    context.check(context.functions.iallgatherv(input.data, input.count, kByte, batch().outputs.front().data,
-                                                parts_.counts.data(), parts_.offsets.data(), kByte, comm(), &request),
+    if (!lies_in_one_piece(batch().outputs)) output_ = context.staging.take(wire_bytes(total_of(batch().outputs)));
+    result_ = output_.bytes > 0 ? output_.data() : batch().outputs.front().data;
+    context.check(context.functions.iallgatherv(input.data, input.count, kByte, result_, parts_.counts.data(),
+                                                parts_.offsets.data(), kByte, comm(), &request),
                   "MPI_Iallgatherv");
   }
 
+  void finish(Context& context) override {
+    if (output_.bytes > 0) unpack(batch(), result_);
+    context.staging.give_back(std::move(output_));
+  }
+
   Parts parts_;
+  Staging output_;
+  std::byte* result_ = nullptr;
 };
 
 class Alltoall final : public Round {
@@ -181,12 +190,30 @@ class Alltoall final : public Round {
 
  private:
   void start(Context& context, Request& request) override {
-    context.check(context.functions.ialltoallv(batch().inputs.front().data, sent_.counts.data(), sent_.offsets.data(),
-                                               kByte, batch().outputs.front().data, received_.counts.data(),
-                                               received_.offsets.data(), kByte, comm(), &request),
-                  "MPI_Ialltoallv");
+    const Batch& its = batch();
+    const std::byte* given = its.inputs.front().data;
+    if (!lies_in_one_piece(its.inputs)) {
+      input_ = context.staging.take(wire_bytes(total_of(its.inputs)));
+      pack(its, input_.data());
+      given = input_.data();
+    }
+    if (!lies_in_one_piece(its.outputs)) output_ = context.staging.take(wire_bytes(total_of(its.outputs)));
+    result_ = output_.bytes > 0 ? output_.data() : its.outputs.front().data;
+    context.check(
+        context.functions.ialltoallv(given, sent_.counts.data(), sent_.offsets.data(), kByte, result_,
+                                     received_.counts.data(), received_.offsets.data(), kByte, comm(), &request),
+        "MPI_Ialltoallv");
   }
 
+  void finish(Context& context) override {
+    if (output_.bytes > 0) unpack(batch(), result_);
+    context.staging.give_back(std::move(input_));
+    context.staging.give_back(std::move(output_));
+  }
+
+  Staging input_;
+  Staging output_;
+  std::byte* result_ = nullptr;
   Parts sent_;
   Parts received_;
 };

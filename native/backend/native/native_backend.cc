@@ -6,6 +6,9 @@
 #include "backend/native/adasum_execution.h"
 #include "backend/native/direct_execution.h"
 #include "backend/native/plan_execution.h"
+#include "backend/native/quantized_execution.h"
+#include "base/error.h"
+#include "base/quantization.h"
 #include "reduce/adasum.h"
 
 namespace hvd {
@@ -27,6 +30,20 @@ int64_t total_of(const std::vector<Extent>& extents) {
 bool is_on_one_host(const PlanContext& context) {
   const auto differs = [&](int host) { return host != context.hosts.front(); };
   return std::none_of(context.hosts.begin(), context.hosts.end(), differs);
+}
+
+// Of a quantized allreduce, unless the tensors have fewer.
+constexpr int64_t kLeastBlocksInFrame = 8;
+
+// Adds a plan for the elements from `begin` on.
+void append(Plan& plan, Plan part, int64_t begin) {
+  for (Lane& lane : part.lanes) {
+    lane.number = static_cast<uint32_t>(plan.lanes.size());
+    for (Step& step : lane.steps) {
+      for (Range* range : {&step.range, &step.source}) *range = {range->begin + begin, range->end + begin};
+    }
+    plan.lanes.push_back(std::move(lane));
+  }
 }
 
 // One hop in place of two is worth reducing everything on every rank while a hop costs more than that.
@@ -93,6 +110,30 @@ Plan NativeBackend::plan_for_allreduce(const Batch& batch) const {
   return plan_allreduce(context, choice.algorithm, count);
 }
 
+// Over blocks in place of elements. What a rank keeps of its errors depends on the shares that it leads: in
+// deterministic mode each tensor is cut into shares by itself, so that these do not depend on what travels with it.
+// Nothing if all values stay inside of a host, where nothing is quantized.
+std::unique_ptr<Execution> NativeBackend::quantized_allreduce(Batch& batch) const {
+  if (batch.quantization == Quantization::kNone) return nullptr;
+  PlanContext context = context_of(batch, total_of(batch.inputs));
+  if (context.hosts.empty()) return nullptr;
+  const auto widest = static_cast<int64_t>(std::max(size_of(batch.dtype), sizeof(float)));
+  const int64_t most = std::min(kQuantizedFrameBytes, transport_.max_frame_bytes_here()) / (kQuantizedBlock * widest);
+  if (most == 0) throw Error(ErrorKind::kInternal, "the links are too narrow for a quantized block");
+  std::vector<int64_t> parts;
+  for (const Extent& input : batch.inputs) parts.push_back(num_quantized_blocks(input.count));
+  if (!deterministic_) parts = {std::accumulate(parts.begin(), parts.end(), int64_t{0})};
+  Plan plan;
+  int64_t first = 0;
+  const int64_t frames = quantized_frames_per_share(topology_of(context.hosts, plans_.costs).hosts());
+  for (const int64_t blocks : parts) {
+    context.chunk = std::clamp(blocks / context.size / frames, std::min(kLeastBlocksInFrame, most), most);
+    append(plan, plan_allreduce(context, Algorithm::kStars, blocks), first);
+    first += blocks;
+  }
+  return std::make_unique<QuantizedExecution>(std::move(batch), std::move(plan), context.hosts, transport_);
+}
+
 Plan NativeBackend::plan_for_blocks(Collective collective, const Batch& batch) const {
   const int64_t total = total_of(batch.counts);
   const bool reduced = reduces(collective);
@@ -133,6 +174,7 @@ std::unique_ptr<Execution> NativeBackend::execute(Collective collective, Batch b
   switch (collective) {
     case Collective::kAllreduce:
       if (!batch.reachable.empty()) return std::make_unique<DirectExecution>(std::move(batch), transport_);
+      if (auto quantized = quantized_allreduce(batch)) return quantized;
       plan = plan_for_allreduce(batch);
       break;
     case Collective::kAdasum: {

@@ -26,6 +26,7 @@ class NativeBackend final : public Backend {
   [[nodiscard]] Choice choose_for_allreduce(const PlanContext& context, const Batch& batch, int64_t count) const;
   [[nodiscard]] bool must_be_in_rank_order(const Batch& batch) const;
   [[nodiscard]] Algorithm choose_for_gather(const PlanContext& context, const Batch& batch, int64_t count) const;
+  [[nodiscard]] std::unique_ptr<Execution> quantized_allreduce(Batch& batch) const;
   [[nodiscard]] Plan plan_for_allreduce(const Batch& batch) const;
   [[nodiscard]] Plan plan_for_blocks(Collective collective, const Batch& batch) const;
   [[nodiscard]] Plan plan_for_broadcast(const Batch& batch) const;

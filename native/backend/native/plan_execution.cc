@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/error.h"
+#include "backend/native/check_frame.h"
 #include "reduce/kernels.h"
 
 namespace hvd {
@@ -86,11 +86,7 @@ bool PlanExecution::try_step(const Step& step, uint32_t lane) {
   const size_t bytes = static_cast<size_t>(count) * element_bytes_;
   if (!collect_frames(step, key) || !reserve_rooms(step, key, count)) return false;
   for (size_t i = 0; i < frames_.size(); ++i) {
-    if (frames_[i]->header.bytes == bytes) continue;
-    const int sender = batch_.members[static_cast<size_t>(step.receive_from[i])];
-    throw Error(ErrorKind::kInternal, "rank " + std::to_string(sender) + " sent a frame of " +
-                                          std::to_string(frames_[i]->header.bytes) + " bytes where the plan says " +
-                                          std::to_string(bytes) + ": ranks follow different plans");
+    check_frame(*frames_[i], bytes, batch_.members[static_cast<size_t>(step.receive_from[i])]);
   }
   if (step.store || !rooms_.empty()) compute(step, count);
   send(step, {key, static_cast<uint32_t>(bytes)});

@@ -52,6 +52,8 @@ Attributes attributes_of(const XlaCallFrame& frame) {
   call.waits = kernels::Waits::kBriefly;
   call.call_site = reader.text("call_site");
   call.reduce_op = static_cast<ReduceOp>(reader.integer("reduce_op"));
+  call.quantization = static_cast<int32_t>(reader.integer("quantization"));
+  call.num_residuals = reader.integer("num_residuals");
   call.prescale = reader.number("prescale");
   call.postscale = reader.number("postscale");
   call.root = static_cast<int>(reader.integer("root"));

@@ -1,6 +1,8 @@
 #include "bindings/kernels/call.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "plan/plan.h"
@@ -11,6 +13,12 @@ namespace {
 // How long a framework's thread waits if nothing else can happen meanwhile. Not for ever: the other ranks may wait for
 // what this very thread has yet to run.
 constexpr int64_t kBriefWaitUs = 5000;
+
+int64_t count_of(const HvdBuffer& buffer) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < buffer.num_dims; ++i) count *= buffer.shape[i];
+  return count;
+}
 
 bool has_reduction(const Call& call) {
   return !traits_of(call.kind).sums_only || call.reduce_op == ReduceOp::kSum || call.reduce_op == ReduceOp::kAverage;
@@ -32,7 +40,7 @@ Run::~Run() {
 
 void Run::start() {
   if (!find_members() || !hold_inputs(splits_) || !allocate_outputs()) return end();
-  prepare();
+  if (!prepare()) return end();
   submit();
 }
 
@@ -74,9 +82,49 @@ bool Run::allocate_outputs() {
   return true;
 }
 
-void Run::prepare() {
-  const std::vector<HvdBuffer> given = inputs();
-  const std::vector<HvdBuffer> taken = outputs();
+// Takes what belongs to the error feedback from the front of both lists, and makes the residuals those of this rank.
+bool Run::take_residuals(std::vector<HvdBuffer>& given, std::vector<HvdBuffer>& taken,
+                         std::vector<HvdBuffer>& residuals) {
+  const auto count = static_cast<size_t>(call_.num_residuals);
+  const auto is_of = [](const HvdBuffer& buffer, DType dtype) { return buffer.dtype == static_cast<int32_t>(dtype); };
+  bool fits = given.size() > 2 * count && taken.size() == given.size() && is_of(given[count], DType::kInt32) &&
+              count_of(given[count]) == 1;
+  for (size_t i = 0; fits && i < count; ++i) {
+    fits = is_of(given[i], DType::kFloat32) && count_of(given[i]) == count_of(given[count + 1 + i]);
+  }
+  if (!fits) {
+    fail({Trouble::kBadArgument,
+          who() + ": error feedback takes a rank in int32, and for each tensor float32 of as many elements"});
+    return false;
+  }
+  const bool is_own = *static_cast<const int32_t*>(given[count].data) == job_->rank;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t bytes = static_cast<size_t>(count_of(given[i])) * sizeof(float);
+    residuals.push_back(taken[i]);
+    if (bytes == 0) continue;
+    if (!is_own) {
+      std::memset(taken[i].data, 0, bytes);
+    } else if (taken[i].data != given[i].data) {
+      std::memcpy(taken[i].data, given[i].data, bytes);
+    }
+  }
+  *static_cast<int32_t*>(taken[count].data) = job_->rank;
+  const auto last = static_cast<std::ptrdiff_t>(count) + 1;
+  given.erase(given.begin(), given.begin() + last);
+  taken.erase(taken.begin(), taken.begin() + last);
+  for (size_t i = count; i < given.size(); ++i) {  // what ranks compare of a tree, which has no values
+    residuals.push_back(given[i]);
+    residuals.back().dtype = static_cast<int32_t>(DType::kFloat32);
+  }
+  return true;
+}
+
+bool Run::prepare() {
+  std::vector<HvdBuffer> given = inputs();
+  // Frameworks know sizes of other results too late, or only those of their own program.
+  std::vector<HvdBuffer> taken = traits_of(call_.kind).fills_outputs ? outputs() : std::vector<HvdBuffer>{};
+  std::vector<HvdBuffer> residuals;
+  if (call_.num_residuals > 0 && !take_residuals(given, taken, residuals)) return false;
   const std::string prefix = prefix_of(call_);
   const std::string name = call_.name + name_suffix();
   static constexpr int64_t kNone = 0;  // an empty list of splits is something else than no list
@@ -90,6 +138,9 @@ void Run::prepare() {
   request.outputs = taken.data();
   request.num_outputs = static_cast<int32_t>(taken.size());
   request.reduce_op = static_cast<int32_t>(call_.reduce_op);
+  request.quantization = call_.quantization;
+  request.residuals = residuals.data();
+  request.num_residuals = static_cast<int32_t>(residuals.size());
   request.prescale = call_.prescale;
   request.postscale = call_.postscale;
   request.root = call_.root;
@@ -109,6 +160,7 @@ void Run::prepare() {
     if (self->waits_ != Waits::kUntilDone) self->give_results();
   };
   operation_ = interface_->prepare(&request);
+  return true;
 }
 
 void Run::submit() {

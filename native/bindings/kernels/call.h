@@ -32,6 +32,11 @@ struct Call {
   Waits waits = Waits::kNot;
   std::string call_site;
   ReduceOp reduce_op = ReduceOp::kSum;
+  int32_t quantization = 0;  // of an allreduce: hvd::Quantization
+  // Of an allreduce with error feedback: the tensors begin with so many residuals, float32, and the rank that has kept
+  // them, int32. The results begin with what this rank keeps now, and with this rank. Of another rank's residuals
+  // nothing is taken: together those of all ranks are the error of the job, and a copied state must not count twice.
+  int64_t num_residuals = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<double> weight;  // of this rank's values in a weighted average
@@ -92,7 +97,9 @@ class Run : public std::enable_shared_from_this<Run> {
  private:
   [[nodiscard]] bool find_members();
   [[nodiscard]] bool allocate_outputs();
-  void prepare();
+  [[nodiscard]] bool take_residuals(std::vector<HvdBuffer>& given, std::vector<HvdBuffer>& taken,
+                                    std::vector<HvdBuffer>& residuals);
+  [[nodiscard]] bool prepare();
   void submit();
   void give_results();
 

@@ -80,6 +80,7 @@ struct HvdMxnetRequest {
   void* const* arrays;  // different ones, which do not share memory
   const int32_t* dtypes;
   int32_t num_arrays;
+  int32_t quantization;
 };
 
 // Why this library does not work with the MXNet of this path, or null. Before anything else is called.
@@ -97,6 +98,7 @@ HVD_EXPORT const char* horovod_mxnet_push(const HvdMxnetRequest* request) {
   call.process_set = request->process_set;
   call.call_site = request->call_site;
   call.reduce_op = static_cast<ReduceOp>(request->reduce_op);
+  call.quantization = request->quantization;
   call.prescale = request->prescale;
   call.postscale = request->postscale;
   call.root = request->root;

@@ -61,6 +61,9 @@ bool read_attributes(TF_OpKernelConstruction* construction, OpKind kind, bool gr
   }
   if (traits_of(kind).reduces) {
     call.reduce_op = static_cast<ReduceOp>(integer_attribute(construction, "reduce_op", status));
+    call.quantization = static_cast<int32_t>(integer_attribute(construction, "quantization", status));
+    call.num_residuals = integer_attribute(construction, "num_residuals", status);
+    if (call.num_residuals == 1) call.grouped = false;  // named like the same allreduce without errors
     call.prescale = factor(construction, "prescale_factor", status);
     call.postscale = factor(construction, "postscale_factor", status);
   }

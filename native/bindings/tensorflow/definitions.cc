@@ -25,7 +25,8 @@ std::vector<const char*> with_common(std::initializer_list<const char*> own) {
 }
 
 std::vector<const char*> reducing(const char* type) {
-  return with_common({type, "reduce_op: int", "prescale_factor: string = '1.0'", "postscale_factor: string = '1.0'"});
+  return with_common({type, "reduce_op: int", "prescale_factor: string = '1.0'", "postscale_factor: string = '1.0'",
+                      "quantization: int = 0", "num_residuals: int >= 0 = 0"});
 }
 
 std::vector<Definition> make_definitions() {
@@ -35,6 +36,12 @@ std::vector<Definition> make_definitions() {
        reducing(kTypeAttribute),
        {"tensors: T"},
        {"sums: T"},
+       &same_shapes,
+       Performs{OpKind::kAllreduce, true}},
+      {"HorovodFeedbackAllreduce",
+       reducing(kTypeAttribute),
+       {"residuals: num_residuals * float", "kept_by: int32", "tensors: T"},
+       {"kept: num_residuals * float", "rank: int32", "sums: T"},
        &same_shapes,
        Performs{OpKind::kAllreduce, true}},
       {"HorovodReducescatter",

@@ -11,16 +11,17 @@ Agreement::Agreement(Neighbors neighbors, AgreementOptions options) : with_(neig
   make_process_set(0, std::move(everybody));
 }
 
-bool Agreement::take_submissions() {
-  const std::vector<std::shared_ptr<Operation>> taken = with_.submission.take();
-  if (taken.empty() && removals_.empty()) return false;
+bool Agreement::take(const std::vector<std::shared_ptr<Operation>>& submitted, std::vector<Submission::Leave> leaves) {
+  std::move(leaves.begin(), leaves.end(), std::back_inserter(leaves_));
+  const bool left = leave_idle_sets();
+  if (submitted.empty() && removals_.empty()) return left;
   const size_t num_removals = removals_.size();
   Announcements announcements;
   for (const auto& operation : std::exchange(removals_, {})) announce_submission(operation, announcements);
   const bool removes = removals_.size() < num_removals;
-  for (const auto& operation : taken) announce_submission(operation, announcements);
+  for (const auto& operation : submitted) announce_submission(operation, announcements);
   for (auto& [id, list] : announcements) send_announcements(*sets_.at(id), std::move(list));
-  return !taken.empty() || removes;
+  return !submitted.empty() || removes || left;
 }
 
 void Agreement::announce_submission(const std::shared_ptr<Operation>& operation, Announcements& announcements) {
@@ -44,8 +45,7 @@ void Agreement::announce_submission(const std::shared_ptr<Operation>& operation,
 // The other ranks may execute operations of the set only as long as this rank does, so these come first; also what is
 // left to a device.
 bool Agreement::may_announce_removal(const Operation& operation) const {
-  const auto id = static_cast<uint32_t>(operation.spec.ranks.front());
-  return !with_.executions.uses(id) && with_.submission.is_idle(id);
+  return !is_in_use(static_cast<uint32_t>(operation.spec.ranks.front()));
 }
 
 void Agreement::handle(int peer, const Message& message) {
@@ -62,9 +62,17 @@ void Agreement::handle(int peer, const Message& message) {
     for (const Announcement& announcement : message.announcements) announce(set, *member, announcement);
     return;
   }
+  if (message.kind == MessageKind::kLeave) {
+    note_leave(set, peer, message);
+    return;
+  }
   if (peer != set.coordinator()) {
     throw Error(ErrorKind::kInternal,
                 with_.job.name_of_rank(peer) + " answers for a process set that it does not coordinate");
+  }
+  if (message.kind == MessageKind::kDissolve) {
+    dissolve(set, peer);
+    return;
   }
   if (message.kind == MessageKind::kResend) announce_again(set, message.digest);
   for (const Response& response : message.responses) apply(set, response);
@@ -155,7 +163,8 @@ bool Agreement::answer(ProcessSet& set) {
 
 void Agreement::leave(int peer) {
   const std::optional<std::string>& end = with_.control.end_of(peer);
-  for (const auto& [id, set] : sets_) leave_process_set(*set, peer, *end);
+  for (const auto& [id, set] : sets_) end_membership(*set, peer, *end);
+  end_left_sets();
 }
 
 void Agreement::fail(const Error& error) {
@@ -163,6 +172,7 @@ void Agreement::fail(const Error& error) {
   in_hand_.clear();
   for (const auto& operation : removals_) with_.completion.fail(*operation, error);
   removals_.clear();
+  leaves_.clear();
   for (const auto& [id, set] : sets_) {
     for (const auto& [name, operation] : set->pending) {
       with_.executions.shared_arrays().detach(*operation);

@@ -49,8 +49,8 @@ class Agreement {
   // Makes the process set of all ranks.
   Agreement(Neighbors neighbors, AgreementOptions options);
 
-  // Announces what was submitted; returns whether there was anything.
-  bool take_submissions();
+  // Announces what was submitted, and which process sets this rank leaves; returns whether there was anything to do.
+  bool take(const std::vector<std::shared_ptr<Operation>>& submitted, std::vector<Submission::Leave> leaves);
   // A message about a process set. Throws Error (kInternal) if no rank may send it.
   void handle(int peer, const Message& message);
   // On coordinators: tells all members what has been agreed; returns whether there was anything.
@@ -68,6 +68,8 @@ class Agreement {
   [[nodiscard]] bool has_responses() const;
   // Whether operations are neither pending nor executed now.
   [[nodiscard]] bool is_between() const { return !in_hand_.empty(); }
+  // Whether this rank can leave a process set now that was in use before.
+  [[nodiscard]] bool may_leave() const;
   // Removals of process sets that wait until these are idle here.
   [[nodiscard]] const std::vector<std::shared_ptr<Operation>>& removals() const { return removals_; }
   // What this rank, if it coordinates the peer, knows that the peer submitted last; or nothing.
@@ -98,7 +100,18 @@ class Agreement {
   [[nodiscard]] ProcessSet& set_of(uint32_t id);
   void make_process_set(uint32_t id, std::vector<int> members);
   void remove_process_set(uint32_t id);
-  void leave_process_set(ProcessSet& set, int peer, const std::string& end);
+  void end_membership(ProcessSet& set, int peer, const std::string& end);
+
+  // A process set that its members leave, each when it likes (leaves.cc)
+  bool leave_idle_sets();
+  [[nodiscard]] bool is_in_use(uint32_t set) const;
+  void leave_process_set(const Submission::Leave& leave);
+  void note_leave(ProcessSet& set, int peer, const Message& message);
+  void withdraw(ProcessSet& set, int member, const std::string& call_site);
+  void dissolve(const ProcessSet& set, int peer);
+  [[nodiscard]] bool is_over(const ProcessSet& set) const;
+  void end_process_set(const ProcessSet& set);
+  void end_left_sets();
 
   const Neighbors with_;
   const AgreementOptions options_;
@@ -106,6 +119,7 @@ class Agreement {
   uint32_t next_set_id_ = 1;
   std::map<uint32_t, std::vector<std::pair<int, Message>>> early_messages_;  // of sets that this rank is yet to make
   std::vector<std::shared_ptr<Operation>> removals_;                         // wait until their sets are idle here
+  std::vector<Submission::Leave> leaves_;                                    // likewise
   std::vector<std::shared_ptr<Operation>> in_hand_;                          // whose answer is being looked at
 };
 

@@ -14,9 +14,11 @@ constexpr Duration kWaitHalfLife = std::chrono::minutes(10);
 
 }  // namespace
 
-bool may_travel_with_announcement(const RequestSpec& spec, int num_members) {
+bool may_travel_with_announcement(const RequestSpec& spec, int num_members, bool is_on_one_host) {
   // The host does not read the memory of a GPU.
   if (spec.kind != OpKind::kAllreduce || spec.reduce_op == ReduceOp::kAdasum || spec.on_gpu) return false;
+  // Whether a caller waits must not change a result. Inside of a host nothing is quantized.
+  if (spec.quantization != Quantization::kNone && !is_on_one_host) return false;
   const size_t bytes = spec.total_bytes();
   return bytes <= kMostInlineBytes && bytes * static_cast<size_t>(num_members) <= kMostInlineBytesOfAll;
 }
@@ -96,6 +98,7 @@ Negotiator::Slot& Negotiator::fill_slot(Entry& entry, int member, Announcement a
   slot.priority = announcement.priority;
   slot.device = announcement.device;
   slot.extents = std::move(announcement.extents);
+  slot.expected = std::move(announcement.expected);
   slot.place = announcement.place;
   slot.payload = std::move(announcement.payload);
   note_last(member, entry.name, slot.site, now);
@@ -197,9 +200,15 @@ void Negotiator::take_unnamed(Entry& entry, int member, TimePoint now) {
 }
 
 void Negotiator::member_left(const std::string& end) {
-  if (!left_.empty()) return;  // nothing is pending any more, and the first cause counts
-  left_ = end;
+  if (!transfers_left_.empty()) return;  // nothing is pending any more, and the first cause counts
+  transfers_left_ = end;
   pairing_.fail(end);
+  end_collectives(end);
+}
+
+void Negotiator::end_collectives(const std::string& end) {
+  if (!left_.empty()) return;
+  left_ = end;
   ready_.clear();
   join_ready_ = false;
   std::vector<Entry*> pending;
@@ -300,6 +309,11 @@ bool Negotiator::is_waiting(const std::string& name) const {
   if (found != entries_.end()) return found->second->num_announced > 0 && !found->second->ready;
   const std::vector<const Pairing::Half*> halves = pairing_.waiting();
   return std::any_of(halves.begin(), halves.end(), [&](const Pairing::Half* half) { return half->spec.name == name; });
+}
+
+bool Negotiator::is_ready(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found != entries_.end() && found->second->ready;
 }
 
 // To wait in join() while others work is what it is for, so only the time without any work counts.

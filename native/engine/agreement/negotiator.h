@@ -37,7 +37,7 @@ struct NegotiatorOptions {
 // Whether the values are so few that they may travel with the announcement, and the result with the answer: one round
 // trip in place of negotiation and execution. A member does so if it waits for the result at once; values that nobody
 // waits for are better fused. The result goes with the answer if all members sent their values.
-[[nodiscard]] bool may_travel_with_announcement(const RequestSpec& spec, int num_members);
+[[nodiscard]] bool may_travel_with_announcement(const RequestSpec& spec, int num_members, bool is_on_one_host);
 
 // The same of a send: whoever waits for it, the receiver gets it with the answer, and no other message follows.
 [[nodiscard]] bool may_be_sent_with_announcement(const RequestSpec& spec);
@@ -61,6 +61,9 @@ class Negotiator {
 
   // A member left; everything fails from now on, with these words.
   void member_left(const std::string& end);
+  // A member will announce nothing more, and waits for nothing: what needs it fails from now on, with these words.
+  void member_withdrew(int member, const std::string& end);
+  [[nodiscard]] bool has_withdrawn(int member) const { return withdrawn_.contains(member); }
 
   // What to tell all members now, in this order: answers that need no execution, and executions for which there is
   // room, the highest priority first. What has to wait can be fused with what becomes ready meanwhile.
@@ -79,6 +82,8 @@ class Negotiator {
   // The user has been told of all that members wait for now, in another way.
   void mark_reported();
   [[nodiscard]] bool is_waiting(const std::string& name) const;
+  // Whether all members submitted the name, and its execution waits for room.
+  [[nodiscard]] bool is_ready(const std::string& name) const;
   // How long members usually wait for each other: the longest wait of the recent past.
   [[nodiscard]] Duration usual_wait() const { return usual_wait_; }
   // What the member announced last, "allreduce.x at train.py:3, 12 s ago"; empty if nothing.
@@ -101,6 +106,7 @@ class Negotiator {
     int32_t priority = 0;
     int32_t device = kCpuDevice;
     std::vector<int64_t> extents;
+    std::vector<int64_t> expected;
     uint64_t place = 0;
     Bytes payload;
   };
@@ -158,6 +164,7 @@ class Negotiator {
   [[nodiscard]] std::vector<Late> late(TimePoint now);
   [[nodiscard]] Stall stall_of(const Late& late, TimePoint now) const;
   [[nodiscard]] Stall stall_of(const Pairing::Half& half, TimePoint now) const;
+  void end_collectives(const std::string& end);
   void reset(Entry& entry);
   [[nodiscard]] Duration age_of(const Entry& entry, TimePoint now) const;
   [[nodiscard]] Stall stall_of(const Entry& entry, TimePoint now) const;
@@ -170,9 +177,11 @@ class Negotiator {
   void take_ready(Entry& entry);
   [[nodiscard]] std::optional<Response> disagreement(const Entry& entry) const;
   [[nodiscard]] std::optional<Response> missing_participant(const Entry& entry) const;
+  [[nodiscard]] static RequestSpec request_of(const Entry& entry, const Slot& slot);
   [[nodiscard]] std::string requests_of(const Entry& entry) const;
   [[nodiscard]] Response error_for(const Entry& entry, ErrorKind kind, std::string message) const;
   void check_slots(const Entry& entry) const;
+  [[nodiscard]] std::optional<Response> unexpected_rows(const Entry& entry) const;
   [[nodiscard]] static bool has_all_values(const Entry& entry);
   [[nodiscard]] static bool is_reachable(const Entry& entry);
   [[nodiscard]] Response result_of(Entry& entry);
@@ -215,7 +224,9 @@ class Negotiator {
   TimePoint last_ready_{};
   Duration usual_wait_{};
   TimePoint usual_wait_noted_{};
-  std::string left_;  // why nothing can be agreed any more
+  std::string left_;            // why no operation of all members can be agreed any more
+  std::string transfers_left_;  // the same of sends and receives
+  std::set<int> withdrawn_;     // set ranks
 };
 
 }  // namespace hvd

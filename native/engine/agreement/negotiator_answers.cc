@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -34,6 +35,7 @@ std::string first_difference(const RequestSpec& a, const RequestSpec& b) {
   }
   if (a.prescale != b.prescale || a.postscale != b.postscale) return "prescale or postscale factors";
   if (a.reduce_op != b.reduce_op) return "reduction operations";
+  if (a.quantization != b.quantization) return "compressions between hosts";
   if (a.weighted != b.weighted) return "uses of weight";
   if (a.root != b.root) return "root ranks";
   if (a.ranks != b.ranks) return a.kind == OpKind::kShareMemory ? "numbers of bytes" : "ranks";
@@ -72,6 +74,12 @@ void Negotiator::take_ready(Entry& entry) {
   if (first.spec != nullptr) entry.spec = *first.spec;
   entry.digest = first.digest;
   check_slots(entry);
+  error = unexpected_rows(entry);
+  if (error) {
+    answers_.push_back(std::move(*error));
+    reset(entry);
+    return;
+  }
   const OpKind kind = entry.spec.kind;
   const bool is_agreement = kind == OpKind::kBarrier || changes_job(kind);
   if (is_agreement || has_all_values(entry)) {
@@ -94,13 +102,26 @@ std::optional<Response> Negotiator::disagreement(const Entry& entry) const {
                        " must submit the same." + requests_of(entry));
 }
 
+// What the member announced; in full also where it sent the number of the name, with the rows of another time.
+RequestSpec Negotiator::request_of(const Entry& entry, const Slot& slot) {
+  if (slot.spec != nullptr) return *slot.spec;
+  RequestSpec request = entry.spec;
+  if (!request.first_dimension_differs() || !are_rows(slot.extents, 1)) return request;
+  if (request.kind == OpKind::kAlltoall) {
+    request.tensors.front().shape.front() = std::accumulate(slot.extents.begin(), slot.extents.end(), int64_t{0});
+  } else if (slot.extents.size() == request.tensors.size()) {
+    for (size_t i = 0; i < slot.extents.size(); ++i) request.tensors[i].shape.front() = slot.extents[i];
+  }
+  return request;
+}
+
 // One line for each different request, with the ranks that sent it.
 std::string Negotiator::requests_of(const Entry& entry) const {
   std::map<std::string, std::vector<size_t>> members_by_request;
   for (size_t member = 0; member < entry.slots.size(); ++member) {
     const Slot& slot = entry.slots[member];
     if (!slot.announced) continue;
-    members_by_request[spec_of(entry, slot).describe(site_of(member, slot))].push_back(member);
+    members_by_request[request_of(entry, slot).describe(site_of(member, slot))].push_back(member);
   }
   std::ostringstream text;
   for (const auto& [request, members] : members_by_request) {
@@ -169,10 +190,36 @@ void Negotiator::check_slots(const Entry& entry) const {
     if (!slot.announced) continue;
     const bool payload_fits = slot.payload.empty() || (!spec.on_gpu && slot.payload.size() == payload_bytes);
     const bool device_fits = spec.kind == OpKind::kJoin || spec.on_gpu == (slot.device >= 0);
-    if (!payload_fits || !device_fits || slot.extents.size() != num_extents || !are_rows(slot.extents, 1)) {
+    const bool expected_fit =
+        slot.expected.empty() ||
+        (spec.first_dimension_differs() && slot.expected.size() == spec.tensors.size() * entry.slots.size());
+    if (!payload_fits || !device_fits || slot.extents.size() != num_extents || !are_rows(slot.extents, 1) ||
+        !expected_fit) {
       throw Error(ErrorKind::kInternal, member_names_[member] + " sent a damaged announcement of " + entry.name);
     }
   }
+}
+
+// Whether a member has memory for other numbers of rows than come.
+std::optional<Response> Negotiator::unexpected_rows(const Entry& entry) const {
+  const RequestSpec& spec = entry.spec;
+  const size_t size = entry.slots.size();
+  for (size_t member = 0; member < size; ++member) {
+    const std::vector<int64_t>& expected = entry.slots[member].expected;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const Slot& sender = entry.slots[i % size];
+      const size_t place = spec.kind == OpKind::kAllgather ? i / size : member;
+      const int64_t rows = sender.announced ? sender.extents[place] : 0;
+      if (rows == expected[i]) continue;
+      return error_for(entry, ErrorKind::kMismatch,
+                       "Mismatched numbers of rows for " + entry.name + ": " + member_names_[member] + " expects " +
+                           std::to_string(expected[i]) + " from " + member_names_[i % size] + ", which gives " +
+                           std::to_string(rows) +
+                           (spec.tensors.size() > 1 ? " of tensor " + std::to_string(i / size + 1) : "") + "." +
+                           requests_of(entry));
+    }
+  }
+  return std::nullopt;
 }
 
 bool Negotiator::has_all_values(const Entry& entry) {

@@ -1,4 +1,5 @@
-// What not all members of a process set take part in: sends and receives, and process sets that their members ask for.
+// What not all members of a process set take part in: sends and receives, process sets that their members ask for, and
+// the end of a membership.
 #include <algorithm>
 #include <functional>
 #include <span>
@@ -27,7 +28,15 @@ void Negotiator::add_transfer(int member, Announcement announcement, TimePoint n
     note_wait(*waited, now);
     last_ready_ = now;
   }
-  if (!left_.empty()) pairing_.fail(left_);
+  if (!transfers_left_.empty()) pairing_.fail(transfers_left_);
+}
+
+void Negotiator::member_withdrew(int member, const std::string& end) {
+  if (!withdrawn_.insert(member).second) {
+    throw Error(ErrorKind::kInternal, member_names_[static_cast<size_t>(member)] + " left its process set twice");
+  }
+  pairing_.leave(member, end, static_cast<int>(member_names_.size()));
+  end_collectives(end);
 }
 
 std::vector<Directed> Negotiator::take_directed() {

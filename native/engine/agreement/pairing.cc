@@ -47,6 +47,11 @@ std::optional<Duration> Pairing::add(Half half, const std::vector<std::string>& 
   Halves& halves = waiting_[key];
   const auto other = std::find_if(halves.begin(), halves.end(), [&](const Half& each) { return fit(half, each); });
   if (other == halves.end()) {
+    if (const std::string* end = hopeless(half)) {
+      fail(half, *end);
+      if (halves.empty()) waiting_.erase(key);
+      return std::nullopt;
+    }
     half.waited.first = now;
     halves.push_back(std::move(half));
     return std::nullopt;
@@ -85,15 +90,43 @@ void Pairing::answer(const Half& send, const Half& receive, const std::vector<st
 
 void Pairing::fail(const std::string& end) {
   for (const auto& [key, halves] : waiting_) {
-    for (const Half& half : halves) {
-      Response response = response_to(half);
-      response.kind = Response::Kind::kError;
-      response.error_kind = ErrorKind::kShutDown;
-      response.message = half.spec.name + " failed: " + end;
-      answers_.push_back({half.member, std::move(response)});
-    }
+    for (const Half& half : halves) fail(half, end);
   }
   waiting_.clear();
+}
+
+void Pairing::fail(const Half& half, const std::string& end) {
+  Response response = response_to(half);
+  response.kind = Response::Kind::kError;
+  response.error_kind = ErrorKind::kShutDown;
+  response.message = half.spec.name + " failed: " + end;
+  answers_.push_back({half.member, std::move(response)});
+}
+
+void Pairing::leave(int member, const std::string& end, int num_members) {
+  left_[member] = end;
+  num_members_ = num_members;
+  for (auto& [key, halves] : waiting_) {
+    std::erase_if(halves, [this](const Half& half) {
+      const std::string* why = hopeless(half);
+      if (why != nullptr) fail(half, *why);
+      return why != nullptr;
+    });
+  }
+  std::erase_if(waiting_, [](const auto& entry) { return entry.second.empty(); });
+}
+
+// Why nothing can meet it any more; nullptr if something can.
+const std::string* Pairing::hopeless(const Half& half) const {
+  if (left_.empty()) return nullptr;
+  if (half.peer >= 0) {
+    const auto found = left_.find(half.peer);
+    return found == left_.end() ? nullptr : &found->second;
+  }
+  const auto other =
+      std::find_if(left_.begin(), left_.end(), [&](const auto& one) { return one.first != half.member; });
+  const size_t num_others = left_.size() - left_.count(half.member);
+  return other == left_.end() || num_others + 1 < static_cast<size_t>(num_members_) ? nullptr : &other->second;
 }
 
 std::vector<Pairing::Half*> Pairing::waiting() {

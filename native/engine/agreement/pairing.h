@@ -48,6 +48,9 @@ class Pairing {
   std::optional<Duration> add(Half half, const std::vector<std::string>& member_names, TimePoint now);
   // Everything that waits fails with these words.
   void fail(const std::string& end);
+  // A member sends and receives nothing more: what waits for it fails with these words, also what comes later. So does
+  // a receive from any of `num_members`, if no other member is left.
+  void leave(int member, const std::string& end, int num_members);
 
   [[nodiscard]] std::vector<Directed> take_answers() { return std::exchange(answers_, {}); }
   [[nodiscard]] bool has_answers() const { return !answers_.empty(); }
@@ -65,9 +68,13 @@ class Pairing {
   };
   using Halves = std::list<Half>;  // in the order in which they were heard of
 
+  [[nodiscard]] const std::string* hopeless(const Half& half) const;
+  void fail(const Half& half, const std::string& end);
   void answer(const Half& send, const Half& receive, const std::vector<std::string>& member_names);
 
   std::map<Key, Halves> waiting_;
+  std::map<int, std::string> left_;  // by set rank: why it takes part in nothing more
+  int num_members_ = 0;              // known since one left
   std::vector<Directed> answers_;
 };
 

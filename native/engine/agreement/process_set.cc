@@ -46,13 +46,14 @@ Announcement ProcessSet::announcement_of(Operation& operation) {
     announcement.id = known->second.id;
     operation.state.announced_id = announcement.id;
   }
+  announcement.expected = operation.state.expected;
   if (operation.spec.kind == OpKind::kAllgather) {
     for (const Buffer& input : operation.request.inputs) announcement.extents.push_back(input.shape.front());
   } else if (operation.spec.kind == OpKind::kAlltoall) {
     announcement.extents = operation.state.splits;
   } else if (operation.spec.kind == OpKind::kSend) {
     if (may_be_sent_with_announcement(operation.spec)) announcement.payload = payload_of(operation);
-  } else if (operation.request.waits_next && may_travel_with_announcement(operation.spec, size())) {
+  } else if (operation.request.waits_next && may_travel_with_announcement(operation.spec, size(), is_on_one_host)) {
     announcement.payload = payload_of(operation);
   }
   return announcement;

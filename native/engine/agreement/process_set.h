@@ -28,9 +28,11 @@ class ProcessSet : public SetMembers {
   // For a rank that has joined: what it takes part with instead of an operation of its own.
   [[nodiscard]] std::shared_ptr<Operation> stand_in(const NameRef& ref);
 
+  bool is_on_one_host = false;  // like the whole job
   std::unordered_map<std::string, std::shared_ptr<Operation>> pending;
   std::unique_ptr<Negotiator> negotiator;  // on the coordinator
   std::optional<std::string> left;         // the coordinator has left: why
+  bool has_left = false;                   // this rank, and its coordinator was told
   TimePoint next_deadlock_check{};
   bool coordinator_asked = false;  // because it gave no answer for long
 

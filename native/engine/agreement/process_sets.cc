@@ -14,6 +14,7 @@ ProcessSet& Agreement::set_of(uint32_t id) {
 void Agreement::make_process_set(uint32_t id, std::vector<int> members) {
   auto made = std::make_unique<ProcessSet>(id, std::move(members), with_.job.rank);
   ProcessSet& set = *made;
+  set.is_on_one_host = with_.job.num_local == with_.job.size;
   if (set.is_coordinator()) {
     std::vector<std::string> names;
     for (const int member : set.members) names.push_back(with_.job.name_of_rank(member));
@@ -28,8 +29,9 @@ void Agreement::make_process_set(uint32_t id, std::vector<int> members) {
   if (set.set_rank >= 0) with_.executions.add_process_set(id, set.members);
   sets_[id] = std::move(made);
   for (int peer = 0; peer < with_.job.size; ++peer) {
-    if (const auto& end = with_.control.end_of(peer)) leave_process_set(set, peer, *end);
+    if (const auto& end = with_.control.end_of(peer)) end_membership(set, peer, *end);
   }
+  with_.counters.process_sets.store(sets_.size(), std::memory_order_relaxed);
 }
 
 void Agreement::remove_process_set(uint32_t id) {
@@ -39,9 +41,10 @@ void Agreement::remove_process_set(uint32_t id) {
   sets_.erase(id);
   with_.executions.remove_process_set(id);
   with_.submission.remove_process_set(id);
+  with_.counters.process_sets.store(sets_.size(), std::memory_order_relaxed);
 }
 
-void Agreement::leave_process_set(ProcessSet& set, int peer, const std::string& end) {
+void Agreement::end_membership(ProcessSet& set, int peer, const std::string& end) {
   const std::optional<int> member = set.set_rank_of(peer);
   if (!member) return;
   if (set.negotiator != nullptr) set.negotiator->member_left(end);

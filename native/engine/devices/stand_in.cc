@@ -51,7 +51,7 @@ void give_neutral_memory(Operation& operation, int num_members, const std::share
     if (traits.scatters) {
       shape.front() = share_of(shape.front(), operation.state.set_rank, num_members).size();
       operation.request.outputs.push_back(view(operation.state.scratch.emplace_back(make(tensor.dtype, shape))));
-    } else {
+    } else if (traits.fills_outputs) {
       operation.request.outputs.push_back(operation.request.inputs.back());
     }
   }

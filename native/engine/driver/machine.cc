@@ -54,7 +54,7 @@ bool Machine::pass_or_throw(bool look_for_lost) {
     with_.control.flush();
     return false;
   }
-  bool progressed = agreement_.take_submissions();
+  bool progressed = take_submissions();
   progressed = receive_messages() || progressed;
   progressed = look_for_lost_peers(look_for_lost) || progressed;
   if (failed_) return true;
@@ -70,6 +70,13 @@ bool Machine::pass_or_throw(bool look_for_lost) {
   if (with_.transport.cannot_wake()) throw closed_descriptors(with_.job);
   watch_.check();
   return progressed;
+}
+
+bool Machine::take_submissions() {
+  Submission::Taken taken = with_.submission.take();
+  const bool progressed = agreement_.take(taken.operations, std::move(taken.leaves));
+  for (const auto& [operation, text] : taken.given_up) watch_.give_up(operation, text);
+  return progressed || !taken.given_up.empty();
 }
 
 bool Machine::receive_messages() {
@@ -98,9 +105,14 @@ void Machine::handle(int peer, const Message& message) {
     case MessageKind::kPosition:
       watch_.note_position(peer, message);
       return;
+    case MessageKind::kGiveUp:
+      watch_.note_give_up(peer, message);
+      return;
     case MessageKind::kAnnounce:
     case MessageKind::kRespond:
     case MessageKind::kResend:
+    case MessageKind::kLeave:
+    case MessageKind::kDissolve:
       agreement_.handle(peer, message);
       return;
     default:
@@ -185,7 +197,8 @@ bool Machine::expects_events() {
 }
 
 bool Machine::has_work(bool checks) const {
-  return executions_.has_work() || (checks && until_next_check()) || agreement_.has_responses();
+  return executions_.has_work() || (checks && until_next_check()) || agreement_.has_responses() ||
+         agreement_.may_leave();
 }
 
 std::optional<Duration> Machine::until_next_check() const {

@@ -69,6 +69,7 @@ class Machine {
 
  private:
   bool pass_or_throw(bool look_for_lost);
+  bool take_submissions();
   bool receive_messages();
   void handle(int peer, const Message& message);
   bool look_for_lost_peers(bool all);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <span>
 
 #include "engine/execution/executions.h"
 #include "engine/submission/check.h"
@@ -26,6 +27,13 @@ int64_t bytes_per_row(const Buffer& buffer) {
                                         " with numbers of rows that do not fit to what this rank submitted");
 }
 
+// Before the input is added.
+void add_residual(const Operation& operation, size_t index, Batch& batch) {
+  const std::vector<Buffer>& residuals = operation.request.residuals;
+  std::byte* data = residuals.empty() ? nullptr : residuals[index].data;
+  batch.residuals.push_back({data, data == nullptr ? 0 : residuals[index].count()});
+}
+
 }  // namespace
 
 Batch Executions::batch_of(SetMembers& set, const Operations& operations, DType dtype, const Response& response) const {
@@ -39,6 +47,7 @@ Batch Executions::batch_of(SetMembers& set, const Operations& operations, DType 
   batch.dtype = dtype;
   place_on_gpu(operations, response, batch);
   if (!traits_of(spec.kind).reduces) return batch;
+  if (is_floating(dtype)) batch.quantization = spec.quantization;
   const bool average = spec.reduce_op == ReduceOp::kAverage;
   batch.op = average ? ReduceOp::kSum : spec.reduce_op;
   const bool is_neutral = operation.state.stands_in || operation.has_no_weight();
@@ -98,6 +107,7 @@ void Executions::start_fused(SetMembers& set, const Operations& operations, cons
       auto found = batches.find(dtype);
       if (found == batches.end()) found = batches.emplace(dtype, batch_of(set, operations, dtype, response)).first;
       const int64_t count = is_broadcast ? static_cast<int64_t>(input.bytes()) : input.count();
+      if (spec.quantization != Quantization::kNone) add_residual(*operation, i, found->second);
       found->second.inputs.push_back({input.data, count});
       found->second.outputs.push_back({operation->request.outputs[i].data, count});
       if (response.direct) SharedArrays::add_reachable(*operation, found->second.inputs.back(), found->second);
@@ -112,6 +122,25 @@ void Executions::start_fused(SetMembers& set, const Operations& operations, cons
   }
 }
 
+// Where the rows of a tensor go that come from each member: into memory of the caller, if it gave any.
+std::vector<Extent> Executions::place_rows(Operation& operation, size_t tensor,
+                                           const std::vector<int64_t>& rows) const {
+  const auto first = operation.state.expected.begin() + static_cast<std::ptrdiff_t>(tensor * rows.size());
+  if (!operation.state.expected.empty() && !std::equal(rows.begin(), rows.end(), first)) throw_wrong_rows(operation);
+  const Buffer& input = operation.request.inputs[tensor];
+  if (operation.request.outputs.empty()) {
+    const int64_t num_rows = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    operation.result.arrays.push_back(with_.devices.make_result(operation, input, num_rows));
+    return {{operation.result.arrays.back().data.get(), num_rows * bytes_per_row(input)}};
+  }
+  const size_t per_tensor = operation.request.outputs.size() / operation.spec.tensors.size();
+  std::vector<Extent> outputs;
+  for (const Buffer& output : std::span(operation.request.outputs).subspan(tensor * per_tensor, per_tensor)) {
+    outputs.push_back({output.data, static_cast<int64_t>(output.bytes())});
+  }
+  return outputs;
+}
+
 void Executions::start_allgather(SetMembers& set, const std::shared_ptr<Operation>& operation,
                                  const Response& response) {
   const NameRef& ref = response.names.front();
@@ -122,12 +151,11 @@ void Executions::start_allgather(SetMembers& set, const std::shared_ptr<Operatio
     for (const auto& rows : ref.extents) counts.push_back(rows.at(i));
     const bool mine_fits = counts[static_cast<size_t>(set.set_rank)] == input.shape.front();
     if (!mine_fits || !are_rows(counts, bytes_per_row(input))) throw_wrong_rows(*operation);
-    const int64_t num_rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    std::vector<Extent> outputs = place_rows(*operation, i, counts);
     for (int64_t& count : counts) count *= bytes_per_row(input);
-    operation->result.arrays.push_back(with_.devices.make_result(*operation, input, num_rows));
     Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
     batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
-    batch.outputs = {{operation->result.arrays.back().data.get(), num_rows * bytes_per_row(input)}};
+    batch.outputs = std::move(outputs);
     batch.counts = std::move(counts);
     start(set, backend_for(*operation).execute(Collective::kAllgather, std::move(batch)), {operation});
   }
@@ -147,33 +175,18 @@ void Executions::start_alltoall(SetMembers& set, const std::shared_ptr<Operation
   const std::vector<int64_t> mine =
       operation->state.stands_in ? std::vector<int64_t>(counts.size(), 0) : operation->state.splits;
   if (!fits || counts[static_cast<size_t>(set.set_rank)] != mine) throw_wrong_rows(*operation);
-  int64_t num_rows = 0;
   for (auto& splits : counts) {
-    const int64_t rows = splits.at(static_cast<size_t>(set.set_rank));
-    operation->result.received_splits.push_back(rows);
-    num_rows += rows;
+    operation->result.received_splits.push_back(splits.at(static_cast<size_t>(set.set_rank)));
     for (int64_t& split : splits) split *= row_bytes;
   }
-  operation->result.arrays.push_back(with_.devices.make_result(*operation, input, num_rows));
+  std::vector<Extent> outputs = place_rows(*operation, 0, operation->result.received_splits);
   Batch batch = batch_of(set, {operation}, DType::kUInt8, response);
-  batch.inputs = {{input.data, static_cast<int64_t>(input.bytes())}};
-  batch.outputs = {{operation->result.arrays.back().data.get(), num_rows * row_bytes}};
+  for (const Buffer& given : operation->request.inputs) {
+    batch.inputs.push_back({given.data, static_cast<int64_t>(given.bytes())});
+  }
+  batch.outputs = std::move(outputs);
   batch.splits = std::move(counts);
   start(set, backend_for(*operation).execute(Collective::kAlltoall, std::move(batch)), {operation});
-}
-
-// Both ends learn of the transfers between them in the same order, so they count alike.
-void Executions::transfer(SetMembers& set, const std::shared_ptr<Operation>& operation, int peer) {
-  const bool sends = operation->spec.kind == OpKind::kSend;
-  const int other = set.members[static_cast<size_t>(peer)];
-  const Buffer& tensor = sends ? operation->request.inputs.front() : operation->request.outputs.front();
-  Batch batch;
-  batch.set = set.id;
-  batch.sequence = set.next_transfer[peer]++;
-  batch.members = sends ? std::vector{with_.job.rank, other} : std::vector{other, with_.job.rank};
-  batch.set_rank = sends ? 0 : 1;
-  (sends ? batch.inputs : batch.outputs) = {{tensor.data, static_cast<int64_t>(tensor.bytes())}};
-  start(set, backends_.transfers->transfer(std::move(batch)), {operation});
 }
 
 void Executions::start_reducescatter(SetMembers& set, const std::shared_ptr<Operation>& operation,

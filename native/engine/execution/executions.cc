@@ -139,6 +139,7 @@ bool Executions::advance() {
     end(active);
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  if (!ended_transfers_.empty()) start_waiting_transfers();
   if (progressed || with_.transport.set_aside()) {
     last_progress_ = with_.job.clock->now();
     ++num_advances_;
@@ -171,6 +172,7 @@ void Executions::end(const Active& active) {
   if (active.operations.front()->spec.on_gpu)
     with_.observer.record_device(active.operations, active.execution.get(), false);
   tuning_.note_batch(active.set->id, active.operations, active.started);
+  if (traits_of(active.operations.front()->spec.kind).is_transfer) end_transfer(active);
   for (const auto& operation : active.operations) {
     if (--operation->state.executions_unended > 0) continue;
     operation->gpu.settle();
@@ -203,6 +205,7 @@ void Executions::fail(const Error& error) {
     for (const auto& operation : active.operations) with_.completion.fail(*operation, error);
   }
   active_.clear();
+  fail_waiting_transfers(error);
 }
 
 // Kernels are aborted, as far as that is possible. What may still be written to is not freed. An engine that ends well

@@ -4,9 +4,12 @@
 // so that failures and the stall check see it, and says when memory is free.
 #pragma once
 
+#include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/devices/operation_devices.h"
@@ -97,15 +100,29 @@ class Executions {
   [[nodiscard]] bool has_left_to_devices() const { return !left_to_devices_.empty(); }
 
  private:
+  // Sends to, and receives from, one rank in one process set.
+  struct PairTransfers {
+    size_t num_active = 0;
+    std::deque<std::shared_ptr<Operation>> waiting = {};
+  };
+
   // Batches (batches.cc)
   [[nodiscard]] Batch batch_of(SetMembers& set, const Operations& operations, DType dtype,
                                const Response& response) const;
   void place_on_gpu(const Operations& operations, const Response& response, Batch& batch) const;
   void start_fused(SetMembers& set, const Operations& operations, const Response& response);
+  [[nodiscard]] std::vector<Extent> place_rows(Operation& operation, size_t tensor,
+                                               const std::vector<int64_t>& rows) const;
   void start_allgather(SetMembers& set, const std::shared_ptr<Operation>& operation, const Response& response);
   void start_alltoall(SetMembers& set, const std::shared_ptr<Operation>& operation, const Response& response);
   void start_reducescatter(SetMembers& set, const std::shared_ptr<Operation>& operation, const Response& response);
   [[nodiscard]] Backend& backend_for(const Operation& operation);
+
+  // Transfers (transfers.cc)
+  void start_transfers(SetMembers& set, int peer, PairTransfers& pair);
+  void end_transfer(const Active& active);
+  void start_waiting_transfers();
+  void fail_waiting_transfers(const Error& error);
 
   void start(SetMembers& set, std::unique_ptr<Execution> execution, Operations operations);
   void hand_over(Active& active);
@@ -117,6 +134,8 @@ class Executions {
   Tuning& tuning_;
   SharedArrays shared_arrays_;
   std::vector<Active> active_;
+  std::map<std::pair<uint32_t, int>, PairTransfers> transfers_;  // by process set, and set rank of the other end
+  std::vector<std::pair<SetMembers*, int>> ended_transfers_;     // likewise: others wait for their place
   TimePoint last_progress_{};
   uint64_t num_advances_ = 0;
   std::vector<std::shared_ptr<Operation>> left_to_devices_;  // after a failure

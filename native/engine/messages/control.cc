@@ -93,6 +93,15 @@ Bytes Message::encode() const {
       out.put_string(text);
       out.put_string(cause);
       break;
+    case MessageKind::kLeave:
+      out.put_string(text);
+      break;
+    case MessageKind::kDissolve:
+      break;
+    case MessageKind::kGiveUp:
+      out.put_string(text);
+      write(waits, out);
+      break;
     case MessageKind::kInquire:
       write(waits, out);
       break;
@@ -141,6 +150,15 @@ Message Message::decode(std::span<const std::byte> bytes) {
           static_cast<ErrorKind>(std::min(in.get<uint8_t>(), static_cast<uint8_t>(ErrorKind::kInternal)));
       message.text = in.get_string();
       message.cause = in.get_string();
+      break;
+    case MessageKind::kLeave:
+      message.text = in.get_string();
+      break;
+    case MessageKind::kDissolve:
+      break;
+    case MessageKind::kGiveUp:
+      message.text = in.get_string();
+      message.waits = read_waits(in);
       break;
     case MessageKind::kInquire:
       message.waits = read_waits(in);

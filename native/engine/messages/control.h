@@ -19,6 +19,9 @@ enum class MessageKind : uint8_t {
   kResend,    // coordinator to a member: announce this again, in full; its number stands for something else now
   kBye,       // the rank leaves; it will not take part in anything any more
   kAbort,     // everything fails: the first cause
+  kLeave,     // member to coordinator: this rank will submit nothing more to the process set
+  kDissolve,  // coordinator of a process set to all ranks: all its members have left it
+  kGiveUp,    // member to coordinator: an operation has taken longer than its caller allows, so the job ends
   kInquire,   // where are you? And who has not announced these operations?
   kPosition,  // here
 
@@ -40,9 +43,9 @@ struct Message {
   uint64_t number = 0;      // kTimeline…: of the timeline; kTime…: when the question was asked
   int64_t peer_time = 0;    // kTimeAnswer
   Bytes payload;            // kTimelineChunk
-  std::vector<Wait> waits;  // kInquire: that the receiver coordinates
+  std::vector<Wait> waits;  // kInquire, kGiveUp: that the receiver coordinates
   ErrorKind error_kind = ErrorKind::kInternal;
-  std::string text;         // kBye, kAbort: the reason
+  std::string text;         // kBye, kAbort, kGiveUp: the reason; kLeave: "file:line" of the user's call
   std::string cause;        // kBye: the end of another rank that made this one fail; may be empty
   PositionReport position;  // kPosition
 

@@ -23,7 +23,7 @@ class Digest {
 };
 
 // A request without a name or tensors takes at least this on the wire.
-constexpr size_t kLeastSpecBytes = 51;
+constexpr size_t kLeastSpecBytes = 52;
 constexpr size_t kLeastRefBytes = 21;
 
 template <typename Enum>
@@ -41,6 +41,7 @@ uint64_t RequestSpec::digest() const {
   Digest digest;
   digest.add(name);
   digest.add(static_cast<uint64_t>(kind) << 8 | static_cast<uint64_t>(reduce_op));
+  digest.add(static_cast<uint64_t>(quantization));
   digest.add(prescale);
   digest.add(postscale);
   digest.add(static_cast<uint64_t>(static_cast<uint32_t>(root)));
@@ -83,6 +84,7 @@ std::string RequestSpec::describe(const std::string& call_site) const {
   for (size_t i = 0; i < ranks.size() && i < 16; ++i) text << (i == 0 ? " " : ", ") << ranks[i];
   if (ranks.size() > 16) text << ", …";
   if (by_members) text << " by its members";
+  if (quantization != Quantization::kNone) text << ", " << name_of(quantization) << " between hosts";
   if (weighted) text << ", weighted";
   if (!divide_by_initial_world_size) text << ", divide_by_initial_world_size=False";
   if (prescale != 1.0) text << ", prescale " << prescale;
@@ -99,6 +101,7 @@ std::span<const int64_t> RequestSpec::askers() const {
 void RequestSpec::write(WireWriter& out) const {
   out.put(static_cast<uint8_t>(kind));
   out.put(static_cast<uint8_t>(reduce_op));
+  out.put(static_cast<uint8_t>(quantization));
   out.put(static_cast<uint8_t>(cacheable));
   out.put(prescale);
   out.put(postscale);
@@ -122,6 +125,7 @@ RequestSpec RequestSpec::read(WireReader& in) {
   RequestSpec spec;
   spec.kind = get_enum(in, kLastOpKind);
   spec.reduce_op = get_enum(in, ReduceOp::kProduct);
+  spec.quantization = get_enum(in, kLastQuantization);
   spec.cacheable = in.get<uint8_t>() != 0;
   spec.prescale = in.get<double>();
   spec.postscale = in.get<double>();
@@ -156,6 +160,7 @@ void Announcement::write(WireWriter& out) const {
   out.put(priority);
   out.put(device);
   out.put_list(extents);
+  out.put_list(expected);
   out.put(place);
   out.put_bytes(payload);
 }
@@ -175,6 +180,7 @@ Announcement Announcement::read(WireReader& in) {
   announcement.priority = in.get<int32_t>();
   announcement.device = in.get<int32_t>();
   announcement.extents = in.get_list<int64_t>();
+  announcement.expected = in.get_list<int64_t>();
   announcement.place = in.get<uint64_t>();
   const auto payload = in.get_bytes();
   announcement.payload.assign(payload.begin(), payload.end());

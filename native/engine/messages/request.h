@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "base/buffer.h"
+#include "base/quantization.h"
 #include "base/wire.h"
 
 namespace hvd {
@@ -29,15 +30,16 @@ struct RequestSpec {
   double postscale = 1.0;
   int32_t root = -1;  // global rank; of a send the receiver, of a receive the sender, negative for any
   std::vector<TensorSpec> tensors;
-  bool on_gpu = false;                       // all tensors, though each rank's may be on another one
-  bool weighted = false;                     // Average weighs each rank's values
-  bool divide_by_initial_world_size = true;  // join: what Average divides by until all ranks have joined
-  std::vector<int64_t> ranks;                // add_process_set: its members; remove_process_set: its engine id, and
-                                             // `by_members` the members behind it; share_memory: how many bytes
-  bool by_members = false;                   // a process set comes or goes by agreement of its members
-  int32_t tag = 0;                           // of a send and the receive that it meets
-  bool cacheable = true;                     // need not agree
-  uint64_t unnamed = 0;                      // counts the operations without a name, from 1; 0 if it has one
+  Quantization quantization = Quantization::kNone;  // allreduce: how floating point travels between hosts
+  bool on_gpu = false;                              // all tensors, though each rank's may be on another one
+  bool weighted = false;                            // Average weighs each rank's values
+  bool divide_by_initial_world_size = true;         // join: what Average divides by until all ranks have joined
+  std::vector<int64_t> ranks;  // add_process_set: its members; remove_process_set: its engine id, and
+                               // `by_members` the members behind it; share_memory: how many bytes
+  bool by_members = false;     // a process set comes or goes by agreement of its members
+  int32_t tag = 0;             // of a send and the receive that it meets
+  bool cacheable = true;       // need not agree
+  uint64_t unnamed = 0;        // counts the operations without a name, from 1; 0 if it has one
 
   // A 64-bit digest of all that must agree. In allgather and alltoall the first dimension may differ.
   [[nodiscard]] uint64_t digest() const;
@@ -54,20 +56,21 @@ struct RequestSpec {
 
 // "I am ready for this name": in full the first time, then by the number that the coordinator gave to the name.
 struct Announcement {
-  static constexpr size_t kLeastBytes = 53;  // on the wire
+  static constexpr size_t kLeastBytes = 57;  // on the wire
 
   bool full = true;
   uint32_t id = 0;
   uint64_t digest = 0;
-  RequestSpec spec;              // if full
-  uint32_t site = 0;             // number of the call site among those of this member; 0 is none
-  std::string new_site;          // "file:line", when the number is used for the first time
-  double weight = 1.0;           // of a weighted average
-  int32_t priority = 0;          // what has more goes first
-  int32_t device = kCpuDevice;   // of the tensors; join: that the rank takes part with in operations on GPUs
-  std::vector<int64_t> extents;  // allgather: first dimension of each tensor; alltoall: rows for each member
-  uint64_t place = 0;            // allreduce in place: where in shared memory all values lie; 0 if they do not
-  Bytes payload;                 // small allreduce: the values; prescaled, but if weighted. Small send: the values
+  RequestSpec spec;               // if full
+  uint32_t site = 0;              // number of the call site among those of this member; 0 is none
+  std::string new_site;           // "file:line", when the number is used for the first time
+  double weight = 1.0;            // of a weighted average
+  int32_t priority = 0;           // what has more goes first
+  int32_t device = kCpuDevice;    // of the tensors; join: that the rank takes part with in operations on GPUs
+  std::vector<int64_t> extents;   // allgather: first dimension of each tensor; alltoall: rows for each member
+  std::vector<int64_t> expected;  // likewise: rows of each tensor from each member that there is memory for; empty: any
+  uint64_t place = 0;             // allreduce in place: where in shared memory all values lie; 0 if they do not
+  Bytes payload;                  // small allreduce: the values; prescaled, but if weighted. Small send: the values
 
   void write(WireWriter& out) const;
   static Announcement read(WireReader& in);

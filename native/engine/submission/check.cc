@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "engine/submission/rows.h"
 #include "plan/plan.h"
 
 namespace hvd {
@@ -24,10 +25,6 @@ std::optional<int64_t> bytes_of(const TensorSpec& tensor) {
   return bytes;
 }
 
-[[noreturn]] void refuse(const Operation& operation, const std::string& what) {
-  throw Error(ErrorKind::kUsage, operation.spec.name + ": " + what);
-}
-
 // What old scripts catch as NotImplementedError, RuntimeError or ValueError.
 [[noreturn]] void refuse_unsupported(const Operation& operation, const std::string& what) {
   throw Error(ErrorKind::kUnsupported, operation.spec.name + ": " + what);
@@ -45,34 +42,6 @@ void check_outputs(const Operation& operation, const std::vector<int>& members, 
     refuse(operation, "the output must be " + std::string(name_of(operation.request.inputs[i].dtype)) + " " +
                           to_string(expected) + ", but is " + std::string(name_of(output.dtype)) + " " +
                           to_string(output.shape));
-  }
-}
-
-void check_splits(Operation& operation, size_t num_members) {
-  if (operation.request.inputs.size() != 1) refuse(operation, "alltoall takes one tensor");
-  const int64_t num_rows = operation.request.inputs.front().shape.front();
-  if (operation.request.splits) {
-    operation.state.splits = *operation.request.splits;
-  } else {
-    const auto members = static_cast<int64_t>(num_members);
-    if (num_rows % members != 0) {
-      refuse(operation, "without splits the first dimension, " + std::to_string(num_rows) +
-                            ", must be a multiple of the number of ranks, " + std::to_string(members));
-    }
-    operation.state.splits.assign(num_members, num_rows / members);
-  }
-  if (operation.state.splits.size() != num_members) {
-    refuse(operation, "has " + std::to_string(operation.state.splits.size()) +
-                          " splits, but the size of its process set is " + std::to_string(num_members));
-  }
-  if (std::any_of(operation.state.splits.begin(), operation.state.splits.end(),
-                  [](int64_t split) { return split < 0; })) {
-    refuse(operation, "a split is negative");
-  }
-  const int64_t sum = std::accumulate(operation.state.splits.begin(), operation.state.splits.end(), int64_t{0});
-  if (sum > num_rows) {
-    refuse(operation, "the splits sum up to " + std::to_string(sum) + ", more than the first dimension, " +
-                          std::to_string(num_rows));
   }
 }
 
@@ -121,13 +90,46 @@ void check_reduce_op(const Operation& operation) {
   }
 }
 
+void check_quantization(const Operation& operation) {
+  const SubmitRequest& request = operation.request;
+  if (request.quantization == Quantization::kNone) {
+    if (!request.residuals.empty()) refuse(operation, "has residuals, but nothing is quantized");
+    return;
+  }
+  const std::string format(name_of(request.quantization));
+  if (request.kind != OpKind::kAllreduce) {
+    refuse_unsupported(operation, format + " compression is for allreduce only, not for " + name_of(request.kind));
+  }
+  if (request.reduce_op != ReduceOp::kSum && request.reduce_op != ReduceOp::kAverage) {
+    refuse_unsupported(operation, format + " compression is for Sum and Average only, not for " +
+                                      std::string(name_of(request.reduce_op)));
+  }
+  if (operation.gpu.device != kCpuDevice) {
+    refuse_unsupported(operation, format + " compression takes tensors on the CPU, but this one is on a GPU. Use " +
+                                      "fp16 or bf16 there");
+  }
+  if (request.residuals.empty()) return;
+  if (request.residuals.size() != request.inputs.size()) refuse(operation, "needs no residuals, or one for each input");
+  for (size_t i = 0; i < request.residuals.size(); ++i) {
+    const Buffer& residual = request.residuals[i];
+    const bool fits = residual.dtype == DType::kFloat32 && residual.device == kCpuDevice &&
+                      residual.count() == request.inputs[i].count();
+    if (!fits) refuse(operation, "a residual must be float32 on the CPU, of as many elements as its input");
+  }
+}
+
 }  // namespace
+
+void refuse(const Operation& operation, const std::string& what) {
+  throw Error(ErrorKind::kUsage, operation.spec.name + ": " + what);
+}
 
 void check_operation(Operation& operation, const std::vector<int>& members) {
   const OpKind kind = operation.spec.kind;
   if ((operation.spec.name == kJoinName) != (kind == OpKind::kJoin)) {
     refuse(operation, std::string("the name ") + kJoinName + " belongs to join, which has no other");
   }
+  check_quantization(operation);
   const OpTraits traits = traits_of(kind);
   if (!traits.moves_data) return;
   if (traits.is_transfer) {
@@ -136,6 +138,10 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
   }
   if (operation.request.inputs.empty()) refuse(operation, "needs at least one tensor");
   operation.spec.on_gpu = operation.gpu.device != kCpuDevice;
+  if (traits.rows_may_differ) {
+    check_rows(operation, members.size());
+    return;
+  }
   for (const Buffer& input : operation.request.inputs) {
     operation.spec.tensors.push_back({input.dtype, input.shape});
     if (traits.by_rows && input.shape.empty()) {
@@ -143,7 +149,6 @@ void check_operation(Operation& operation, const std::vector<int>& members) {
     }
   }
   if (traits.reduces) check_reduce_op(operation);
-  if (kind == OpKind::kAlltoall) check_splits(operation, members.size());
   if (kind == OpKind::kBroadcast && std::find(members.begin(), members.end(), operation.spec.root) == members.end()) {
     refuse(operation, "root rank " + std::to_string(operation.spec.root) + " is not a member of the process set");
   }
@@ -186,6 +191,10 @@ void check_received(const RequestSpec& spec, const std::string& from) {
     refuse("is not between two ranks");
   }
   if (spec.kind == OpKind::kAlltoall && spec.tensors.size() != 1) refuse("has more than one tensor");
+  const bool sums = spec.reduce_op == ReduceOp::kSum || spec.reduce_op == ReduceOp::kAverage;
+  if (spec.quantization != Quantization::kNone && (spec.kind != OpKind::kAllreduce || !sums || spec.on_gpu)) {
+    refuse("is quantized, but no sum on the CPU");
+  }
   const bool needs_floats = spec.weighted || spec.reduce_op == ReduceOp::kAdasum;
   int64_t total = 0;
   for (const TensorSpec& tensor : spec.tensors) {

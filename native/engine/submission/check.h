@@ -6,6 +6,9 @@
 
 namespace hvd {
 
+// Throws Error (kUsage) that names the operation.
+[[noreturn]] void refuse(const Operation& operation, const std::string& what);
+
 // Completes the operation's request from its buffers. Throws Error (kUsage, …) if it makes no sense for a process set
 // with these members (global ranks).
 void check_operation(Operation& operation, const std::vector<int>& members);

@@ -48,20 +48,34 @@ struct SubmitRequest {
   // ranks must then submit in one order.
   std::string prefix = {};
   std::optional<std::string> name = {};
+  // An alltoall takes one input, or one for each member.
   std::vector<Buffer> inputs = {};
+  // An allgather and an alltoall may go without; then the engine allocates the results. Or the caller gives, for each
+  // input of an allgather and for an alltoall, one output that holds the rows of all members in rank order, or one
+  // output for each member.
   std::vector<Buffer> outputs = {};
   ReduceOp reduce_op = ReduceOp::kSum;
+  // Of an allreduce by Sum or Average: how values of floating point travel between hosts. With kAuto submission
+  // chooses; then it is kNone for whatever cannot be quantized, and residuals are not touched.
+  Quantization quantization = Quantization::kNone;
+  // Of a quantized allreduce, none or one for each input: float32 values of as many elements, which are added to what
+  // this rank gives, prescaled, and are left with what did not reach the result, over all ranks together. Not touched
+  // inside of a host, where nothing is lost, nor for inputs that are not floating point.
+  std::vector<Buffer> residuals = {};
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<double> weight = {};                // of this rank's values in a weighted average; 0: not read
   int32_t root = -1;                                // global rank; of a send the receiver, of a receive the sender
   std::optional<std::vector<int64_t>> splits = {};  // alltoall: rows for each member; none: equally many
-  std::vector<int64_t> ranks = {};                  // add_process_set: its members; remove_process_set: its engine id,
-                                                    // and `by_members` the members behind it; share_memory: how many
-                                                    // bytes
-  bool by_members = false;                          // a process set comes or goes by agreement of its members
-  int32_t tag = 0;                                  // of a send and the receive that it meets
-  bool divide_by_initial_world_size = true;         // join: what Average divides by until all ranks have joined
+  // allgather of one input, and alltoall: rows from each member, a mismatch if others come. None: as the outputs say,
+  // and equally many where one output holds those of all members.
+  std::optional<std::vector<int64_t>> received_splits = {};
+  std::vector<int64_t> ranks = {};           // add_process_set: its members; remove_process_set: its engine id,
+                                             // and `by_members` the members behind it; share_memory: how many
+                                             // bytes
+  bool by_members = false;                   // a process set comes or goes by agreement of its members
+  int32_t tag = 0;                           // of a send and the receive that it meets
+  bool divide_by_initial_world_size = true;  // join: what Average divides by until all ranks have joined
   uint32_t process_set = 0;
   int32_t priority = 0;        // what has more goes first
   int device = kCpuDevice;     // of a join, to take part with; other operations have that of their tensors
@@ -88,12 +102,14 @@ struct OperationResult {
 struct OperationState {
   int set_rank = 0;
   uint64_t digest = 0;
-  std::vector<int64_t> splits;  // alltoall: rows for each member
-  int32_t priority = 0;         // that the ranks agreed on
+  std::vector<int64_t> splits;    // alltoall: rows for each member
+  std::vector<int64_t> expected;  // allgather of each tensor, alltoall: rows from each member; empty: any
+  int32_t priority = 0;           // that the ranks agreed on
   std::optional<uint32_t> announced_id;
   int executions_left = 0;               // that callers wait for
   int executions_unended = 0;            // of which some are only left to the device
   uint64_t place = 0;                    // in shared memory
+  int peer = -1;                         // of a transfer that is executed: the set rank of the other end
   std::shared_ptr<SharedRegion> region;  // that holds all inputs, which are the outputs, of an allreduce
   bool stands_in = false;  // made by the engine while the caller has joined: neutral values, results for nobody
   std::vector<OwnedArray> scratch;

@@ -29,6 +29,7 @@ void Submission::describe(Operation& operation) {
   RequestSpec& spec = operation.spec;
   spec.kind = request.kind;
   spec.reduce_op = request.reduce_op;
+  spec.quantization = request.quantization;
   spec.prescale = request.prescale;
   spec.postscale = request.postscale;
   spec.root = request.root;
@@ -72,7 +73,7 @@ void Submission::count(Operation& operation) {
 void Submission::submit(const std::shared_ptr<Operation>& operation) {
   const Locked<Queue> queue = queue_.lock();
   refuse_if_ended(*queue, *operation);
-  check(*queue, membership_of(*queue, *operation), *operation);
+  check(*queue, membership_of(*queue, operation->request.process_set, operation->spec.name), *operation);
   operation->state.submitted = job_.clock->now();
   queue->last.name = operation->spec.name;
   queue->last.call_site = operation->request.call_site;
@@ -103,16 +104,21 @@ void Submission::refuse_if_ended(const Queue& queue, const Operation& operation)
   throw Error(ErrorKind::kShutDown, name + " was not submitted: Horovod has been shut down here");
 }
 
-Submission::Membership& Submission::membership_of(Queue& queue, const Operation& operation) const {
-  const auto found = queue.memberships.find(operation.request.process_set);
+std::vector<int> Submission::members_of(uint32_t set, const std::string& what) {
+  const Locked<Queue> queue = queue_.lock();
+  return membership_of(*queue, set, what).members;
+}
+
+Submission::Membership& Submission::membership_of(Queue& queue, uint32_t set, const std::string& what) const {
+  const auto found = queue.memberships.find(set);
   if (found == queue.memberships.end() || found->second.closing) {
-    throw Error(ErrorKind::kUsage, operation.spec.name + ": its process set does not exist; it was removed");
+    throw Error(ErrorKind::kUsage, what + ": its process set does not exist; it was removed");
   }
   if (found->second.set_rank < 0) {
     std::string members;
     for (const int member : found->second.members) members += (members.empty() ? "" : ", ") + std::to_string(member);
-    throw Error(ErrorKind::kUsage, operation.spec.name + ": " + job_.name_of_rank(job_.rank) +
-                                       " is not a member of the process set of ranks " + members);
+    throw Error(ErrorKind::kUsage,
+                what + ": " + job_.name_of_rank(job_.rank) + " is not a member of the process set of ranks " + members);
   }
   return found->second;
 }
@@ -185,7 +191,31 @@ void Submission::wake() {
   if (queue->doorbell != nullptr) queue->doorbell->ring();  // also while closing: the thread may rely on it
 }
 
-std::vector<std::shared_ptr<Operation>> Submission::take() { return std::exchange(queue_.lock()->operations, {}); }
+void Submission::leave(uint32_t set, std::string call_site) {
+  const Locked<Queue> queue = queue_.lock();
+  if (queue->failure || queue->closing) return;  // all process sets end with the engine
+  const auto found = queue->memberships.find(set);
+  const bool is_member = found != queue->memberships.end() && !found->second.closing && found->second.set_rank >= 0;
+  if (set == 0 || !is_member) {
+    throw Error(ErrorKind::kUsage, job_.name_of_rank(job_.rank) + " cannot leave process set " + std::to_string(set) +
+                                       ": it is not a member, has left it, or the set is that of all ranks");
+  }
+  found->second.closing = true;
+  queue->leaves.push_back({set, std::move(call_site)});
+  queue->doorbell->ring();
+}
+
+void Submission::give_up(const std::shared_ptr<Operation>& operation, std::string text) {
+  const Locked<Queue> queue = queue_.lock();
+  if (queue->failure || queue->closing || operation->done()) return;
+  queue->given_up.push_back({operation, std::move(text)});
+  queue->doorbell->ring();
+}
+
+Submission::Taken Submission::take() {
+  const Locked<Queue> queue = queue_.lock();
+  return {std::exchange(queue->operations, {}), std::exchange(queue->leaves, {}), std::exchange(queue->given_up, {})};
+}
 
 void Submission::release(const Operation& operation, bool failed) {
   const Locked<Queue> queue = queue_.lock();
@@ -221,6 +251,8 @@ void Submission::remove_process_set(uint32_t id) { queue_.lock()->memberships.er
 
 bool Submission::is_idle(uint32_t set) const { return queue_.lock()->memberships.at(set).names_in_flight.empty(); }
 
+bool Submission::is_leaving(uint32_t set) const { return queue_.lock()->memberships.at(set).closing; }
+
 Submission::Last Submission::last() const { return queue_.lock()->last; }
 
 std::optional<std::set<uint64_t>> Submission::submitters_if_empty() const {
@@ -231,6 +263,8 @@ std::optional<std::set<uint64_t>> Submission::submitters_if_empty() const {
 std::vector<std::shared_ptr<Operation>> Submission::fail(const Error& error) {
   const Locked<Queue> queue = queue_.lock();
   queue->failure = error;
+  queue->leaves.clear();
+  queue->given_up.clear();
   return std::exchange(queue->operations, {});
 }
 

@@ -26,27 +26,51 @@ class Submission {
     TimePoint time;
   };
 
+  // A process set that this rank submits nothing more to.
+  struct Leave {
+    uint32_t set = 0;
+    std::string call_site;
+  };
+  // An operation that its caller waits for no longer, in words.
+  struct GivenUp {
+    std::shared_ptr<Operation> operation;
+    std::string text;
+  };
+  // What callers have handed over.
+  struct Taken {
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::vector<Leave> leaves;
+    std::vector<GivenUp> given_up;
+  };
+
   Submission(const JobInfo& job, const Doorbell& doorbell, Counters& counters);
 
   // Writes down what the ranks are to agree on, the tensors excepted.
   static void describe(Operation& operation);
   // Completes the name of an operation without one: the same number on all ranks that submit in one order.
   void count(Operation& operation);
+  // The ranks of a process set. Throws Error (kUsage) if this rank cannot submit to it.
+  [[nodiscard]] std::vector<int> members_of(uint32_t set, const std::string& what);
   // Queues the operation and rings. Throws Error if it is not valid, or if the engine has ended.
   void submit(const std::shared_ptr<Operation>& operation);
+  // See Engine.
+  void leave(uint32_t set, std::string call_site);
+  void give_up(const std::shared_ptr<Operation>& operation, std::string text);
   // Throws Error if submit() would, because the engine has ended.
   void refuse_if_ended(const Operation& operation) const;
   // Rings, so that the engine's thread looks for work.
   void wake();
 
   // For the thread that drives: all that waits.
-  [[nodiscard]] std::vector<std::shared_ptr<Operation>> take();
+  [[nodiscard]] Taken take();
   // The operation has ended: its name is free again.
   void release(const Operation& operation, bool failed);
   void add_process_set(uint32_t id, std::vector<int> members, int set_rank);
   void remove_process_set(uint32_t id);
   // Whether no operation of the set is in flight here.
   [[nodiscard]] bool is_idle(uint32_t set) const;
+  // Whether nothing may be submitted to the set here any more.
+  [[nodiscard]] bool is_leaving(uint32_t set) const;
   [[nodiscard]] Last last() const;
   // The threads that have ever submitted, by pthread_self(), unless something waits in the queue.
   [[nodiscard]] std::optional<std::set<uint64_t>> submitters_if_empty() const;
@@ -75,6 +99,8 @@ class Submission {
   struct Queue {
     const Doorbell* doorbell;  // until the engine is closed
     std::vector<std::shared_ptr<Operation>> operations = {};
+    std::vector<Leave> leaves = {};
+    std::vector<GivenUp> given_up = {};
     std::map<uint32_t, Membership> memberships = {};  // by engine id of the set
     Last last = {};
     const Operation* newest = nullptr;  // submitted last
@@ -87,7 +113,8 @@ class Submission {
   };
 
   static void refuse_if_ended(const Queue& queue, const Operation& operation);
-  [[nodiscard]] Membership& membership_of(Queue& queue, const Operation& operation) const;
+  // `what`: needs it, for the message.
+  [[nodiscard]] Membership& membership_of(Queue& queue, uint32_t set, const std::string& what) const;
   void check(Queue& queue, Membership& set, Operation& operation) const;
   void check_new_process_set(const Operation& operation) const;
   void check_by_members(const Operation& operation) const;

@@ -109,13 +109,36 @@ void Observer::record_end(const Operation& operation) {
 
 void Observer::start(const std::string& path, bool mark_cycles, const Wait& wait) {
   if (job_.rank != 0) return;
-  Command command;
+  uint32_t run = 0;
   {
     const Locked<Commands> commands = commands_.lock();
     if (commands->path == path) return;
     commands->path = path;
-    command.run = ++commands->run;
+    commands->is_trace = false;
+    run = ++commands->run;
   }
+  begin(path, mark_cycles, run, wait);
+}
+
+void Observer::start_trace(const std::string& path, const Wait& wait) {
+  if (job_.rank != 0) return;
+  uint32_t run = 0;
+  {
+    const Locked<Commands> commands = commands_.lock();
+    if (!commands->path.empty()) {
+      throw Error(ErrorKind::kUsage, commands->is_trace ? "another trace is being taken; try again"
+                                                        : "there is a timeline already, in " + commands->path);
+    }
+    commands->path = path;
+    commands->is_trace = true;
+    run = ++commands->run;
+  }
+  begin(path, false, run, wait);
+}
+
+void Observer::begin(const std::string& path, bool mark_cycles, uint32_t run, const Wait& wait) {
+  Command command;
+  command.run = run;
   TimelineWriterOptions options;
   options.path = path;
   options.started = steady_now();
@@ -129,16 +152,27 @@ void Observer::start(const std::string& path, bool mark_cycles, const Wait& wait
   try {
     command.writer = std::make_unique<TimelineWriter>(std::move(options));
   } catch (...) {
-    commands_.lock()->path.clear();
+    const Locked<Commands> commands = commands_.lock();
+    if (commands->run == run) commands->path.clear();
     throw;
   }
   give(std::move(command), wait);
 }
 
 void Observer::stop(const Wait& wait) {
-  if (job_.rank != 0) return;
-  if (std::exchange(commands_.lock()->path, {}).empty()) return;
+  if (job_.rank == 0) static_cast<void>(end(false, wait));
+}
+
+bool Observer::stop_trace(const Wait& wait) { return job_.rank == 0 && end(true, wait); }
+
+bool Observer::end(bool is_trace, const Wait& wait) {
+  {
+    const Locked<Commands> commands = commands_.lock();
+    if (commands->path.empty() || commands->is_trace != is_trace) return false;
+    commands->path.clear();
+  }
   give({}, wait);
+  return true;
 }
 
 void Observer::close() { commands_.lock()->closed = true; }

@@ -32,6 +32,11 @@ class Observer {
   using Wait = std::function<bool(Operation& operation, Duration timeout)>;
   void start(const std::string& path, bool mark_cycles, const Wait& wait);
   void stop(const Wait& wait);
+  // The timeline of somebody who watches the job, which gives way to that of the program. Throws Error (kUsage) if
+  // there is one already.
+  void start_trace(const std::string& path, const Wait& wait);
+  // Returns whether it ran until now.
+  [[nodiscard]] bool stop_trace(const Wait& wait);
   // From now on the timeline cannot be changed.
   void close();
   // In the child of a fork.
@@ -71,12 +76,15 @@ class Observer {
   };
   struct Commands {
     std::deque<Command> waiting;
-    std::string path;  // of the running timeline
+    std::string path;       // of the running timeline
+    bool is_trace = false;  // which somebody else than the program has started
     uint32_t run = 0;
     bool closed = false;
   };
 
   [[nodiscard]] static TimePoint steady_now() { return std::chrono::steady_clock::now(); }
+  void begin(const std::string& path, bool mark_cycles, uint32_t run, const Wait& wait);
+  [[nodiscard]] bool end(bool is_trace, const Wait& wait);
   void give(Command command, const Wait& wait);
   [[nodiscard]] std::optional<Command> next_command();
 

@@ -47,10 +47,14 @@ class Watch {
   void note_question(int peer, const Message& message);
   // Another rank says where it is.
   void note_position(int peer, const Message& message);
+  // A caller here, or on another rank, waits for an operation no longer. Throws Error (kStalled) with its words and the
+  // ranks that the operation lacks, as far as they are known here; otherwise the coordinator does so on its rank.
+  void give_up(const std::shared_ptr<Operation>& operation, const std::string& text);
+  void note_give_up(int peer, const Message& message);
   // How long nothing has to be checked, if anything is to be.
   [[nodiscard]] std::optional<Duration> until_check() const;
   // Whether questions or answers are under way.
-  [[nodiscard]] bool inquires() const { return inquiry_ || !inquirers_.empty(); }
+  [[nodiscard]] bool inquires() const { return inquiry_ || !inquirers_.empty() || !given_up_.empty(); }
 
  private:
   // A question to other ranks where they are, and what to do with the answers.
@@ -75,6 +79,12 @@ class Watch {
     std::vector<Wait> waits;  // of which it wants to know who is missing
   };
   using Questions = std::map<int, std::vector<Wait>>;  // by global rank
+  // An operation whose caller waits no longer, while the coordinator is asked which ranks it lacks.
+  struct GivenUp {
+    std::shared_ptr<Operation> operation;
+    std::string text;
+    TimePoint until;
+  };
 
   static constexpr const char* kDeadlockHeadline =
       "Ranks wait for each other: each of these operations needs a rank that waits for another one of them. The ranks "
@@ -99,6 +109,16 @@ class Watch {
   [[nodiscard]] bool coordinates(const Wait& wait) const;
   void add_question(Questions& questions, const Wait& wait) const;
 
+  // Ends the job for callers that wait no longer (give_up.cc).
+  void end_if_waiting(const ProcessSet& set, int member, const std::string& name, const std::string& text) const;
+  [[noreturn]] void end_without_room(const ProcessSet& set, const std::string& name, const std::string& text) const;
+  [[noreturn]] void end_without_turn(const ProcessSet* set, const Operation& operation, const std::string& text) const;
+  [[noreturn]] void end_stuck(const Executions::Active& active, const std::string& text) const;
+  [[noreturn]] void end_without(int rank, const std::string& name, const std::string& text) const;
+  void check_given_up(TimePoint now);
+  [[nodiscard]] std::string awaited_data_of(const Executions::Active& active) const;
+  [[nodiscard]] static bool is_pending(const ProcessSet* set, const std::shared_ptr<Operation>& operation);
+
   // Asks, and reports (inquiry.cc).
   void ask(Inquiry inquiry, const std::vector<int>& ranks);
   void ask_on(Inquiry inquiry, const Questions& questions);
@@ -116,6 +136,7 @@ class Watch {
   std::optional<uint64_t> stuck_reported_;  // how often executions had gone on when they were found stuck
   std::optional<Inquiry> inquiry_;
   std::vector<Inquirer> inquirers_;  // that wait for this rank's position
+  std::vector<GivenUp> given_up_;
 };
 
 }  // namespace hvd
