@@ -9,6 +9,17 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # PyTorch and JAX may put frames of their compilers between the script and this package.
 _OF_TORCH = f"{os.sep}torch{os.sep}_dynamo{os.sep}"
 _OF_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
+# By file name, as every collective asks again. Programs that make code without end make names, too.
+_belongs_to_script: dict[str, bool] = {}
+_MOST_FILES = 4096
+
+
+def _note(file_name: str) -> bool:
+    belongs = not (file_name.startswith(_PACKAGE) or _OF_TORCH in file_name or _OF_JAX in file_name)
+    if len(_belongs_to_script) >= _MOST_FILES:
+        _belongs_to_script.clear()
+    _belongs_to_script[file_name] = belongs
+    return belongs
 
 
 def call_site() -> str:
@@ -17,8 +28,10 @@ def call_site() -> str:
     frame = sys._getframe(1).f_back
     while frame is not None:
         file_name = frame.f_code.co_filename
-        is_ours = file_name.startswith(_PACKAGE)
-        if not (is_ours or _OF_TORCH in file_name or _OF_JAX in file_name):
+        belongs = _belongs_to_script.get(file_name)
+        if belongs is None:
+            belongs = _note(file_name)
+        if belongs:
             return f"{file_name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -78,6 +78,20 @@ class Buckets(Protocol[P, B_co]):
         """Moves into shared memory if that is there now; called when nothing is in flight."""
 
 
+class Observer(Protocol[P_contra]):
+    """Looks at gradients before and after their reduction, in jobs of several ranks."""
+
+    def before_reduction(self, params: Sequence[P_contra]) -> Any:
+        """Return what to remember of gradients that are about to leave; called by any thread."""
+
+    def after_reduction(self, remembered: Sequence[Any]) -> None:
+        """Look at the reduced gradients, which the program has not changed yet.
+
+        Args:
+            remembered: what :meth:`before_reduction` has returned in this step.
+        """
+
+
 @dataclass(frozen=True)
 class ReducerSettings:
     """The options with which the gradients of one optimizer are reduced.
@@ -120,6 +134,7 @@ class GradientReducer(ABC, Generic[P, B]):
 
     Attributes:
         reduced: whether the optimizer finds the reduced gradients of the current step.
+        holds_reduced: the same, also after the step, until a gradient is added or dropped.
     """
 
     def __init__(
@@ -131,6 +146,10 @@ class GradientReducer(ABC, Generic[P, B]):
         passes: int,
     ) -> None:
         self.reduced = False
+        self.holds_reduced = False
+        self._observer: Observer[P] | None = None
+        # What the observer has returned in this step.
+        self._observed: list[Any] = []
         self.names = names
         self._settings = settings
         self._gradients = gradients
@@ -171,6 +190,24 @@ class GradientReducer(ABC, Generic[P, B]):
         """Whether gradients have a weight now."""
         return self._weight.exists
 
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks that take part."""
+        return self._settings.process_set
+
+    @property
+    def first_name(self) -> str:
+        """What names this optimizer among others, on all ranks alike."""
+        return self._first_name
+
+    def observe(self, observer: Observer[P]) -> None:
+        """Let an observer look at gradients before and after their reduction.
+
+        Args:
+            observer: replaces an earlier one.
+        """
+        self._observer = observer
+
     def reduce(self, params: Iterable[P]) -> None:
         """Launches what is missing, waits for everything and puts the results in place.
 
@@ -184,8 +221,11 @@ class GradientReducer(ABC, Generic[P, B]):
             HorovodInternalError: a reduction failed.
         """
         self._launch_missing(params)
+        observed = list(self._observed)
         self._finish(self._write_back)
-        self.reduced = True
+        self.reduced = self.holds_reduced = True
+        if self._observer is not None:
+            self._observer.after_reduction(observed)
 
     def discard(self, params: Iterable[P]) -> None:
         """Begins a new step; waits for gradients in flight, as other ranks wait for them."""
@@ -236,7 +276,7 @@ class GradientReducer(ABC, Generic[P, B]):
             UsageError: the gradient cannot be sent.
             HorovodInternalError: the engine can no longer work.
         """
-        self.reduced = False
+        self.reduced = self.holds_reduced = False
         group = self._bind()
         if self.passes > 1 and not self._weight.exists:
             self._weight.arrive_without_weight()
@@ -316,6 +356,7 @@ class GradientReducer(ABC, Generic[P, B]):
 
     def _begin_step(self) -> None:
         self._in_flight = []
+        self._observed.clear()
         self._used.clear()
         self._noted.clear()
         self._has_unused = False
@@ -421,6 +462,8 @@ class GradientReducer(ABC, Generic[P, B]):
     def _launch(self, members: Sequence[P]) -> None:
         group, weight = self._bind(), self._weight.of_step()
         self._complete_passes(members)
+        if self._observer is not None:
+            self._observed.append(self._observer.before_reduction(members))
         bucket = self._bucket_of(members[0])
         if bucket is not None:
             self._note_use(members, weight)
@@ -466,7 +509,7 @@ class GradientReducer(ABC, Generic[P, B]):
         except HorovodInternalError as error:
             failure = failure or error
         finally:
-            self.reduced = False
+            self.reduced = self.holds_reduced = False
             self._begin_step()
         if failure is not None:
             raise failure

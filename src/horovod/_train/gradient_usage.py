@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from horovod._native import Buffer
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,7 +69,12 @@ class GradientUsage(Generic[P]):
         self._flags = flags
         buffer = (Buffer(flags.buffer_info()[0], "uint8", (len(flags),)),)
         self._handle = self._group.allreduce(
-            buffer, buffer, op=ReduceOp.MAX, name=name, call_site=self._call_site, keep=flags
+            buffer,
+            buffer,
+            Reduction(ReduceOp.MAX),
+            name=name,
+            call_site=self._call_site,
+            keep=flags,
         )
 
     def wait(self) -> None:

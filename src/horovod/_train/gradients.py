@@ -33,6 +33,60 @@ def split_list(items: Sequence[T], num_parts: int) -> list[list[T]]:
     return parts
 
 
+GROUP_BYTES = 4 << 20
+"""Gradients that are reduced together without being asked for hold at most so many bytes."""
+
+
+def group_positions(
+    groups: int | Sequence[Sequence[Hashable]] | None,
+    keys: Sequence[Hashable],
+    default: tuple[tuple[int, ...], ...],
+) -> tuple[tuple[int, ...], ...]:
+    """Return the places of the gradients that are reduced together.
+
+    Args:
+        groups: how many groups of consecutive gradients, or the keys of those that go together.
+        keys: of all gradients.
+        default: the result if ``groups`` is None.
+    """
+    if groups is None:
+        return default
+    everything = range(len(keys))
+    if isinstance(groups, int):
+        parts = split_list(everything, groups)
+    else:
+        place_of = {key: i for i, key in enumerate(keys)}
+        parts = [[place_of[key] for key in group if key in place_of] for group in groups]
+        grouped = {i for part in parts for i in part}
+        parts += [[i] for i in everything if i not in grouped]
+    return tuple(tuple(part) for part in parts if part)
+
+
+def small_together(sizes: Sequence[int | None]) -> tuple[tuple[int, ...], ...]:
+    """Puts small gradients into one operation: each costs TensorFlow and the engine some time.
+
+    Args:
+        sizes: in bytes; None is not put together with others.
+
+    Returns:
+        The places of ``sizes``, each once, in groups of at most ``GROUP_BYTES``, but for those of
+        one place. Groups are in the order of their first places.
+    """
+    groups: list[list[int]] = []
+    open_group: list[int] = []
+    room = 0
+    for place, size in enumerate(sizes):
+        if size is None or size > GROUP_BYTES:
+            groups.append([place])
+            continue
+        if size > room or not open_group:
+            open_group, room = [], GROUP_BYTES
+            groups.append(open_group)
+        open_group.append(place)
+        room -= size
+    return tuple(map(tuple, groups))
+
+
 def check_passes(passes: int) -> int:
     """Returns ``backward_passes_per_step`` if it makes sense.
 

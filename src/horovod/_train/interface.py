@@ -17,6 +17,7 @@ from horovod._rank.context import (
     shutdown,
     size,
     start_timeline,
+    step,
     stop_timeline,
 )
 from horovod._train.capabilities import (
@@ -31,6 +32,7 @@ from horovod._train.capabilities import (
     nccl_built,
     rocm_built,
 )
+from horovod._train.logged.call import log
 from horovod._train.process_set import (
     ProcessSet,
     add_process_set,
@@ -58,6 +60,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "log",
     "max_size",
     "min_size",
     "mpi_built",
@@ -70,5 +73,6 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "step",
     "stop_timeline",
 ]

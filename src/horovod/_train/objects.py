@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import io
 import pickle
+from array import array
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
 from horovod._native import Buffer, NativeArray, private_array
+from horovod._rank.group import ReduceOp, Reduction
 from horovod.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -114,6 +116,22 @@ def agree(group: Group, problem: str, what: str, call_site: str = "") -> None:
     found = [f"rank {rank}: {text}" for rank, text in problems.items() if text]
     if found:
         raise MismatchError(f"{what}: {'; '.join(found)}")
+
+
+def all_agree(group: Group, mine: bool, name: str) -> bool:
+    """Return whether something is true on all ranks; collective.
+
+    Args:
+        group: the ranks that take part; all of them must call.
+        mine: whether it is true on this one.
+        name: what the ranks agree on.
+    """
+    answer = array("b", [mine])
+    view = Buffer(answer.buffer_info()[0], "bool", (1,))
+    group.allreduce(
+        (view,), (view,), Reduction(ReduceOp.MIN), name=name, waits_next=True, keep=answer
+    ).wait()
+    return bool(answer[0])
 
 
 def _encode(obj: Any) -> tuple[Exception | None, memoryview]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 from horovod._rank import context
 from horovod._train.process_set import group_of
@@ -11,10 +11,34 @@ from horovod._train.reduce_op import Average, resolve_reduce_op
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
     from horovod._rank.group import Group, ReduceOp
+    from horovod._train.compression import CompressorLike
     from horovod._train.process_set import ProcessSet
 
 G = TypeVar("G")
+
+Groups: TypeAlias = "int | Sequence[Sequence[Any]] | None"
+"""How many groups, or lists of variables whose gradients are reduced together."""
+
+CheckedGroups: TypeAlias = "int | tuple[tuple[Hashable, ...], ...] | None"
+"""The same with the keys of variables; None leaves it to the adapter."""
+
+
+class ReductionOptions(TypedDict, total=False):
+    """Arguments of the tapes and optimizers of TensorFlow and Keras, by the names users know."""
+
+    op: int
+    gradient_predivide_factor: float
+    num_groups: int
+    groups: Groups
+    compression: CompressorLike
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    device_dense: str
+    device_sparse: str
+    scale_local_gradients: bool
 
 
 def checked_reduction(op: int, predivide_factor: float) -> ReduceOp:
@@ -49,21 +73,52 @@ def groups_asked_for(num_groups: int, groups: G, stacklevel: int = 3) -> G | int
     return num_groups if groups is None else groups
 
 
+def checked_groups(groups: Groups, key: Callable[[Any], Hashable]) -> CheckedGroups:
+    """Make something of the argument ``groups`` that can be hashed.
+
+    Args:
+        groups: as users gave it.
+        key: of a variable; raises TypeError or AttributeError for what is no variable.
+
+    Raises:
+        UsageError: it is neither a positive number nor lists of variables, each there once.
+    """
+    if groups is None:
+        return None
+    if isinstance(groups, int):
+        if groups < 1:
+            raise UsageError(f"groups={groups} must be at least 1, or a list of lists of variables")
+        return groups
+    try:
+        keyed = tuple(tuple(map(key, group)) for group in groups)
+    except (TypeError, AttributeError):
+        raise UsageError(
+            f"groups={groups!r} is neither a number nor a list of lists of variables"
+        ) from None
+    listed = [each for group in keyed for each in group]
+    if len(set(listed)) != len(listed):
+        raise UsageError("groups: a variable is there twice")
+    return keyed
+
+
 def reduces(group: Group) -> bool:
     """Whether there is anything to do; ranks outside of the set keep their own gradients."""
     return group.size > 1 and group.is_member
 
 
-def warn_of_plain_copy(process_set: ProcessSet, stacklevel: int) -> None:
+def warn_of_plain_copy(
+    process_set: ProcessSet, stacklevel: int, kind: str = "DistributedOptimizer"
+) -> None:
     """Says that what is copied or pickled now becomes an optimizer that reduces nothing.
 
     Args:
         process_set: the ranks of the optimizer; nothing is said of a single one.
         stacklevel: frames from here to the line that the warning points at.
+        kind: what has made the optimizer from the plain one.
     """
     if context.is_initialized() and reduces(group_of(process_set)):
         warnings.warn(
-            "a copy or pickle of a DistributedOptimizer is the plain optimizer, with which each "
-            "rank trains alone; wrap it again with hvd.DistributedOptimizer",
+            f"a copy or pickle of what hvd.{kind} made is the plain optimizer, with which each "
+            f"rank trains alone; wrap it again with hvd.{kind}",
             stacklevel=stacklevel + 1,
         )

@@ -1,10 +1,11 @@
-"""Which reduction a call means: ``op``, or the older ``average`` flag."""
+"""The reduction that a call asks for: ``op``, or the older ``average`` flag, and its factors."""
 
 from __future__ import annotations
 
 import warnings
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_AVERAGE, ReduceOp, Reduction
+from horovod._train.weights import check_weight
 from horovod.errors import UsageError
 
 Average = ReduceOp.AVERAGE
@@ -15,6 +16,9 @@ Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 
 _BY_NUMBER = {int(op): op for op in ReduceOp}
+# By what a caller gives as `op`: most reductions have no factors, and small tensors wait for them.
+_PLAIN: dict[int | None, Reduction] = {op: Reduction(op) for op in ReduceOp}
+_PLAIN[None] = PLAIN_AVERAGE
 
 
 def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: int = 3) -> ReduceOp:
@@ -45,6 +49,32 @@ def resolve_reduce_op(op: int | None, average: bool | None = None, stacklevel: i
             f"op={op!r} is no reduction; use hvd.Average, Sum, Min, Max, Product or Adasum"
         )
     return resolved
+
+
+def requested_reduction(
+    op: int | None,
+    average: bool | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    weight: float | None = None,
+    priority: int = 0,
+) -> Reduction:
+    """Return the reduction that the arguments of a public function ask for.
+
+    Args:
+        op, average: as of :func:`resolve_reduce_op`.
+        prescale, postscale, weight, priority: as of :class:`horovod._rank.group.Reduction`.
+
+    Raises:
+        UsageError: the arguments are wrong.
+    """
+    if average is None and prescale == 1.0 == postscale and weight is None and priority == 0:
+        plain = _PLAIN.get(op)
+        if plain is not None:
+            return plain
+    resolved = resolve_reduce_op(op, average, stacklevel=4)
+    checked = None if weight is None else check_weight(weight)
+    return Reduction(resolved, prescale, postscale, checked, priority)
 
 
 def is_power_of_two(num_ranks: int) -> bool:

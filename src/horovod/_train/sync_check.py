@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod._native import Buffer
 from horovod._rank.cores import usable_cores
@@ -193,6 +193,30 @@ def check_in_sync(group: Group, arrays: Iterable[Array], call_site: str = "") ->
     fingerprints = fingerprints_of(arrays)
     if group.size > 1:
         PendingCheck(group, fingerprints, waits_next=True, call_site=call_site).finish()
+
+
+def check_digests(names: Sequence[str], table: Any, ranks: Sequence[int]) -> None:
+    """Compares digests that a program of a framework has gathered.
+
+    Args:
+        names: of the arrays, in the same order on all ranks.
+        table: the digests, as an array of NumPy whose first two dimensions are the ranks and the
+            arrays. Ranks whose digests are all 0 have joined, and are left out.
+        ranks: the global ranks of the first dimension.
+
+    Raises:
+        ReplicasDivergedError: an array is not the same everywhere.
+    """
+    present = [place for place in range(len(ranks)) if table[place].any()]
+    keys = [_short(name) for name in names]
+    everyones = [
+        {key: _Entry(b"", row.tobytes()) for key, row in zip(keys, table[place], strict=True)}
+        for place in present
+    ]
+    differences = differences_between(everyones)
+    if differences:
+        known = {key: (name, "") for key, name in zip(keys, names, strict=True)}
+        raise _error(differences, [known] * len(present), [ranks[place] for place in present])
 
 
 def differences_between(everyones: Sequence[Mapping[bytes, _Entry]]) -> list[Difference]:

@@ -38,6 +38,8 @@ class Collective:
         tree: what the ranks compare of it; None for a bare array.
         op: of a reduction.
         prescale, postscale: factors before and after it.
+        quantization: of an allreduce, the number of a QuantizedFormat; 0 for none.
+        num_residuals: the errors of so many arrays go before these, then whose they are.
         weighted: the last operand is this rank's weight.
         root: the global rank that is broadcast from.
         root_place: its place in the set.
@@ -58,6 +60,8 @@ class Collective:
     op: ReduceOp = ReduceOp.SUM
     prescale: float = 1.0
     postscale: float = 1.0
+    quantization: int = 0
+    num_residuals: int = 0
     weighted: bool = False
     root: int = 0
     root_place: int = 0
@@ -68,6 +72,11 @@ class Collective:
     def but(self, **changes: Any) -> Collective:
         """A copy with other attributes."""
         return dataclasses.replace(self, **changes)
+
+    @property
+    def first(self) -> int:
+        """The place of the first array of the tree among the operands."""
+        return self.num_residuals + 1 if self.num_residuals else 0
 
     @property
     def gathers(self) -> bool:

@@ -33,6 +33,8 @@ def _divided(operands: Any, collective: Collective) -> tuple[list[Any], Any]:
 def _jvp(
     kind: str, primals: Any, tangents: Any, *, collective: Collective
 ) -> tuple[list[Any], list[Any]]:
+    if collective.num_residuals:
+        raise NotImplementedError("a reduction with error feedback has no derivative")
     arrays, weight = _divided(primals, collective)
     results = bind(arrays, collective, weight)
     if collective.op not in _LINEAR:

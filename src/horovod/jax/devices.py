@@ -1,4 +1,4 @@
-"""On which devices collectives run, and in which way."""
+"""On which devices collectives run, and how arrays reach the engine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Way(Enum):
-    """The ways in which arrays of a collective reach the engine."""
+class TransferMode(Enum):
+    """How arrays of a collective reach the engine."""
 
     DIRECT = "the engine takes them where they are"
     HOST_COPY = "they are copied to the host's memory, and the results back"
 
 
-def way_on(platform: str) -> Way:
+def transfer_mode_on(platform: str) -> TransferMode:
     """Return how collectives run on a platform.
 
     Args:
@@ -29,9 +29,9 @@ def way_on(platform: str) -> Way:
         NotImplementedError: they do not; the message says what to do instead.
     """
     if platform == "cpu":
-        return Way.DIRECT
+        return TransferMode.DIRECT
     if platform in ("gpu", "cuda", "rocm"):
-        return Way.HOST_COPY
+        return TransferMode.HOST_COPY
     raise NotImplementedError(
         "horovod.jax runs on CPUs and, with copies, on GPUs; use JAX_PLATFORMS=cpu, or "
         f"jax.distributed and lax.psum on {platform.upper()}"

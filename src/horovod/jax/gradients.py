@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from horovod._rank.group import ReduceOp
+from horovod._train.compression import format_of
 from horovod._train.gradients import split_list
 from horovod._train.numbering import NameNumbers
 from horovod._train.optimizer_options import checked_reduction, reduces
@@ -78,12 +79,12 @@ def reduce_gradients(
     paths = check_gradients(grads)
     leaves, structure = jax.tree.flatten(grads)
     moved = [i for i, leaf in enumerate(leaves) if not is_float0(leaf)]
-    parts = _parts(moved, structure, groups)
+    parts = parts_of(moved, structure, groups)
     if not reduces(group_of(process_set)):
         return grads
     for number, part in enumerate(parts):
         own = name if name is None or len(parts) == 1 else f"{name}.{number}"
-        sent = [_as_floats(leaves[i], paths[i]) for i in part]
+        sent = [as_floats(leaves[i], paths[i]) for i in part]
         got = reduce_leaves(
             Leaves(sent, [paths[i] for i in part], jax.tree.structure(sent)), op=reduction,
             name=own, compression=compression, weight=weight,
@@ -121,8 +122,8 @@ def check_gradients(grads: PyTree) -> list[str]:
     return paths
 
 
-def _as_floats(leaf: Any, path: str) -> Any:
-    """A leaf as it is sent."""
+def as_floats(leaf: Any, path: str) -> Any:
+    """Return a leaf as it is sent: complex numbers as two arrays of real ones."""
     if jnp.iscomplexobj(leaf):
         leaf = jnp.asarray(leaf)
         leaf = jnp.stack([leaf.real, leaf.imag])
@@ -230,7 +231,9 @@ class _Both(NamedTuple):
 def _reduce_both(
     value: Any, grads: Any, options: dict[str, Any], process_set: ProcessSet, name: str
 ) -> tuple[Any, Any]:
-    compression = _OfGradients(options.get("compression", Compression.none), value)
+    given = options.get("compression", Compression.none)
+    # A value alone in a block of 8 bits is its scale, and so as exact as float32.
+    compression = given if format_of(given) else _OfGradients(given, value)
     groups = options.get("groups")
     if groups is not None and not isinstance(groups, int):
         groups = _Both("the value", groups)
@@ -241,8 +244,12 @@ def _reduce_both(
     return result
 
 
-def _parts(moved: list[int], structure: Any, groups: Any) -> list[list[int]]:
-    """The places of the leaves of each operation, which run in this order."""
+def parts_of(moved: list[int], structure: Any, groups: Any) -> list[list[int]]:
+    """Return the places of the leaves of each operation, which run in this order.
+
+    Raises:
+        UsageError: the groups are no number, labels or None that fit to the tree.
+    """
     if groups is None:
         return [moved] if moved else []
     if isinstance(groups, int):

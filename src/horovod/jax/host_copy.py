@@ -177,7 +177,9 @@ def _run(
         )
     arrays = [np.require(operand, requirements="C") for operand in operands]
     weight = float(arrays.pop()) if collective.weighted else None
-    shapes = list(shapes)
+    errors, arrays = arrays[: collective.first], arrays[collective.first :]
+    errors = _own_errors(errors, group.engine.rank)
+    shapes = list(shapes)[collective.first :]
     if collective.tree is not None:
         arrays.append(np.empty(collective.tree.mark, arrays[0].dtype))
         shapes.append(collective.tree.mark)
@@ -188,14 +190,33 @@ def _run(
         [_view(result) for result in results], waits_next=True, call_site=collective.call_site,
         prefix=f"grouped_{collective.kind}" if collective.grouped else collective.kind,
         reduce_op=collective.op, prescale=collective.prescale, postscale=collective.postscale,
-        root=collective.root, process_set=group.process_set_id, keep_alive=(arrays, results),
+        root=collective.root, process_set=group.process_set_id,
+        keep_alive=(arrays, results, errors),
+        quantization=collective.quantization, residuals=_residuals_of(errors, arrays),
         splits=collective.table[group.rank] if collective.table else None, weight=weight,
     )  # fmt: skip
     handle.wait()
     if collective.gathers:
         arrived = handle.results()
         results = [_copy(each, *pair, name) for each, pair in zip(arrived, pairs, strict=True)]
-    return results[: len(results) - (collective.tree is not None)]
+    return [*errors, *results[: len(results) - (collective.tree is not None)]]
+
+
+def _own_errors(given: list[Any], rank: int) -> list[Any]:
+    """Return what this rank keeps of rounding errors, in memory of its own, and this rank."""
+    if not given:
+        return []
+    is_own = int(given[-1]) == rank
+    kept = [np.array(each) if is_own else np.zeros_like(each) for each in given[:-1]]
+    return [*kept, np.asarray(rank, np.int32)]
+
+
+def _residuals_of(errors: list[Any], arrays: list[Any]) -> list[Buffer]:
+    """Return one for each array; what ranks compare of a tree has no values."""
+    if not errors:
+        return []
+    marks = arrays[len(errors) - 1 :]
+    return [_view(each) for each in [*errors[:-1], *(np.empty(m.shape, np.float32) for m in marks)]]
 
 
 def _view(array: Any) -> Buffer:

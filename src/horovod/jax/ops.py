@@ -27,6 +27,8 @@ import numpy as np
 
 from horovod._rank.group import ReduceOp
 from horovod._train.call_site import call_site
+from horovod._train.compression import check_quantizes, compressed, format_of
+from horovod._train.logged.call import catch_up_after_join, flush_before_join
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.reduce_op import Average, resolve_reduce_op
 from horovod._train.weights import check_weight, check_weighting
@@ -82,7 +84,8 @@ def allreduce(
         tree: any shapes, the same on all ranks.
         op: Average, Sum, Min, Max, Product or Adasum. Sum and Average have derivatives.
         name: what the ranks agree on.
-        compression: of floating-point arrays on the wire.
+        compression: of floating-point arrays on the wire. Compression.int8, fp8 and fp8_e5m2 are
+            for Average and Sum; they take effect between hosts, and what is rounded off is lost.
         prescale_factor: multiplied to the inputs.
         postscale_factor: multiplied to the results.
         weight: of this rank in an average, a number of at least 0 or a traced scalar; on all ranks
@@ -115,24 +118,33 @@ def reduce_leaves(
     process_set: ProcessSet,
     ordered: bool = True,
 ) -> Any:
-    """Run :func:`allreduce` with leaves that have been checked, and the two factors as a pair."""
+    """Run :func:`allreduce` with leaves that have been checked, and the two factors as a pair.
+
+    Returns:
+        The tree; of leaves with errors also these, as they are to be given the next time.
+    """
     prescale, postscale = factors
     reduction = resolve_reduce_op(op)
     check_weighting(weight, reduction)
+    check_quantizes(compression, reduction)
     _check_floats(leaves.arrays, reduction, weight)
     grouped, described = leaves.description()
     collective, _ = collective_of(
         "allreduce", process_set, name, ordered, op=reduction, prescale=prescale,
         postscale=postscale, weighted=weight is not None, grouped=grouped,
-        tree=described,
+        tree=described, quantization=int(format_of(compression) or 0),
+        num_residuals=max(len(leaves.errors) - 1, 0),
     )  # fmt: skip
     if not leaves.arrays:
         return leaves.tree_of([])
-    sent = [compression.compress(array) for array in leaves.arrays]
-    got = run([array for array, _ in sent], collective, _weight_operand(weight))
-    return leaves.tree_of(
+    sent = [compressed(compression, array) for array in leaves.arrays]
+    arrays = [*leaves.errors, *(array for array, _ in sent)]
+    got = run(arrays, collective, weight_operand(weight))
+    errors, got = got[: collective.first], got[collective.first :]
+    tree = leaves.tree_of(
         [compression.decompress(y, ctx) for y, (_, ctx) in zip(got, sent, strict=True)]
     )
+    return (tree, errors) if errors else tree
 
 
 def reducescatter(
@@ -325,11 +337,15 @@ def join(
     Returns:
         The global rank that came last.
     """
+    flush_before_join()
     handle = group_of(process_set).join(
         divide_by_initial_world_size=divide_by_initial_world_size, call_site=call_site()
     )
     handle.wait()
-    return handle.last_joined()
+    last_joined = handle.last_joined()
+    if process_set is global_process_set:
+        catch_up_after_join(last_joined)
+    return last_joined
 
 
 def synchronize(tree: PyTree) -> Any:
@@ -362,7 +378,12 @@ def _check_floats(arrays: list[Any], op: ReduceOp, weight: Any) -> None:
         raise UnsupportedError(f"{what} needs arrays of a floating type")
 
 
-def _weight_operand(weight: Any) -> Any:
+def weight_operand(weight: Any) -> Any:
+    """Return a weight as programs take it; None for none.
+
+    Raises:
+        UsageError: it is a number that is no weight.
+    """
     if weight is None:
         return None
     wide = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32

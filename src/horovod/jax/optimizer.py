@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from horovod._train.compression import always_quantizes, check_quantizes
 from horovod._train.gradients import check_passes
 from horovod._train.optimizer_options import checked_reduction
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod._train.weights import check_weight
 from horovod.jax.compression import Compression
+from horovod.jax.error_feedback import feed_back
 from horovod.jax.gradients import check_gradients, is_float0, own_name, reduce_gradients
+from horovod.jax.shares.exchange import exchange_of
+from horovod.jax.shares.optimizer import ShardedOptimizer
 
 if TYPE_CHECKING:
     import optax
@@ -49,6 +53,7 @@ def DistributedOptimizer(
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
+    shard_state: bool = False,
 ) -> Any:
     """Wraps an optimizer of optax: its updates are made of the gradients of all ranks.
 
@@ -57,6 +62,8 @@ def DistributedOptimizer(
 
     Args:
         tx: the optimizer. With one pass, the state is its own: checkpoints load without Horovod.
+            With a compression to 8 bits, it is a :class:`horovod.jax.FeedbackState`, which also has
+            the rounding errors of this rank.
         op: Average, Sum or Adasum.
         compression: of gradients on the wire.
         backward_passes_per_step: of so many updates, the last one communicates and steps, on the
@@ -67,6 +74,9 @@ def DistributedOptimizer(
         gradient_predivide_factor, groups, process_set: as in :func:`horovod.jax.reduce_gradients`.
         name: what the ranks agree on; None numbers the optimizers in the order in which they are
             made.
+        shard_state: whether each rank keeps and computes its share of the state alone (ZeRO, stage
+            1). Gradients are reduce-scattered and updates gathered. The state is then a
+            :class:`horovod.jax.ShardedState`.
 
     Returns:
         An ``optax.GradientTransformationExtraArgs``; its ``update`` also takes ``weight``, of this
@@ -84,15 +94,31 @@ def DistributedOptimizer(
             "hvd.DistributedOptimizer needs optax: pip install optax", name="optax"
         ) from error
     check_passes(backward_passes_per_step)
+    reduction = checked_reduction(op, gradient_predivide_factor)
+    check_quantizes(compression, reduction)
     options: dict[str, Any] = {
-        "op": checked_reduction(op, gradient_predivide_factor),
+        "op": reduction,
         "compression": compression,
         "gradient_predivide_factor": gradient_predivide_factor,
         "groups": groups,
         "process_set": process_set,
         "name": name or own_name("DistributedOptimizer", process_set),
     }
-    inner = optax.with_extra_args_support(tx)
+    inner = _reducing(optax.with_extra_args_support(tx), options, shard_state)
+    if backward_passes_per_step == 1:
+        return optax.GradientTransformationExtraArgs(inner.init, inner.update)
+    passes = _Passes(inner, inner.update, backward_passes_per_step, average_aggregated_gradients)
+    return optax.GradientTransformationExtraArgs(passes.init, passes.update)
+
+
+def _reducing(inner: Any, options: dict[str, Any], shard_state: bool) -> Any:
+    """Return an optimizer that reduces gradients in each update."""
+    import optax
+
+    if shard_state:
+        return ShardedOptimizer(inner, exchange_of(options))
+    if always_quantizes(options["compression"]):
+        return feed_back(inner, options)
 
     def update(
         grads: Any, state: Any, params: Any = None, *, weight: Any = None, **extra: Any
@@ -101,10 +127,7 @@ def DistributedOptimizer(
         updates, new_state = inner.update(reduced, state, params, **extra)
         return updates, new_state
 
-    if backward_passes_per_step == 1:
-        return optax.GradientTransformationExtraArgs(inner.init, update)
-    passes = _Passes(inner, update, backward_passes_per_step, average_aggregated_gradients)
-    return optax.GradientTransformationExtraArgs(passes.init, passes.update)
+    return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
 class _Passes:

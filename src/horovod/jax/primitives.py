@@ -20,7 +20,7 @@ from jax.interpreters import mlir
 
 from horovod.jax import native_ops
 from horovod.jax.collective import KINDS, Collective
-from horovod.jax.devices import Way, check_devices, devices_of, way_on
+from horovod.jax.devices import TransferMode, check_devices, devices_of, transfer_mode_on
 from horovod.jax.host_copy import callback_of, run_now, warn_of_copies
 
 try:
@@ -94,6 +94,8 @@ def _attributes(collective: Collective, name: str) -> dict[str, Any]:
         "process_set": np.int64(collective.process_set),
         "call_site": collective.call_site,
         "reduce_op": np.int64(collective.op),
+        "quantization": np.int64(collective.quantization),
+        "num_residuals": np.int64(collective.num_residuals),
         "prescale": np.float64(collective.prescale),
         "postscale": np.float64(collective.postscale),
         "root": np.int64(collective.root),
@@ -103,7 +105,7 @@ def _attributes(collective: Collective, name: str) -> dict[str, Any]:
     }
 
 
-def _lower(way: Way, context: Any, *operands: Any, collective: Collective) -> Any:
+def _lower(mode: TransferMode, context: Any, *operands: Any, collective: Collective) -> Any:
     check_devices(context)
     program = _programs.of(context.module_context.module)
     key = (collective.kind, collective.name)
@@ -117,7 +119,7 @@ def _lower(way: Way, context: Any, *operands: Any, collective: Collective) -> An
     extended = context.replace(
         avals_in=[*context.avals_in, _LINK], avals_out=[*context.avals_out, _LINK]
     )
-    rule = _by_callback if way is Way.HOST_COPY else _by_marked_handler
+    rule = _by_callback if mode is TransferMode.HOST_COPY else _by_marked_handler
     *results, last = rule(extended, [*operands, before], collective, name)
     if collective.ordered:
         program.set_last(block, last)
@@ -131,7 +133,7 @@ def _by_marked_handler(
     if collective.tree is None:
         return _by_handler(context, operands, collective, name)
     place = len(context.avals_out) - 1
-    mark = jax.core.ShapedArray(collective.tree.mark, context.avals_in[0].dtype)
+    mark = jax.core.ShapedArray(collective.tree.mark, context.avals_in[collective.first].dtype)
     given, made = list(context.avals_in), list(context.avals_out)
     given.insert(place, mark)
     made.insert(place, mark)
@@ -166,22 +168,24 @@ def _by_callback(context: Any, operands: list[Any], collective: Collective, name
 def _refuse(context: Any, *operands: Any, collective: Collective) -> Any:
     """On devices that collectives do not know."""
     for platform in context.module_context.platforms:
-        way_on(platform)
+        transfer_mode_on(platform)
     raise NotImplementedError("a collective of horovod.jax is lowered for several platforms")
 
 
 def _run(primitive: Primitive, *operands: Any, collective: Collective) -> Any:
     """Outside of programs."""
     devices = devices_of(operands)
-    if len(devices) < 2 and all(way_on(device.platform) is Way.DIRECT for device in devices):
+    if len(devices) < 2 and all(
+        transfer_mode_on(device.platform) is TransferMode.DIRECT for device in devices
+    ):
         return apply_primitive(primitive, *operands, collective=collective)
     return run_now(operands, collective)
 
 
-def lower_on(platform: str, way: Way) -> None:
+def lower_on(platform: str, mode: TransferMode) -> None:
     """Registers how programs for a platform run collectives."""
     for primitive in PRIMITIVES.values():
-        rule = functools.partial(_lower, way)
+        rule = functools.partial(_lower, mode)
         mlir.register_lowering(primitive, rule, platform=platform, **_options)
 
 
@@ -197,4 +201,4 @@ for _primitive in PRIMITIVES.values():
     _primitive.def_abstract_eval(_abstract)
     mlir.register_lowering(_primitive, _refuse, **_options)
 for _platform in ("cpu", "cuda", "rocm"):
-    lower_on(_platform, way_on(_platform))
+    lower_on(_platform, transfer_mode_on(_platform))

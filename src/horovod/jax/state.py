@@ -16,6 +16,7 @@ from horovod.errors import UsageError
 from horovod.jax.calls import DTYPES, outside_of_jit
 from horovod.jax.devices import put_back
 from horovod.jax.ops import broadcast, synchronize
+from horovod.jax.shares.state import refuse_shares
 
 if TYPE_CHECKING:
     from horovod.jax.interface_types import PyTree
@@ -45,7 +46,8 @@ def broadcast_parameters(
         A tree of the same structure; arrays stay those of JAX or NumPy, with their dtypes.
 
     Raises:
-        UsageError: an array of NumPy holds objects of Python.
+        UsageError: an array of NumPy holds objects of Python, or a state of an optimizer is in
+            shares, of which each rank has its own.
         MismatchError: the trees do not have the same structure, shapes and dtypes; the message
             names the paths.
         HorovodInternalError: the job failed.
@@ -53,6 +55,7 @@ def broadcast_parameters(
     Example:
         >>> params = hvd.broadcast_parameters(params, root_rank=0)
     """
+    refuse_shares(tree)
     site = call_site()
     name = "parameters" if name is None else name
     group = group_of(process_set)

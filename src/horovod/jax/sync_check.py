@@ -12,7 +12,9 @@ from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.sync_check import Array
 from horovod.jax.calls import outside_of_jit
+from horovod.jax.error_feedback import without_errors
 from horovod.jax.errors import in_our_words
+from horovod.jax.shares.state import without_parts
 from horovod.jax.state import is_array, is_key
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ def check_in_sync(tree: PyTree, process_set: ProcessSet = global_process_set) ->
     """Checks that arrays and numbers have the same bits on all ranks, and says which do not.
 
     Every byte is read; one small operation compares all of them. All ranks of the set must call
-    it, outside of jit. Leaves that are neither arrays nor numbers are passed over.
+    it, outside of jit. Leaves that are neither arrays nor numbers are passed over, and so are the
+    arrays of a :class:`horovod.jax.ShardedState` of which each rank has its share, and the
+    :class:`horovod.jax.GradientErrors` of each rank.
 
     Args:
         tree: parameters, the state of an optimizer, or any other tree.
@@ -36,7 +40,7 @@ def check_in_sync(tree: PyTree, process_set: ProcessSet = global_process_set) ->
         HorovodInternalError: the job failed.
     """
     site = call_site()
-    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+    pairs, _ = jax.tree_util.tree_flatten_with_path(without_parts(without_errors(tree)))
     with in_our_words():
         arrays = [
             _array(jax.tree_util.keystr(path), leaf)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from horovod.tensorflow.keras import callbacks
-from horovod.tensorflow.keras.callbacks import (
+from horovod.keras import backend  # noqa: F401  # isort: skip  # which loads the Keras of callbacks
+from horovod._keras import callbacks
+from horovod._keras.callbacks import (
     BroadcastGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
+    LocalStepsCallback,
     MetricAverageCallback,
 )
 
@@ -15,6 +17,7 @@ __all__ = [
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LocalStepsCallback",
     "MetricAverageCallback",
 ]
 

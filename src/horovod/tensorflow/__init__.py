@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
 from horovod._compat.absent import no_attribute
+from horovod._keras.local_steps.api import DiLoCo, LocalSGD
 from horovod._train import interface
 from horovod._train.interface import *  # noqa: F403
 from horovod._train.library_interface import (
@@ -21,10 +22,12 @@ from horovod._train.library_interface import (
     handle_average_backwards_compatibility,
     split_list,
 )
+from horovod._train.shard.api import shard
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
-from horovod.tensorflow import elastic, mpi_ops, ops
+from horovod.tensorflow import elastic, logged, mpi_ops, ops  # noqa: F401
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_norm import gradient_norm
 from horovod.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from horovod.tensorflow.ops import *  # noqa: F403
 from horovod.tensorflow.optimizer import DistributedOptimizer
@@ -47,10 +50,12 @@ from horovod.tensorflow.util import (
 __all__ = [
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "DiLoCo",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HorovodInternalError",
     "LocalGradientAggregationHelper",
+    "LocalSGD",
     "Max",
     "Min",
     "PartialDistributedGradientTape",
@@ -70,9 +75,11 @@ __all__ = [
     "check_num_rank_power_of_2",
     "elastic",
     "gpu_available",
+    "gradient_norm",
     "handle_average_backwards_compatibility",
     "mpi_ops",
     "refs_to_vars",
+    "shard",
     "split_list",
     "vars_to_refs",
 ]

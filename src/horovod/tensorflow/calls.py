@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import Quantized, QuantizedFormat, ReduceOp, Reduction
 from horovod._train.process_set import number_of
 from horovod.tensorflow.call_sites import call_site
 from horovod.tensorflow.native_ops import ops
@@ -70,21 +70,14 @@ class CollectiveCall:
         return f"{self.call_site} with {self.structure.text}" if self.structure else self.call_site
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """The reduction operation, and the factors before and after it."""
-
-    op: ReduceOp = ReduceOp.AVERAGE
-    prescale: float = 1.0
-    postscale: float = 1.0
-
-    def attributes(self) -> dict[str, Any]:
-        """The factors in full: TensorFlow's numbers would be float32."""
-        return {
-            "reduce_op": int(self.op),
-            "prescale_factor": repr(float(self.prescale)),
-            "postscale_factor": repr(float(self.postscale)),
-        }
+def _attributes_of(reduction: Reduction) -> dict[str, Any]:
+    """Return a reduction's attributes; the factors as text, as TensorFlow's would be float32."""
+    return {
+        "reduce_op": int(reduction.op),
+        "prescale_factor": repr(float(reduction.prescale)),
+        "postscale_factor": repr(float(reduction.postscale)),
+        "quantization": 0 if reduction.quantized is None else int(reduction.quantized.format),
+    }
 
 
 def call_of(
@@ -135,10 +128,12 @@ def renamed(call: CollectiveCall, suffix: str) -> CollectiveCall:
 
 def reduction_of(op: tf.Operation) -> Reduction:
     """The reduction of an operation, from its attributes."""
+    wire = op.get_attr("quantization")
     return Reduction(
         ReduceOp(op.get_attr("reduce_op")),
         float(op.get_attr("prescale_factor")),
         float(op.get_attr("postscale_factor")),
+        quantized=Quantized(QuantizedFormat(wire)) if wire else None,
     )
 
 
@@ -146,7 +141,7 @@ def reduction_of(op: tf.Operation) -> Reduction:
 def allreduce(call: CollectiveCall, tensor: TensorLike, reduction: Reduction) -> Any:
     """Reduces a tensor; any shape, the same on all ranks."""
     attributes = call.attributes("HorovodAllreduce", (tensor,))
-    return ops.horovod_allreduce(tensor=tensor, **reduction.attributes(), **attributes)
+    return ops.horovod_allreduce(tensor=tensor, **_attributes_of(reduction), **attributes)
 
 
 @_interruptible
@@ -158,15 +153,48 @@ def grouped_allreduce(
     given = list(tensors)
     if call.structure is not None:
         given.append(tf.zeros(call.structure.mark, given[0].dtype))
-    results = ops.horovod_grouped_allreduce(tensors=given, **reduction.attributes(), **attributes)
+    results = ops.horovod_grouped_allreduce(
+        tensors=given, **_attributes_of(reduction), **attributes
+    )
     return list(results[: len(tensors)])
+
+
+@_interruptible
+def feedback_allreduce(
+    call: CollectiveCall,
+    tensors: Sequence[TensorLike],
+    reduction: Reduction,
+    errors: Sequence[TensorLike],
+    kept_by: TensorLike,
+) -> tuple[list[Any], list[Any], Any]:
+    """Reduce tensors as one operation, with the errors of what is quantized.
+
+    Args:
+        call: the common arguments.
+        tensors: what is reduced.
+        reduction: how.
+        errors: of each tensor from earlier reductions, float32 of its shape.
+        kept_by: the global rank whose these are, an int32 scalar; another rank takes zeros.
+
+    Returns:
+        The sums, the errors, and the global rank of this process.
+    """
+    attributes = call.attributes("HorovodFeedbackAllreduce", tensors)
+    given = list(tensors)
+    if call.structure is not None:
+        given.append(tf.zeros(call.structure.mark, given[0].dtype))
+    kept, rank, sums = ops.horovod_feedback_allreduce(
+        residuals=list(errors), kept_by=kept_by, tensors=given,
+        **_attributes_of(reduction), **attributes,
+    )  # fmt: skip
+    return list(sums[: len(tensors)]), list(kept), rank
 
 
 @_interruptible
 def reducescatter(call: CollectiveCall, tensor: TensorLike, reduction: Reduction) -> Any:
     """Reduces a tensor and keeps this rank's rows of it."""
     attributes = call.attributes("HorovodReducescatter", (tensor,))
-    return ops.horovod_reducescatter(tensor=tensor, **reduction.attributes(), **attributes)
+    return ops.horovod_reducescatter(tensor=tensor, **_attributes_of(reduction), **attributes)
 
 
 @_interruptible
@@ -177,7 +205,7 @@ def grouped_reducescatter(
     attributes = call.attributes("HorovodGroupedReducescatter", tensors)
     return list(
         ops.horovod_grouped_reducescatter(
-            tensors=list(tensors), **reduction.attributes(), **attributes
+            tensors=list(tensors), **_attributes_of(reduction), **attributes
         )
     )
 

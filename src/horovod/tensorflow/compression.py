@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
+from horovod._train.compression import (
+    AutoCompressor,
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    FP8E5M2Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "AutoCompressor",
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "FP8Compressor",
+    "FP8E5M2Compressor",
+    "FP16Compressor",
+    "Int8Compressor",
+    "NoneCompressor",
+]
 
 
 class _Cast(CastCompressor):
@@ -42,3 +60,15 @@ class Compression:
 
     bf16 = BF16Compressor
     """bfloat16 on the wire: the range of float32, 8 bits of precision."""
+
+    int8 = Int8Compressor
+    """8 bits between hosts, in equal steps; what is rounded off is lost."""
+
+    fp8 = FP8Compressor
+    """8 bits between hosts, float8_e4m3: 4 bits of precision for large and small values alike."""
+
+    fp8_e5m2 = FP8E5M2Compressor
+    """8 bits between hosts, float8_e5m2: more range in a block than fp8, 3 bits of precision."""
+
+    auto = AutoCompressor
+    """int8 where the links between the hosts are slow enough to gain much by it, otherwise none."""

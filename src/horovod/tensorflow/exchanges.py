@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from horovod._train.logged.call import catch_up_after_join, flush_before_join
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import UsageError
 from horovod.tensorflow import calls, gradients
@@ -178,7 +179,14 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
     Returns:
         The global rank that joined last, int32; the same on all ranks.
     """
-    return calls.join(call_of(process_set, None))
+    call = call_of(process_set, None)
+    if not tf.executing_eagerly():
+        return calls.join(call)
+    flush_before_join()
+    last_joined = calls.join(call)
+    if process_set is global_process_set:
+        catch_up_after_join(int(last_joined))
+    return last_joined
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:

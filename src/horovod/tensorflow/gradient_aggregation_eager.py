@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import tensorflow as tf
 
+from horovod._rank import context
 from horovod._train.gradients import check_passes
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod.errors import UsageError
@@ -14,15 +17,22 @@ from horovod.tensorflow.gradient_groups import variable_key
 from horovod.tensorflow.gradient_reducer import as_dense
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from horovod._rank.group import Group
+    from horovod._settings.config import Config
     from horovod.tensorflow.interface_types import Gradient, Optimizer, Variable
 
 __all__ = ["LocalGradientAggregationHelperEager"]
 
+_logger = logging.getLogger(__name__)
+
 
 class LocalGradientAggregationHelperEager:
     """Communicates in every n-th pass only.
+
+    The passes of a step belong to one job: in a new one, whose newcomers have no sums, all ranks
+    begin with the first pass.
 
     Args:
         backward_passes_per_step: n, at least 1.
@@ -57,6 +67,32 @@ class LocalGradientAggregationHelperEager:
         self._sums: dict[Hashable, Any] = {}
         with tf.init_scope():
             self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="passes")
+        self._context = context.current().number
+        _aggregations.helpers.add(self)
+
+    def begin_in_job_of(self, number: int) -> None:
+        """Forget the passes of an earlier job.
+
+        Args:
+            number: of the context that has joined a job; another one than that in which this was
+                made changes nothing.
+        """
+        with tf.init_scope():
+            is_of_job = number == self._context and tf.executing_eagerly()
+            count = int(self.counter.numpy()) if is_of_job else 0
+            if not count:
+                return
+            _logger.warning(
+                "DistributedOptimizer: the job has changed after %d of %d passes of a step; their "
+                "gradients are dropped, and the step begins again",
+                count,
+                self.backward_passes_per_step,
+            )
+            self._clear(self._sums.values())
+
+    def is_between_passes(self, optimizer: Optimizer) -> bool:
+        """Whether gradients have been added up that are not reduced yet."""
+        return bool(int(self.counter.numpy()))
 
     def build(self, variables: Sequence[Variable]) -> None:
         """Makes the sums of the gradients of some variables, which are zero."""
@@ -138,11 +174,14 @@ class LocalGradientAggregationHelperEager:
         if self.average_aggregated_gradients:
             passes = self.backward_passes_per_step
             reduced = [gradient / tf.cast(passes, gradient.dtype) for gradient in reduced]
+        self._clear(sums)
+        return reduced
+
+    def _clear(self, sums: Iterable[Any]) -> None:
         # Not multiplied by zero, which would keep infinities.
         for total in sums:
             total.assign(tf.zeros(total.shape, total.dtype))
         self.counter.assign(0)
-        return reduced
 
     def _dense(self, gradient: Any, variable: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
@@ -160,3 +199,21 @@ def _choose(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any
     if tf.executing_eagerly():
         return then() if bool(condition) else otherwise()
     return tf.cond(condition, then, otherwise)
+
+
+class _Aggregations:
+    """Lets all sums begin again in a new job; a tf.function that was traced asks nobody."""
+
+    def __init__(self) -> None:
+        self.helpers: WeakSet[LocalGradientAggregationHelperEager] = WeakSet()
+
+    def begun(self, config: Config, group: Group, number: int) -> None:
+        for helper in list(self.helpers):
+            helper.begin_in_job_of(number)
+
+    def ended(self, group: Group) -> None:
+        """The sums stay until the next job begins."""
+
+
+_aggregations = _Aggregations()
+context.listen(_aggregations)

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from horovod._rank import context
+from horovod._rank.group import Reduction
+from horovod._train.compression import always_quantizes
 from horovod._train.numbering import JobNumber, NameNumbers
 from horovod._train.process_set import global_process_set, group_of
 from horovod._train.reduce_op import Adasum, Average, Sum
 from horovod._train.structure import Structure, without_numbers
 from horovod.errors import UsageError
-from horovod.tensorflow import calls, reductions
+from horovod.tensorflow import calls, error_feedback, reductions
 from horovod.tensorflow.autograph import as_written
-from horovod.tensorflow.gradient_groups import (
-    members_of,
-    variable_key,
-)
+from horovod.tensorflow.error_feedback import ErrorFeedback
+from horovod.tensorflow.gradient_groups import members_of, variable_key
 from horovod.tensorflow.rank_ops import is_member_op, num_members_op
 from horovod.tensorflow.xla import refuse_xla
 
@@ -61,6 +62,9 @@ class GradientReducer:
         self._number = JobNumber(_numbers, [self._operation])
         self._local: set[Hashable] = set()
         self._local_layers: list[Any] = []
+        self._feedback: ErrorFeedback | None = None
+        if always_quantizes(settings.compression) and error_feedback.works_here():
+            self._feedback = ErrorFeedback() if numbered else error_feedback.of_tapes()
 
     def register_local(self, variable: Any) -> None:
         """Leaves the gradient of a variable out of the reduction.
@@ -162,14 +166,26 @@ class GradientReducer:
             shapes=shapes,
             members=members_of(self.settings.groups, keys, sizes),
         )
+        if self._feedback is None:
+            return self._run(plan, mine)
+        errors = self._feedback.of([variables[i] for i in places], mine)
+        plan = plan._replace(fed=tuple(i for i, error in enumerate(errors) if error is not None))
+        held = [self._feedback.kept_by, *(errors[i] for i in plan.fed)] if plan.fed else []
+        found = self._run(plan, [*mine, *(variable.read_value() for variable in held)])
+        for variable, value in zip(held, found[len(mine) :], strict=True):
+            variable.assign(value)
+        return found[: len(mine)]
+
+    def _run(self, plan: _Plan, gradients: list[Any]) -> list[Any]:
         if tf.executing_eagerly():
             # As one function, so that all are in flight at once.
             process_set = self.settings.process_set
             size, number = group_of(process_set).size, process_set.process_set_id
-            return list(_function(self.settings, plan, size, number)(mine))
+            job = context.current().number
+            return list(_function(self.settings, plan, size, number, job)(gradients))
         if self.settings.process_set is global_process_set:
-            return _reduce(self.settings, plan, mine)
-        return _reduce_on_members(self.settings, plan, mine)
+            return _reduce(self.settings, plan, gradients)
+        return _reduce_on_members(self.settings, plan, gradients)
 
     def _numbered_prefix(self) -> str:
         number = self._number.within(group_of(self.settings.process_set))
@@ -184,17 +200,22 @@ class _Plan(NamedTuple):
         names: of their operations.
         shapes: of their variables, None where unknown.
         members: their places, in groups that are reduced together.
+        fed: the places of those with errors. Behind the gradients come, if there are any, the rank
+            whose these are, and the errors.
     """
 
     scope: str
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...] | None, ...]
     members: tuple[tuple[int, ...], ...]
+    fed: tuple[int, ...] = ()
 
 
 @functools.lru_cache(maxsize=256)
-def _function(settings: ReductionSettings, plan: _Plan, size: int, number: int | None) -> Any:
-    """Reduces in a graph, which holds the size and the number of the process set."""
+def _function(
+    settings: ReductionSettings, plan: _Plan, size: int, number: int | None, job: int
+) -> Any:
+    """Reduces in a graph, which holds the job's number, and the set's size and number."""
     return tf.function(
         functools.partial(_reduce, settings, plan), autograph=False, reduce_retracing=True
     )
@@ -225,11 +246,14 @@ def _as_they_travel(
 ) -> list[Any]:
     if not settings.sparse_as_dense:
         return list(gradients)
-    return [as_dense(g, shape) for g, shape in zip(gradients, plan.shapes, strict=True)]
+    count = len(plan.names)
+    pairs = zip(gradients[:count], plan.shapes, strict=True)
+    return [*(as_dense(gradient, shape) for gradient, shape in pairs), *gradients[count:]]
 
 
 def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) -> list[Any]:
     reduced = _as_they_travel(settings, plan, gradients)
+    place_of_error = {place: len(plan.names) + 1 + i for i, place in enumerate(plan.fed)}
     # Slices are several operations, of which the second must not wait for the first.
     alone = len(plan.members) == 1 and not any(isinstance(g, tf.IndexedSlices) for g in reduced)
     with tf.name_scope(plan.scope) if plan.scope else contextlib.nullcontext():
@@ -241,17 +265,36 @@ def _reduce(settings: ReductionSettings, plan: _Plan, gradients: Sequence[Any]) 
                 waits_briefly=alone,
                 structure=_structure_of([plan.names[i] for i in members]),
             )
-            results = _reduce_together(settings, call, [reduced[i] for i in members])
-            for index, result in zip(members, results, strict=True):
+            targets = list(members)
+            if place_of_error.keys() >= set(members):
+                targets += [len(plan.names), *(place_of_error[i] for i in members)]
+            # Whose the errors were before the first group, not this rank.
+            chosen = [gradients[i] if i == len(plan.names) else reduced[i] for i in targets]
+            results = _reduce_together(settings, call, chosen, len(members))
+            for index, result in zip(targets, results, strict=True):
                 reduced[index] = result
-    return reduced
+    return _without_unsound_errors(plan, reduced)
+
+
+def _without_unsound_errors(plan: _Plan, reduced: list[Any]) -> list[Any]:
+    """Let the errors be zero if a gradient is infinite or NaN, so that no step should use it."""
+    if not plan.fed:
+        return reduced
+    count = len(plan.names)
+    values = [reduced[i] for i in plan.fed]
+    values = [tf.abs(each) if each.dtype.is_complex else each for each in values]
+    is_sound = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in values])
+    errors = [tf.where(is_sound, each, tf.zeros_like(each)) for each in reduced[count + 1 :]]
+    return [*reduced[: count + 1], *errors]
 
 
 def _reduce_together(
-    settings: ReductionSettings, call: calls.CollectiveCall, gradients: list[Any]
+    settings: ReductionSettings, call: calls.CollectiveCall, given: list[Any], count: int
 ) -> list[Any]:
+    """Reduce some gradients, which may be followed by whose their errors are, and by these."""
+    gradients, errors = given[:count], given[count:]
     factor = settings.predivide_factor
-    reduction = calls.Reduction(settings.op)
+    reduction = Reduction(settings.op)
     are_pairs = [gradient.dtype.is_complex for gradient in gradients]
     if any(are_pairs) and settings.op not in _LINEAR:
         raise UsageError(
@@ -261,14 +304,17 @@ def _reduce_together(
     gradients = [_as_floats(gradient) for gradient in gradients]
     # Sparse gradients cannot be scaled on their way, and the average is the same without.
     if factor != 1.0 and not any(isinstance(g, tf.IndexedSlices) for g in gradients):
-        reduction = replace(reduction, prescale=1.0 / factor, postscale=factor)
+        reduction = reduction._replace(prescale=1.0 / factor, postscale=factor)
     how = (reduction, settings.compression, settings.device_dense, settings.device_sparse)
-    if len(gradients) == 1:
+    if errors:
+        reduced, errors = reductions.reduce_with_errors(call, gradients, *how[:3], errors)
+    elif len(gradients) == 1:
         reduced = [reductions.reduce_tensor(call, gradients[0], *how)]
     else:
         reduced = reductions.reduce_tensors(call, gradients, *how)
     pairs = zip(reduced, are_pairs, strict=True)
-    return [_as_complex(gradient) if is_pair else gradient for gradient, is_pair in pairs]
+    whole = [_as_complex(gradient) if is_pair else gradient for gradient, is_pair in pairs]
+    return [*whole, *errors]
 
 
 def _structure_of(names: Sequence[str]) -> Structure | None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorflow as tf
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 from horovod.tensorflow import calls, rank_ops
-from horovod.tensorflow.calls import CollectiveCall, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from horovod.tensorflow.calls import CollectiveCall
 
     Gradients = list[Any]
     GradientFunction = TypeVar("GradientFunction", bound=Callable[..., Any])
@@ -51,6 +52,15 @@ def _grouped_allreduce(op: Any, *gradients: Any) -> Gradients:
         return calls.grouped_allreduce(calls.gradient_call(op), own, calls.reduction_of(op))
 
     return _of_floats(op, gradients, compute)
+
+
+@_gradient_of("HorovodFeedbackAllreduce")
+def _feedback_allreduce(op: Any, *gradients: Any) -> Gradients:
+    """Return the same allreduce of the incoming gradients, without errors."""
+    first = op.get_attr("num_residuals") + 1
+    own = [tf.convert_to_tensor(gradient) for gradient in gradients[first:]]
+    reduced = calls.grouped_allreduce(calls.gradient_call(op), own, calls.reduction_of(op))
+    return [*[None] * first, *reduced]
 
 
 def _scaled(op: Any, gradient: Any) -> Any:

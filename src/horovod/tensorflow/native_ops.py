@@ -30,6 +30,7 @@ _LIBRARY = Path(__file__).resolve().parents[1] / "libhorovod_tensorflow.so"
 COLLECTIVES = (
     "HorovodAllreduce",
     "HorovodGroupedAllreduce",
+    "HorovodFeedbackAllreduce",
     "HorovodAllgather",
     "HorovodGroupedAllgather",
     "HorovodBroadcast",

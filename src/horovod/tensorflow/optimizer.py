@@ -15,7 +15,7 @@ from horovod.tensorflow.keras_generation import keras_of, kind_of
 
 if TYPE_CHECKING:
     from horovod._train.compression import CompressorLike
-    from horovod.tensorflow.gradient_groups import Groups
+    from horovod._train.optimizer_options import Groups
     from horovod.tensorflow.interface_types import Optimizer, V1Optimizer
 
 
@@ -45,7 +45,8 @@ def DistributedOptimizer(
         use_locking: for ``tf.compat.v1`` optimizers.
         device_dense: where dense gradients are reduced; anywhere if empty.
         device_sparse: the same for ``tf.IndexedSlices``.
-        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        compression: how gradients travel: Compression.none, fp16, bf16, your own; or in 8 bits
+            between hosts, with error feedback (docs/compression.md): int8, fp8, fp8_e5m2.
         sparse_as_dense: reduce ``tf.IndexedSlices`` as dense tensors.
         backward_passes_per_step: add the gradients of this many passes up before they are reduced.
         op: Average or Sum; for ``tf.compat.v1`` optimizers also Adasum, which combines the ranks'

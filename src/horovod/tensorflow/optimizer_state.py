@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._keras.optimizers import innermost
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -38,17 +40,6 @@ def variables_of(optimizer: Any) -> list[Any]:
     more += [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
     known = {id(variable) for variable in found}
     return found + [v for v in more if isinstance(v, tf.Variable) and id(v) not in known]
-
-
-def innermost(optimizer: Any) -> Any:
-    """The optimizer that has the rate and the momentum, inside of one that scales the loss."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-def follows_schedule(optimizer: Any) -> bool:
-    """Whether the learning rate is a schedule, which cannot be set."""
-    rate = getattr(optimizer, "_learning_rate", None)
-    return callable(optimizer.learning_rate if rate is None else rate)
 
 
 def number(value: Any) -> float:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from horovod._train.optimizer_options import ReductionOptions
     from horovod.tensorflow.interface_types import Pair, V1Optimizer, Variable
-    from horovod.tensorflow.reduction_settings import ReductionOptions, ReductionSettings
+    from horovod.tensorflow.reduction_settings import ReductionSettings
 
 
 def wrap_v1_optimizer(
@@ -41,7 +42,7 @@ def wrap_v1_optimizer(
         backward_passes_per_step: over how many passes gradients are added up before they are
             reduced; with Adasum, how many steps are taken before they are combined.
         average_aggregated_gradients: divide these sums by the number of passes.
-        **options: see :class:`horovod.tensorflow.reduction_settings.ReductionOptions`.
+        **options: see :class:`horovod._train.optimizer_options.ReductionOptions`.
 
     Raises:
         UsageError: the arguments are wrong.

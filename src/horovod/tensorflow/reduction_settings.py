@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from horovod._train.optimizer_options import checked_reduction, groups_asked_for
+from horovod._train.optimizer_options import checked_groups, checked_reduction, groups_asked_for
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_groups import CheckedGroups, Groups, checked_groups
+from horovod.tensorflow.gradient_groups import variable_key
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from horovod._rank.group import ReduceOp
     from horovod._train.compression import CompressorLike
-
-
-class ReductionOptions(TypedDict, total=False):
-    """The arguments that all tapes and optimizers take, by the names that users know."""
-
-    op: int
-    gradient_predivide_factor: float
-    num_groups: int
-    groups: Groups
-    compression: CompressorLike
-    sparse_as_dense: bool
-    process_set: ProcessSet
-    device_dense: str
-    device_sparse: str
-    scale_local_gradients: bool
+    from horovod._train.optimizer_options import CheckedGroups, ReductionOptions
 
 
 @dataclass(frozen=True)
@@ -79,5 +65,5 @@ def make_settings(
     factor = others.pop("gradient_predivide_factor", 1.0)
     op = checked_reduction(others.pop("op", Average), factor)
     num_groups, groups = others.pop("num_groups", 0), others.pop("groups", None)
-    groups = checked_groups(groups_asked_for(num_groups, groups, stacklevel + 1))
+    groups = checked_groups(groups_asked_for(num_groups, groups, stacklevel + 1), variable_key)
     return ReductionSettings(name, op, factor, groups=groups, **others)

@@ -27,16 +27,18 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._train.compression import compressed, quantizing, refuse_quantizing
 from horovod._train.process_set import ProcessSet, global_process_set
-from horovod._train.reduce_op import Average, Sum, resolve_reduce_op
+from horovod._train.reduce_op import Average, Sum, requested_reduction
 from horovod.tensorflow import calls, gradients, sparse
-from horovod.tensorflow.calls import Reduction, call_of
+from horovod.tensorflow.calls import call_of
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.placement import placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod._rank.group import Reduction
     from horovod._train.compression import CompressorLike
     from horovod.tensorflow.interface_types import TensorLike
 
@@ -62,7 +64,9 @@ def allreduce(
         tensor: any shape, the same on all ranks; or ``tf.IndexedSlices``, whose rows are gathered.
         average: deprecated; True for Average, False for Sum.
         device_dense, device_sparse: where a tensor, and where slices are reduced.
-        compression: how the tensor travels, one of Compression.none, fp16 and bf16 or your own.
+        compression: how the tensor travels, one of Compression.none, fp16 and bf16 or your own; or
+            int8, fp8 and fp8_e5m2, for dense tensors on the CPU by Average or Sum: 8 bits between
+            hosts. What is rounded off is lost.
         op: the reduction; None is Average. Of slices, Average or Sum.
         prescale_factor: multiplied to the input, in full precision.
         postscale_factor: multiplied to the result.
@@ -83,7 +87,7 @@ def allreduce(
         <tf.Tensor: shape=(3,), dtype=float32, numpy=array([4., 4., 4.], dtype=float32)>
     """
     call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor)
     return reduce_tensor(call, tensor, reduction, compression, device_dense, device_sparse)
 
 
@@ -132,7 +136,7 @@ def grouped_allreduce(
     if not tensors:
         return tensors
     call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor)
     return reduce_tensors(call, tensors, reduction, compression, device_dense, device_sparse)
 
 
@@ -146,11 +150,13 @@ def reduce_tensor(
 ) -> Any:
     """Run :func:`allreduce` with arguments that have been checked."""
     if isinstance(tensor, tf.IndexedSlices):
+        _refuse_slices(compression)
         with placed(device_sparse):
             return sparse.allreduce(call, tensor, reduction)
     with placed(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
-        return compression.decompress(calls.allreduce(call, compressed, reduction), context)
+        sent, context = compressed(compression, tf.convert_to_tensor(tensor))
+        reduction = quantizing(reduction, compression)
+        return compression.decompress(calls.allreduce(call, sent, reduction), context)
 
 
 def reduce_tensors(
@@ -166,6 +172,7 @@ def reduce_tensors(
     slices = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if apart]
     dense = [tensor for tensor, apart in zip(tensors, is_sparse, strict=True) if not apart]
     if slices:
+        _refuse_slices(compression)
         sparse.check_reduction(reduction)
     reduced_dense, reduced_slices = iter(()), iter(())
     if dense:
@@ -177,13 +184,42 @@ def reduce_tensors(
     return [next(reduced_slices if apart else reduced_dense) for apart in is_sparse]
 
 
+def reduce_with_errors(
+    call: calls.CollectiveCall,
+    tensors: Sequence[Any],
+    reduction: Reduction,
+    compression: CompressorLike,
+    device_dense: str,
+    errors: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Reduce dense tensors in 8 bits as one operation, with error feedback.
+
+    Args:
+        call, tensors, reduction, compression, device_dense: as of :func:`reduce_tensors`.
+        errors: whose they are, then that of each tensor; see :func:`calls.feedback_allreduce`.
+
+    Returns:
+        The results, and the errors for the next step.
+    """
+    with placed(device_dense):
+        reduced, kept, rank = calls.feedback_allreduce(
+            call, tensors, quantizing(reduction, compression), errors[1:], errors[0]
+        )
+    return reduced, [rank, *kept]
+
+
+def _refuse_slices(compression: CompressorLike) -> None:
+    refuse_quantizing(compression, "the reduction of tf.IndexedSlices, without sparse_as_dense,")
+
+
 def _grouped_dense(
     call: calls.CollectiveCall,
     tensors: Sequence[Any],
     compression: CompressorLike,
     reduction: Reduction,
 ) -> list[Any]:
-    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    pairs = [compressed(compression, tf.convert_to_tensor(tensor)) for tensor in tensors]
+    reduction = quantizing(reduction, compression)
     reduced = calls.grouped_allreduce(call, [tensor for tensor, _ in pairs], reduction)
     return [
         compression.decompress(tensor, context)
@@ -219,10 +255,10 @@ def reducescatter(
         tf.errors.AbortedError: ``op`` is another reduction.
     """
     call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
     with placed(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
-        return compression.decompress(calls.reducescatter(call, compressed, reduction), context)
+        sent, context = compression.compress(tf.convert_to_tensor(tensor))
+        return compression.decompress(calls.reducescatter(call, sent, reduction), context)
 
 
 def grouped_reducescatter(
@@ -246,7 +282,7 @@ def grouped_reducescatter(
     if not tensors:
         return tensors
     call = call_of(process_set, name, ignore_name_scope)
-    reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
     with placed(device_dense):
         pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
         reduced = calls.grouped_reducescatter(call, [tensor for tensor, _ in pairs], reduction)

@@ -12,7 +12,8 @@ from horovod.tensorflow import calls, rank_ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod.tensorflow.calls import CollectiveCall, Reduction
+    from horovod._rank.group import Reduction
+    from horovod.tensorflow.calls import CollectiveCall
 
 
 def check_reduction(reduction: Reduction) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._keras.sharding.whole import refuse_parts
 from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.same_parameters import Parameter, check_same_parameters
@@ -43,7 +44,8 @@ def broadcast_variables(
         In a graph an operation to run; eagerly None, and all is done.
 
     Raises:
-        UsageError: something is no variable, or has no value that could be sent.
+        UsageError: something is no variable, has no value that could be sent, or is a share of an
+            optimizer's state.
         tf.errors.FailedPreconditionError: the ranks disagree about a variable; in a graph, when the
             operation runs.
         tf.errors.UnknownError: the job failed; in a graph, when the operation runs.
@@ -51,6 +53,8 @@ def broadcast_variables(
     Example:
         >>> hvd.broadcast_variables(model.variables, root_rank=0)
     """
+    variables = list(variables)
+    refuse_parts(variables)
     targets = [tensorflow_variable(variable) for variable in variables]
 
     def overwrite() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._rank import context
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from horovod._train.compression import CompressorLike
-    from horovod.tensorflow.gradient_groups import Groups
+    from horovod._train.optimizer_options import Groups, ReductionOptions
     from horovod.tensorflow.interface_types import Layers, Nested, Variable
-    from horovod.tensorflow.reduction_settings import ReductionOptions
 
 
 class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no types
@@ -58,6 +58,8 @@ class ReducingTape(tf.GradientTape):  # type: ignore[misc]  # TensorFlow has no 
         Raises:
             UsageError: the process set is not registered, or XLA would have to compile this.
         """
+        if tf.executing_eagerly():
+            context.count_step()
         plain = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat = _leaves(sources, plain)
         reduced = self._reducer.reduce(flat, tf.nest.flatten(sources), use_generic_names)
@@ -111,7 +113,8 @@ def DistributedGradientTape(
         gradtape: the tape, after it has recorded or before; use the result instead of it.
         device_dense: where dense gradients are reduced; anywhere if empty.
         device_sparse: the same for ``tf.IndexedSlices``.
-        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        compression: how gradients travel: Compression.none, fp16, bf16, your own; or in 8 bits
+            between hosts, with error feedback (docs/compression.md): int8, fp8, fp8_e5m2.
         sparse_as_dense: reduce ``tf.IndexedSlices`` as dense tensors.
         op: Average, Sum, Adasum, or another reduction.
         gradient_predivide_factor: divide by this before the sum, and by the rest after it.

@@ -15,18 +15,24 @@ from horovod._train import interface
 from horovod._train.interface import *  # noqa: F403
 from horovod._train.reduce_op import Max, Min, Product
 from horovod.errors import HorovodInternalError, ReplicasDivergedError
-from horovod.torch import elastic, functions, mpi_ops, ops
+from horovod.torch import elastic, functions, logged, mpi_ops, ops  # noqa: F401
 from horovod.torch.compression import Compression
 from horovod.torch.functions import *  # noqa: F403
+from horovod.torch.gradient_norm import GradientNoiseScale, clip_grad_norm_, gradient_norm
+from horovod.torch.local_steps import DiLoCo, LocalSGD
 from horovod.torch.ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sharding import shard
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch.sync_check import check_in_sync
 
 __all__ = [
     "Compression",
+    "DiLoCo",
     "DistributedOptimizer",
+    "GradientNoiseScale",
     "HorovodInternalError",
+    "LocalSGD",
     "Max",
     "Min",
     "Product",
@@ -34,8 +40,11 @@ __all__ = [
     "SyncBatchNorm",
     "__version__",
     "check_in_sync",
+    "clip_grad_norm_",
     "elastic",
+    "gradient_norm",
     "mpi_ops",
+    "shard",
 ]
 __all__ += functions.__all__
 __all__ += interface.__all__

@@ -138,8 +138,9 @@ class _Reducescatter(_Collective):
     @outside_of_graphs
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
         call: ReducescatterCall = ctx.call
-        factor = call.prescale * call.postscale
-        if call.op == ReduceOp.SUM:
+        op, prescale, postscale, *_ = call.reduction
+        factor = prescale * postscale
+        if op == ReduceOp.SUM:
             factor *= call.group.size
         scaled = [gradient * factor for gradient in _Collective.wanted(ctx, gradients)]
         prefix = call.prefix.replace("reducescatter", "allgather")

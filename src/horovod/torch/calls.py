@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from horovod._rank.group import Group, ReduceOp
+from horovod._rank.group import PLAIN_AVERAGE, Reduction
 from horovod.errors import UsageError
 from horovod.torch.devices import beside, wait
 from horovod.torch.tensors import (
@@ -29,6 +29,7 @@ from horovod.torch.tensors import (
 
 if TYPE_CHECKING:
     from horovod._native import Handle
+    from horovod._rank.group import Group
 
 Tensors = Sequence[torch.Tensor]
 C = TypeVar("C", bound="CollectiveCall")
@@ -62,16 +63,9 @@ class CollectiveCall:
 
 @dataclass(slots=True)
 class ReducingCall(CollectiveCall, ABC):
-    """The arguments common to both reductions.
+    """The arguments common to both reductions."""
 
-    Attributes:
-        op: the reduction.
-        prescale, postscale: multiplied to inputs and results.
-    """
-
-    op: ReduceOp = ReduceOp.AVERAGE
-    prescale: float = 1.0
-    postscale: float = 1.0
+    reduction: Reduction = PLAIN_AVERAGE
 
     @abstractmethod
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
@@ -90,28 +84,27 @@ class ReducingCall(CollectiveCall, ABC):
 
 @dataclass(slots=True)
 class AllreduceCall(ReducingCall):
-    """Reduces each tensor; any shape, the same on all ranks."""
+    """Reduces each tensor; any shape, the same on all ranks.
 
-    weight: float | None = None
-    priority: int = 0
+    Attributes:
+        residuals: the tensors behind those of the reduction.
+    """
+
+    residuals: tuple[torch.Tensor, ...] = ()
 
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, which may be the same list."""
         inputs = views(tensors)
-        check_sums(self.op, tensors)
+        check_sums(self.reduction.op, tensors)
         handle = self.group.allreduce(
             inputs,
             inputs if outputs is tensors else views(outputs),
-            op=self.op,
-            prescale=self.prescale,
-            postscale=self.postscale,
-            weight=self.weight,
+            self.reduction,
             name=self.name,
             prefix=self.prefix,
             waits_next=waits_next,
             call_site=self.call_site,
-            keep=memory_of(tensors) if outputs is tensors else memory_of(tensors, outputs),
-            priority=self.priority,
+            keep=memory_of(tensors, () if outputs is tensors else outputs, self.residuals),
         )
         if outputs is tensors:
             mark_written(tensors)
@@ -128,14 +121,15 @@ class ReducescatterCall(ReducingCall):
     def submit(self, tensors: Tensors, outputs: Tensors, waits_next: bool = False) -> Handle:
         """Starts the reduction of ``tensors`` into ``outputs``, made by :meth:`outputs`."""
         inputs = views(tensors)
-        check_sums(self.op, tensors)
+        op, prescale, postscale = self.reduction[:3]
+        check_sums(op, tensors)
         check_rows(tensors, self.prefix)
         return self.group.reducescatter(
             inputs,
             views(outputs),
-            op=self.op,
-            prescale=self.prescale,
-            postscale=self.postscale,
+            op=op,
+            prescale=prescale,
+            postscale=postscale,
             name=self.name,
             prefix=self.prefix,
             waits_next=waits_next,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
+C = TypeVar("C", bound=type)
 
 
 def outside_of_graphs(function: F) -> F:
@@ -37,3 +39,11 @@ def outside_of_graphs(function: F) -> F:
     # The strategy is for a call from Python; this is for the compiler that looks into a caller.
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
+
+
+def methods_outside_of_graphs(cls: C) -> C:
+    """Do the same for all methods of a class whose objects PyTorch's own code calls."""
+    for name, method in list(vars(cls).items()):
+        if isfunction(method):
+            setattr(cls, name, outside_of_graphs(method))
+    return cls

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import torch
 
-from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
+from horovod._train.compression import (
+    AutoCompressor,
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    FP8E5M2Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
+from horovod.torch.powersgd import PowerSGDCompressor
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "AutoCompressor",
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "FP8Compressor",
+    "FP8E5M2Compressor",
+    "FP16Compressor",
+    "Int8Compressor",
+    "NoneCompressor",
+    "PowerSGDCompressor",
+]
 
 
 class _Cast(CastCompressor):
@@ -42,3 +62,30 @@ class Compression:
 
     bf16 = BF16Compressor
     """bfloat16 on the wire: the range of float32, 8 bits of precision."""
+
+    int8 = Int8Compressor
+    """8 bits between hosts, in equal steps; a DistributedOptimizer makes up for the rounding."""
+
+    fp8 = FP8Compressor
+    """8 bits between hosts, float8_e4m3: 4 bits of precision for large and small values alike."""
+
+    fp8_e5m2 = FP8E5M2Compressor
+    """8 bits between hosts, float8_e5m2: more range in a block than fp8, 3 bits of precision."""
+
+    @staticmethod
+    def powersgd(rank: int = 2, *, least_ratio: float = 2.0) -> PowerSGDCompressor:
+        """Return PowerSGD, for DistributedOptimizer: gradients travel as matrices of low rank.
+
+        See docs/compression.md. Vectors travel as they are.
+
+        Args:
+            rank: the columns of both matrices; more is more precise, and more bytes.
+            least_ratio: what would not take that many times fewer bytes travels as it is.
+
+        Raises:
+            UsageError: an argument is out of range.
+        """
+        return PowerSGDCompressor(rank, least_ratio)
+
+    auto = AutoCompressor
+    """int8 where the links between the hosts are slow enough to gain much by it, otherwise none."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 from horovod._train.optimizer_options import reduces
 from horovod._train.parameter_names import NameSuffix
 from horovod._train.process_set import check_usable, group_of
@@ -68,7 +68,7 @@ class DeltaReducer:
         overflow = not all(bool(_values(g).isfinite().all()) for g in gradients)
         call = AllreduceCall(
             group, f"{self._first_name}.overflow{self._suffix.within(group)}", "allreduce",
-            self._settings.call_site, ReduceOp.MAX,
+            self._settings.call_site, Reduction(ReduceOp.MAX),
         )  # fmt: skip
         (anywhere,) = call.run((torch.tensor([overflow], dtype=torch.uint8, device="cpu"),))
         if bool(anywhere) and not overflow and gradients:
@@ -112,7 +112,7 @@ class DeltaReducer:
         wires: Sequence[torch.Tensor] = (dense(compressed),)
         group = group_of(settings.process_set)
         name = self.names[param] + self._suffix.within(group)
-        call = AllreduceCall(group, name, "allreduce", settings.call_site, settings.op)
+        call = AllreduceCall(group, name, "allreduce", settings.call_site, Reduction(settings.op))
         return call.submit(wires, wires), wires[0], context
 
     def discard(self, params: Iterable[torch.Tensor]) -> None:

@@ -16,7 +16,7 @@ from horovod._rank import context
 from horovod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horovod._native import Handle
 
@@ -109,6 +109,27 @@ def beside(tensor: torch.Tensor | None, values: Sequence[Any], dtype: torch.dtyp
     if tensor is None or tensor.is_cpu:
         return made
     return made.pin_memory().to(tensor.device, non_blocking=True)
+
+
+def read_later(tensor: torch.Tensor) -> Callable[[], float]:
+    """Copy a number from a GPU behind what its current stream has to do, without waiting.
+
+    Args:
+        tensor: of one element, on a GPU.
+
+    Returns:
+        What waits for the copy, on any thread, and returns the number.
+    """
+    copy = torch.empty((), dtype=tensor.dtype, device="cpu", pin_memory=True)
+    copy.copy_(tensor.reshape(()), non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record(torch.cuda.current_stream(tensor.get_device()))
+
+    def read() -> float:
+        copied.synchronize()
+        return float(copy.item())
+
+    return read
 
 
 def current_index() -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from horovod._train.call_site import call_site
+from horovod._train.logged.call import catch_up_after_join, flush_before_join
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllgatherCall, AlltoallCall, BroadcastCall, splits_of
@@ -236,13 +237,17 @@ def join(
         ...     train(batch)
         >>> hvd.join()
     """
+    flush_before_join()
     handle = group_of(process_set).join(
         device=current_index() if device < 0 else device,
         divide_by_initial_world_size=divide_by_initial_world_size,
         call_site=call_site(),
     )
     handle.wait()
-    return handle.last_joined()
+    last_joined = handle.last_joined()
+    if process_set is global_process_set:
+        catch_up_after_join(last_joined)
+    return last_joined
 
 
 def _alltoall_call(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from horovod._rank.group import QuantizedFormat, Reduction
 from horovod._train import gradient_reducer
+from horovod._train.compression import compressed, format_of, quantizing
 from horovod._train.gradient_buckets import GradientBuckets, plan_gradient_buckets
+from horovod.errors import HorovodInternalError
 from horovod.torch.backward_runs import current_run, is_nested
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.devices import by_device
+from horovod.torch.error_feedback import ErrorFeedback
 from horovod.torch.gradient_buckets import GradientBucket, extent_of, may_live_in_bucket
 from horovod.torch.gradient_layouts import ParameterGradients
 from horovod.torch.gradients_in_flight import (
@@ -22,18 +27,25 @@ from horovod.torch.gradients_in_flight import (
     SentDense,
     SparseGradientInFlight,
 )
+from horovod.torch.powersgd import (
+    LowRankInFlight,
+    LowRankMemory,
+    PowerSGDCompressor,
+    launch,
+)
 from horovod.torch.sparse import SparseExchange, empty_like
 from horovod.torch.tensor_holders import CAN_TELL, is_own_gradient, sharing_memory
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
     from horovod._native import Buffer, Handle
     from horovod._rank.group import Group
-    from horovod._train.gradient_reducer import ReducerSettings
+    from horovod._train.compression import CompressorLike
+    from horovod._train.gradient_reducer import GradientsInFlight, ReducerSettings
     from horovod._train.same_parameters import Parameter
 
 
@@ -78,7 +90,23 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         self._passes_hooked: set[torch.Tensor] = set()
         self._from_before: dict[torch.Tensor, torch.Tensor] = {}
         self._sharing: set[torch.Tensor] | None = None
+        self._feedback = ErrorFeedback() if format_of(settings.compression) else None
+        low_rank = isinstance(settings.compression, PowerSGDCompressor)
+        self._low_rank = LowRankMemory(names) if low_rank else None
         super().__init__(settings, ParameterGradients(), names, groups, passes)
+
+    @property
+    def feedback(self) -> ErrorFeedback | LowRankMemory | None:
+        """What compression has left of this rank's gradients; None if it keeps nothing."""
+        return self._feedback or self._low_rank
+
+    @property
+    def _compression(self) -> CompressorLike:
+        """How gradients travel that PowerSGD leaves alone."""
+        if self._low_rank is not None:
+            return Compression.none
+        compression: CompressorLike = self._settings.compression
+        return compression
 
     def _hook(self, param: torch.Tensor) -> None:
         handle = param.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
@@ -149,7 +177,7 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         settings = self._settings
         if not (
             settings.buckets
-            and settings.compression is Compression.none
+            and (settings.compression is Compression.none or self._feedback is not None)
             and group.process_set_id == 0
             and group.engine.all_local
         ):
@@ -175,49 +203,97 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
 
     def _send_bucket(
         self, group: Group, bucket: GradientBucket, weight: float | None
-    ) -> BucketInFlight:
-        bucket.make_room()
-        gradients = [(param, param.grad, bucket.place_of(param)) for param in bucket.params]
-        for _, gradient, place in gradients:
-            if gradient is None or weight == 0.0:
-                place.zero_()
-            elif gradient is not place:
-                place.copy_(_values_of(gradient))
-        handle = self._submit(group, (bucket.buffer,), weight, bucket.name, bucket.memory)
+    ) -> GradientsInFlight[torch.Tensor]:
+        gradients = fill_bucket(bucket, weight)
+        # Inside of a host nothing is quantized, but ranks compare what they ask for.
+        reduction = quantizing(self._reduction(weight), self._compression)
+        handle = self._submit(group, (bucket.buffer,), reduction, bucket.name, bucket.memory)
         return BucketInFlight(handle, gradients)
 
     def _send_dense(
         self, group: Group, params: Sequence[torch.Tensor], weight: float | None
-    ) -> DenseInFlight:
+    ) -> GradientsInFlight[torch.Tensor]:
+        in_flight = self._send_low_rank(group, params, weight)
+        if in_flight is not None:
+            return in_flight
         sent = [self._prepare(param, weight) for param in params]
         wires = [item.wire for item in sent]
         prefix = "allreduce" if len(params) == 1 else "grouped_allreduce"
         name, keep = self.names[params[0]], memory_of(wires)
-        handle = self._submit(group, views(wires), weight, name, keep, prefix)
-        return DenseInFlight(handle, sent, self._settings.compression)
+        residuals: Sequence[Buffer] = ()
+        if self._feedback is not None and self._is_quantized(group, wires[0]):
+            residuals, kept = self._feedback.of([self.names[p] for p in params], wires)
+            keep += kept
+        reduction = quantizing(self._reduction(weight), self._compression, residuals)
+        handle = self._submit(group, views(wires), reduction, name, keep, prefix)
+        return DenseInFlight(handle, sent, self._compression)
+
+    def _send_low_rank(
+        self, group: Group, params: Sequence[torch.Tensor], weight: float | None
+    ) -> LowRankInFlight | None:
+        compression, memory, (param, *others) = self._settings.compression, self._low_rank, params
+        if memory is None or others:
+            return None
+        shape = compression.shape_of(param)
+        if shape is None:
+            return None
+
+        def submit(part: str, wire: torch.Tensor, result: torch.Tensor) -> Handle:
+            return group.allreduce(
+                views((wire,)),
+                views((result,)),
+                self._reduction(weight),
+                name=name,
+                prefix=f"powersgd.{part}",
+                call_site=self._settings.call_site,
+                keep=(wire, result),
+            )
+
+        name, source = self.names[param] + self._suffix.within(group), None
+        if weight != 0.0:
+            there = param.grad
+            source = torch.zeros_like(param) if there is None else _values_of(there)
+        return launch(param, source, shape, memory, submit)
+
+    def _finish(self, take: Callable[[GradientsInFlight[torch.Tensor]], None]) -> None:
+        # The second halves are on their way together, before the first of them is waited for.
+        for gradients in self._in_flight:
+            if isinstance(gradients, LowRankInFlight):
+                with suppress(HorovodInternalError):  # which waiting raises again
+                    gradients.advance()
+        super()._finish(take)
+
+    def _is_quantized(self, group: Group, wire: torch.Tensor) -> bool:
+        """Return whether something is rounded off what leaves, so that errors have to be kept."""
+        if group.engine.all_local:
+            return False
+        if format_of(self._compression) is not QuantizedFormat.AUTO:
+            return True
+        return wire.device.type == "cpu" and group.quantizes_by_itself
 
     def _submit(
         self,
         group: Group,
         buffers: Sequence[Buffer],
-        weight: float | None,
+        reduction: Reduction,
         name: str,
         keep: object,
         prefix: str = "grouped_allreduce",
     ) -> Handle:
-        settings = self._settings
         return group.allreduce(
             buffers,
             buffers,
-            op=settings.op,
-            prescale=1.0 / settings.predivide_factor,
-            postscale=settings.predivide_factor,
-            weight=weight,
+            reduction,
             name=name + self._suffix.within(group),
             prefix=prefix,
-            call_site=settings.call_site,
+            call_site=self._settings.call_site,
             keep=keep,
         )
+
+    def _reduction(self, weight: float | None) -> Reduction:
+        settings = self._settings
+        factor = settings.predivide_factor
+        return Reduction(settings.op, 1.0 / factor, factor, weight)
 
     def _prepare(self, param: torch.Tensor, weight: float | None) -> SentDense:
         is_own = self._is_own(param)
@@ -227,8 +303,8 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
             source = torch.zeros_like(param, requires_grad=False)
         else:
             source = _values_of(gradient)
-        compressed, context = self._settings.compression.compress(source)
-        wire = dense(compressed)
+        sent, context = compressed(self._compression, source)
+        wire = dense(sent)
         if gradient is not None and not is_own and wire.data_ptr() == gradient.data_ptr():
             # The backward pass may still read this memory, or write another gradient into it.
             wire = wire.clone()
@@ -251,6 +327,24 @@ class GradientReducer(gradient_reducer.GradientReducer[torch.Tensor, GradientBuc
         )
         in_flight = exchange.start(source, self.names[param] + self._suffix.within(group))
         return SparseGradientInFlight(param, gradient, in_flight)
+
+
+def fill_bucket(
+    bucket: GradientBucket, weight: float | None
+) -> list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]:
+    """Put the gradients of a bucket into their places, those that are missing as zeros.
+
+    Returns:
+        Each parameter with its gradient and its place, which may be the same tensor.
+    """
+    bucket.make_room()
+    gradients = [(param, param.grad, bucket.place_of(param)) for param in bucket.params]
+    for _, gradient, place in gradients:
+        if gradient is None or weight == 0.0:
+            place.zero_()
+        elif gradient is not place:
+            place.copy_(_values_of(gradient))
+    return gradients
 
 
 def _values_of(gradient: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from horovod._rank import context
 from horovod._rank.group import ReduceOp
 from horovod._train.call_site import call_site
+from horovod._train.compression import check_quantizes
 from horovod._train.gradient_reducer import ReducerSettings
 from horovod._train.gradients import check_passes
 from horovod._train.optimizer_options import (
@@ -27,9 +28,13 @@ from horovod.errors import UsageError
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.compression import Compression
 from horovod.torch.delta_reducer import DeltaReducer
+from horovod.torch.error_feedback import ErrorFeedback
 from horovod.torch.gradient_reducer import GradientReducer
+from horovod.torch.local_steps import LocalStepsOptimizer
+from horovod.torch.powersgd import LowRankMemory, PowerSGDCompressor
 from horovod.torch.sync_check import SampledSyncCheck
 from horovod.torch.tensors import check_sums
+from horovod.torch.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +46,8 @@ __all__ = ["DistributedOptimizer"]
 
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 
-_SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+_FEEDBACKS = (ErrorFeedback.key, LowRankMemory.key)
+SCALER_MODULES = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 
 
 class ReducingOptimizer(torch.optim.Optimizer):
@@ -75,6 +81,10 @@ class ReducingOptimizer(torch.optim.Optimizer):
         return isinstance(self._reducer, GradientReducer) and self._reducer.has_weight
 
     @property
+    def _feedback(self) -> ErrorFeedback | LowRankMemory | None:
+        return self._reducer.feedback if isinstance(self._reducer, GradientReducer) else None
+
+    @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
         return self._reducer.names
 
@@ -85,9 +95,9 @@ class ReducingOptimizer(torch.optim.Optimizer):
         # GradScaler knows nothing of reductions in flight: what it unscales must have arrived.
         if (
             not self._reducer.reduced
-            and sys._getframe(1).f_globals.get("__name__") in _SCALER_MODULES
+            and sys._getframe(1).f_globals.get("__name__") in SCALER_MODULES
         ):
-            self._reducer.reduce(_parameters(groups))
+            self._reducer.reduce(parameters_of(groups))
         return groups
 
     @param_groups.setter
@@ -110,7 +120,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
             >>> with optimizer.skip_synchronize():
             ...     optimizer.step()
         """
-        self._reducer.reduce(_parameters(self.param_groups))
+        self._reducer.reduce(parameters_of(self.param_groups))
         self._synchronized = True
 
     @contextmanager
@@ -158,7 +168,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
         if closure is not None:
             return self._plain_step(self._reducing(closure))
         if synchronized or not self._reducer.reduced:
-            self._reducer.reduce(_parameters(self.param_groups))
+            self._reducer.reduce(parameters_of(self.param_groups))
         return self._plain_step(None)
 
     # torch.optim.Optimizer wraps a step without this mark, and its step hooks would run twice.
@@ -174,7 +184,7 @@ class ReducingOptimizer(torch.optim.Optimizer):
         Raises:
             HorovodInternalError: a reduction in flight failed.
         """
-        self._reducer.discard(_parameters(self.param_groups))
+        self._reducer.discard(parameters_of(self.param_groups))
         super().zero_grad(set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -199,11 +209,26 @@ class ReducingOptimizer(torch.optim.Optimizer):
         """
         self._reducer.set_weight(weight)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return options and state, and what compression has rounded off this rank's gradients."""
+        state = super().state_dict()
+        feedback = self._feedback
+        if feedback is not None:
+            state[feedback.key] = feedback.state_dict(_own_rank())
+        return state
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads options and state; gradients in flight and the counts of passes are forgotten."""
+        """Loads options and state; gradients in flight and the counts of passes are forgotten.
+
+        What compression has rounded off is that of one rank: it is taken from a state that the rank
+        of this number has saved, and begins at zero with any other.
+        """
         self._reducer.abandon()
         self._synchronized = False
-        super().load_state_dict(state_dict)
+        feedback = self._feedback
+        if feedback is not None:
+            feedback.load_state_dict(state_dict.get(feedback.key), _own_rank())
+        super().load_state_dict({k: v for k, v in state_dict.items() if k not in _FEEDBACKS})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters; they are reduced from the next step on, one by one.
@@ -228,9 +253,11 @@ class ReducingOptimizer(torch.optim.Optimizer):
 
     def _plain_step(self, closure: Callable[[], Any] | None) -> Any:
         result = self._local_step(closure)
+        self._keep_errors()
         self._reducer.reduced = False
         # A learning rate scheduler made before the wrapping looks for its own optimizer's steps.
         self._wrapped._opt_called = True  # type: ignore[attr-defined]
+        context.count_step()
         self._sync_check.after_step(self.param_groups)
         return result
 
@@ -240,10 +267,17 @@ class ReducingOptimizer(torch.optim.Optimizer):
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def reducing_closure() -> Any:
             loss = closure()
-            self._reducer.reduce(_parameters(self.param_groups))
+            self._reducer.reduce(parameters_of(self.param_groups))
+            self._keep_errors()
             return loss
 
         return reducing_closure
+
+    def _keep_errors(self) -> None:
+        feedback = self._feedback
+        found = getattr(self, "found_inf", None)  # GradScaler lets a fused optimizer skip the step
+        if feedback is not None and not found:
+            feedback.keep()
 
 
 class DeltaOptimizer(ReducingOptimizer):
@@ -277,7 +311,7 @@ class DeltaOptimizer(ReducingOptimizer):
     step.hooked = True  # type: ignore[attr-defined]
 
     def _local_step(self, closure: Callable[[], Any] | None) -> Any:
-        before = self._reducer.snapshot(_parameters(self.__dict__["param_groups"]))
+        before = self._reducer.snapshot(parameters_of(self.__dict__["param_groups"]))
         result = super()._local_step(closure)
         self._reducer.exchange(before)
         return result
@@ -297,6 +331,7 @@ def DistributedOptimizer(
     *,
     weight: WeightSource = None,
     gradient_buckets: bool | None = None,
+    shard_state: bool = False,
 ) -> OptimizerT:
     """Wraps an optimizer so that each step uses the gradients of all ranks.
 
@@ -309,7 +344,9 @@ def DistributedOptimizer(
         optimizer: any torch optimizer; its parameters are on the CPU or on GPUs.
         named_parameters: ``model.named_parameters()``; must name each parameter of the optimizer,
             with the same names on all ranks. None names them by their place.
-        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        compression: how gradients travel: Compression.none, fp16, bf16, your own; or in 8 bits
+            between hosts, with error feedback (docs/compression.md): int8, fp8, fp8_e5m2; auto for
+            int8 or none; powersgd(rank) for matrices of low rank.
         backward_passes_per_step: after how many backward passes gradients are reduced. The passes
             are summed, not averaged. With a weight, each counts by its own: the sum is as many
             times the mean over the samples of all passes and ranks as a step has passes.
@@ -332,37 +369,43 @@ def DistributedOptimizer(
         gradient_buckets: whether ``p.grad`` may lie in memory that all ranks of the host see,
             unless it is a view of a larger array or somebody else refers to it; the same on all
             ranks. None as HOROVOD_GRADIENT_BUCKETS says.
+        shard_state: whether each rank keeps and steps its share of the optimizer state alone (ZeRO
+            stage 1, docs/shard_state.md): ``state_dict()`` is a collective then, and gradients are
+            clipped by ``hvd.clip_grad_norm_``.
 
     Raises:
         UsageError: the arguments are wrong.
-        NotInitializedError: ``hvd.init()`` was not called.
         HorovodInternalError: ``groups`` is a number and the ranks name different parameters.
+        NotInitializedError: ``hvd.init()`` was not called.
 
     Example:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
         >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     """
     site = call_site()
-    if isinstance(optimizer, ReducingOptimizer):
-        raise UsageError("the optimizer is a DistributedOptimizer already")
+    _check_unwrapped(optimizer)
     reduce_op = checked_reduction(op, gradient_predivide_factor)
     check_weighting(weight, reduce_op)
     check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
     groups = groups_asked_for(num_groups, groups)
-    settings = ReducerSettings(
-        reduce_op,
-        gradient_predivide_factor,
-        compression,
-        sparse_as_dense,
-        process_set,
-        site,
-        weight,
-        context.settings().gradient_buckets if gradient_buckets is None else gradient_buckets,
-    )
+    buckets = context.settings().gradient_buckets if gradient_buckets is None else gradient_buckets
+    how = reduce_op, gradient_predivide_factor, compression, sparse_as_dense
+    settings = ReducerSettings(*how, process_set, site, weight, buckets)
+    wrapping = _sharing if shard_state else _reducing
     return cast(
-        "OptimizerT", _reducing(optimizer, names, groups, backward_passes_per_step, settings)
+        "OptimizerT", wrapping(optimizer, names, groups, backward_passes_per_step, settings)
     )
+
+
+def _check_unwrapped(optimizer: torch.optim.Optimizer) -> None:
+    if isinstance(optimizer, ReducingOptimizer):
+        raise UsageError("the optimizer is a DistributedOptimizer already")
+    if isinstance(optimizer, LocalStepsOptimizer):
+        raise UsageError(
+            "with LocalSGD and DiLoCo each rank trains alone between two exchanges, so gradients "
+            "must not be reduced; wrap a DistributedOptimizer over some ranks in LocalSGD instead"
+        )
 
 
 def _reducing(
@@ -373,15 +416,51 @@ def _reducing(
     settings: ReducerSettings,
 ) -> ReducingOptimizer:
     check_sums(settings.op, list(names))
+    check_quantizes(settings.compression, settings.op)
+    _check_low_rank(settings, groups)
     if settings.op is Adasum:
         deltas = DeltaReducer(settings, names, passes)
         return _wrap(optimizer, DeltaOptimizer, deltas, settings)
-    trainable = [p for p in _parameters(optimizer.param_groups) if p.requires_grad]
+    trainable = [p for p in parameters_of(optimizer.param_groups) if p.requires_grad]
     members = make_groups(
         trainable, names, groups, settings.process_set, settings.call_site, torch.Tensor
     )
     reducer = GradientReducer(settings, names, members, passes)
     return _wrap(optimizer, ReducingOptimizer, reducer, settings)
+
+
+def _check_low_rank(
+    settings: ReducerSettings, groups: int | Sequence[Sequence[torch.Tensor]] | None
+) -> None:
+    if not isinstance(settings.compression, PowerSGDCompressor):
+        return
+    if settings.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise UsageError(
+            f"Compression.powersgd is for op=Average and op=Sum, not for {settings.op.name}; use "
+            "Compression.none"
+        )
+    if groups is not None:
+        raise UsageError(
+            "Compression.powersgd with groups: each gradient becomes two matrices of its own; "
+            "leave groups out"
+        )
+
+
+def _sharing(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    passes: int,
+    settings: ReducerSettings,
+) -> ReducingOptimizer:
+    if groups is not None:
+        raise UsageError(
+            "shard_state=True with groups: the shares decide what is reduced together; leave "
+            "groups out"
+        )
+    from horovod.torch.sharded_optimizer import shard_optimizer  # which is built on this module
+
+    return shard_optimizer(optimizer, names, passes, settings)
 
 
 def _wrap(
@@ -390,15 +469,7 @@ def _wrap(
     reducer: GradientReducer | DeltaReducer,
     settings: ReducerSettings,
 ) -> ReducingOptimizer:
-    plain = type(optimizer)
-    wrapped_class = type(plain.__name__, (form, plain), {"__doc__": plain.__doc__})
-    # Not that of the plain class: libraries look for "horovod" in the name of the class, so that
-    # they wrap only once. Copies and pickles are of the plain class anyway.
-    wrapped_class.__module__ = form.__module__
-    wrapped: ReducingOptimizer = object.__new__(wrapped_class)
-    # Sharing the attributes instead of calling a constructor of unknown signature keeps the state.
-    # A learning rate scheduler may have put its own step on the instance, which would hide ours.
-    wrapped.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    wrapped = wrap(optimizer, form)
     wrapped._reducer = reducer
     wrapped._wrapped = optimizer
     wrapped._sync_check = SampledSyncCheck.configured(settings.process_set, reducer.names)
@@ -411,5 +482,11 @@ def _wrap(
     return wrapped
 
 
-def _parameters(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:
+def _own_rank() -> int:
+    """Return this rank, or -1, which is nobody's, without a job."""
+    return context.rank() if context.is_initialized() else -1
+
+
+def parameters_of(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:
+    """Return the parameters of all groups, in order."""
     return [param for group in groups for param in group["params"]]

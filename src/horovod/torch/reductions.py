@@ -21,17 +21,16 @@ Common errors:
 
 from __future__ import annotations
 
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 from horovod._train.call_site import call_site
+from horovod._train.compression import compressed, quantizing, refuse_quantizing
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
-from horovod._train.reduce_op import Average, resolve_reduce_op
-from horovod._train.weights import check_weight
+from horovod._train.reduce_op import Average, requested_reduction
 from horovod.torch import autograd, handles
 from horovod.torch.calls import AllreduceCall, ReducescatterCall, ReducingCall
 from horovod.torch.compiling import outside_of_graphs
@@ -66,7 +65,9 @@ def allreduce(
         tensor: any shape and supported dtype, the same on all ranks; left untouched.
         average: deprecated; True for Average, False for Sum.
         name: what the ranks agree on.
-        compression: how the tensor travels, one of Compression.none, fp16 and bf16 or your own.
+        compression: how the tensor travels, one of Compression.none, fp16, bf16, int8, fp8 and
+            fp8_e5m2, or your own. The last three are for dense tensors on the CPU by Average or
+            Sum; they take effect between hosts only, and what is rounded off here is lost.
         op: the reduction.
         prescale_factor: multiplied to the input.
         postscale_factor: multiplied to the result.
@@ -86,21 +87,19 @@ def allreduce(
         tensor([4., 4., 4.])
     """
     source = view(tensor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
     if compression is not Compression.none or tensor.requires_grad:
-        call = _call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
+        reduction = quantizing(reduction, compression)
+        call = _allreduce_call("allreduce", name, process_set, reduction)
         return _run(autograd.allreduce, call, (tensor,), compression)[0]
     # The way of most calls, with nothing that a small tensor would have to pay for.
-    reduction = resolve_reduce_op(op, average)
-    if reduction > ReduceOp.SUM:
-        check_sums(reduction, (tensor,))
+    if reduction.op > ReduceOp.SUM:
+        check_sums(reduction.op, (tensor,))
     output = torch.empty_like(tensor)
     handle = group_of(process_set).allreduce(
         (source,),
         (view(output),),
-        op=reduction,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        weight=None if weight is None else check_weight(weight),
+        reduction,
         name=name,
         waits_next=True,
         call_site=call_site(),
@@ -129,9 +128,10 @@ def allreduce_async(
 
     Do not change ``tensor`` before that. The result has no gradient.
     """
-    call = _call(
-        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
+    reduction = requested_reduction(
+        op, average, prescale_factor, postscale_factor, weight, priority
     )
+    call = _allreduce_call("allreduce", name, process_set, reduction)
     return handles.start(call, (tensor,), itemgetter(0))
 
 
@@ -148,7 +148,8 @@ def allreduce_(
     weight: float | None = None,
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks in place and returns it; autograd does not follow."""
-    call = _call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
+    call = _allreduce_call("allreduce", name, process_set, reduction)
     tensors = (tensor,)
     wait(call.submit(tensors, tensors, waits_next=True), tensor)
     return tensor
@@ -171,9 +172,10 @@ def allreduce_async_(
 
     Neither read nor change ``tensor`` before that.
     """
-    call = _call(
-        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
+    reduction = requested_reduction(
+        op, average, prescale_factor, postscale_factor, weight, priority
     )
+    call = _allreduce_call("allreduce", name, process_set, reduction)
     tensors = (tensor,)
     return handles.add(call.group, call.submit(tensors, tensors), lambda _: tensor, tensors)
 
@@ -198,7 +200,9 @@ def grouped_allreduce(
 
     The rest is as in :func:`allreduce`.
     """
-    call = _grouped_call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
+    reduction = quantizing(reduction, compression)
+    call = _allreduce_call("grouped_allreduce", name, process_set, reduction)
     return _run(autograd.allreduce, call, tensors, compression)
 
 
@@ -216,9 +220,10 @@ def grouped_allreduce_async(
     priority: int = 0,
 ) -> int:
     """Starts :func:`grouped_allreduce`; :func:`synchronize` returns a tuple of tensors."""
-    call = _grouped_call(
-        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
+    reduction = requested_reduction(
+        op, average, prescale_factor, postscale_factor, weight, priority
     )
+    call = _allreduce_call("grouped_allreduce", name, process_set, reduction)
     return handles.start(call, tuple(tensors))
 
 
@@ -235,7 +240,8 @@ def grouped_allreduce_(
     weight: float | None = None,
 ) -> list[torch.Tensor]:
     """Reduces several tensors in place as one operation and returns them."""
-    call = _grouped_call(name, op, average, prescale_factor, postscale_factor, process_set, weight)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor, weight)
+    call = _allreduce_call("grouped_allreduce", name, process_set, reduction)
     inputs = tuple(tensors)
     wait(call.submit(inputs, inputs, waits_next=True), inputs[0])
     return list(inputs)
@@ -255,9 +261,10 @@ def grouped_allreduce_async_(
     priority: int = 0,
 ) -> int:
     """Starts :func:`grouped_allreduce_`; :func:`synchronize` returns them as a tuple."""
-    call = _grouped_call(
-        name, op, average, prescale_factor, postscale_factor, process_set, weight, priority
+    reduction = requested_reduction(
+        op, average, prescale_factor, postscale_factor, weight, priority
     )
+    call = _allreduce_call("grouped_allreduce", name, process_set, reduction)
     inputs = tuple(tensors)
     return handles.add(call.group, call.submit(inputs, inputs), lambda _: inputs, inputs)
 
@@ -291,9 +298,9 @@ def reducescatter(
         UsageError: the arguments are wrong.
         HorovodInternalError: the operation failed, or ``op`` is another reduction.
     """
-    call = _reducescatter_call(
-        "reducescatter", name, op, prescale_factor, postscale_factor, process_set
-    )
+    refuse_quantizing(compression, "reducescatter")
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
+    call = ReducescatterCall(group_of(process_set), name, "reducescatter", call_site(), reduction)
     return _run(autograd.reducescatter, call, (tensor,), compression)[0]
 
 
@@ -307,9 +314,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts :func:`reducescatter`; :func:`synchronize` returns this rank's rows."""
-    call = _reducescatter_call(
-        "reducescatter", name, op, prescale_factor, postscale_factor, process_set
-    )
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
+    call = ReducescatterCall(group_of(process_set), name, "reducescatter", call_site(), reduction)
     return handles.start(call, (tensor,), itemgetter(0))
 
 
@@ -330,9 +336,10 @@ def grouped_reducescatter(
 
     The rest is as in :func:`reducescatter`.
     """
-    call = _reducescatter_call(
-        "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set
-    )
+    refuse_quantizing(compression, "reducescatter")
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
+    group = group_of(process_set)
+    call = ReducescatterCall(group, name, "grouped_reducescatter", call_site(), reduction)
     return _run(autograd.reducescatter, call, tensors, compression)
 
 
@@ -346,57 +353,16 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts :func:`grouped_reducescatter`; :func:`synchronize` returns a tuple of tensors."""
-    call = _reducescatter_call(
-        "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set
-    )
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
+    group = group_of(process_set)
+    call = ReducescatterCall(group, name, "grouped_reducescatter", call_site(), reduction)
     return handles.start(call, tuple(tensors))
 
 
 def _allreduce_call(
-    prefix: str,
-    name: str | None,
-    op: int | None,
-    average: bool | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-    weight: float | None,
-    priority: int = 0,
+    prefix: str, name: str | None, process_set: ProcessSet, reduction: Reduction
 ) -> AllreduceCall:
-    return AllreduceCall(
-        group_of(process_set),
-        name,
-        prefix,
-        call_site(),
-        resolve_reduce_op(op, average, stacklevel=4),
-        prescale_factor,
-        postscale_factor,
-        None if weight is None else check_weight(weight),
-        priority,
-    )
-
-
-_call = partial(_allreduce_call, "allreduce")
-_grouped_call = partial(_allreduce_call, "grouped_allreduce")
-
-
-def _reducescatter_call(
-    prefix: str,
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-) -> ReducescatterCall:
-    return ReducescatterCall(
-        group_of(process_set),
-        name,
-        prefix,
-        call_site(),
-        resolve_reduce_op(op),
-        prescale_factor,
-        postscale_factor,
-    )
+    return AllreduceCall(group_of(process_set), name, prefix, call_site(), reduction)
 
 
 def _run(
@@ -406,7 +372,7 @@ def _run(
     compression: CompressorLike,
 ) -> list[torch.Tensor]:
     """Runs a call that autograd follows; the tensors travel compressed."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compressed(compression, tensor) for tensor in tensors]
     reduced = differentiable(call, tuple(tensor for tensor, _ in pairs))
     return [
         compression.decompress(tensor, context)

@@ -9,6 +9,7 @@ import torch
 
 from horovod._rank.group import Group, ReduceOp
 from horovod._train.call_site import call_site
+from horovod._train.compression import refuse_quantizing
 from horovod._train.gradient_reducer import SPARSE_OPS
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
 from horovod._train.reduce_op import resolve_reduce_op
@@ -75,7 +76,7 @@ class SparseExchange:
         compression: how values travel.
 
     Raises:
-        UsageError: ``op`` is another reduction.
+        UsageError: ``op`` is another reduction, or ``compression`` is to 8 bits.
     """
 
     group: Group
@@ -85,6 +86,7 @@ class SparseExchange:
     compression: CompressorLike = Compression.none
 
     def __post_init__(self) -> None:
+        refuse_quantizing(self.compression, "a sparse gradient, without sparse_as_dense=True,")
         if self.op not in SPARSE_OPS:
             raise UsageError(
                 f"op={self.op.name} of sparse tensors: only Average and Sum take a missing element "

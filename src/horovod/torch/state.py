@@ -18,6 +18,8 @@ from horovod.errors import UsageError
 from horovod.torch.calls import BroadcastCall
 from horovod.torch.compiling import outside_of_graphs
 from horovod.torch.devices import hand_over
+from horovod.torch.local_steps import LocalStepsOptimizer
+from horovod.torch.sharded_optimizer import ShardedOptimizer
 from horovod.torch.tensors import dense, memory_of, parameter_of, views
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def broadcast_optimizer_state(
 
     Args:
         optimizer: any of torch.optim but LBFGS, or a DistributedOptimizer; with the same groups of
-            parameters on all ranks.
+            parameters on all ranks. With ``shard_state=True``, only before there is any state.
         root_rank: the rank whose state counts.
         model: not needed; accepted for older scripts.
 
@@ -117,6 +119,8 @@ def broadcast_optimizer_state(
     group = group_of(global_process_set)
     site = call_site()
     is_root = group.ranks[group.rank] == root_rank
+    if isinstance(optimizer, ShardedOptimizer):
+        objects.agree(group, _why_not_sent(optimizer), "broadcast_optimizer_state", site)
     structure, tensors = _describe(optimizer) if is_root else (None, [])
     structure = objects.broadcast_object(group, structure, root_rank, "optimizer_state", site)
     assert structure is not None
@@ -129,6 +133,18 @@ def broadcast_optimizer_state(
         _apply(
             optimizer, structure, [s.fill(t) for s, t in zip(structure.slots, tensors, strict=True)]
         )
+    if isinstance(optimizer, LocalStepsOptimizer):
+        optimizer.broadcast_outer_state(root_rank, site)
+
+
+def _why_not_sent(optimizer: ShardedOptimizer) -> str:
+    """Return why the state of an optimizer with shares cannot be sent; empty if there is none."""
+    if not optimizer.has_state():
+        return ""
+    return (
+        "with shard_state=True the root has only its share of the optimizer state; broadcast that "
+        "of the plain optimizer before it is wrapped, or call load_state_dict() on every rank"
+    )
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import Reduction
 from horovod._train.batch_statistics import merged_moments
 from horovod._train.call_site import call_site
 from horovod._train.numbering import LayerNames
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
+from horovod._train.reduce_op import Sum
 from horovod.errors import UsageError
 from horovod.torch.calls import AllgatherCall, AllreduceCall
 from horovod.torch.compiling import outside_of_graphs
@@ -262,7 +263,7 @@ class _Layer:
     def sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
         """Adds a tensor over the ranks; for the backward pass."""
         name = f"{self.name}.gradient"
-        call = AllreduceCall(self.group, name, "allreduce", self.call_site, ReduceOp.SUM)
+        call = AllreduceCall(self.group, name, "allreduce", self.call_site, Reduction(Sum))
         return call.run((sums,))[0]
 
 

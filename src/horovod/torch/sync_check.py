@@ -51,7 +51,7 @@ def check_in_sync(
         >>> hvd.check_in_sync(optimizer)
     """
     site = call_site()
-    arrays = [_array(name, tensor) for name, tensor in _named_tensors(values)]
+    arrays = [array_of(name, tensor) for name, tensor in _named_tensors(values)]
     sync_check.check_in_sync(group_of(process_set), arrays, site)
 
 
@@ -73,7 +73,7 @@ class SampledSyncCheck(sampled_sync_check.SampledSyncCheck[torch.Tensor]):
 
     def array(self, name: str, param: torch.Tensor, part: slice) -> Array:
         """Some bytes of a parameter."""
-        return _array(name, param, part)
+        return array_of(name, param, part)
 
 
 def _named_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -81,6 +81,11 @@ def _named_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from values.named_parameters()
         yield from values.named_buffers()
     elif isinstance(values, torch.optim.Optimizer):
+        if getattr(values, "shard_state", False):
+            raise UsageError(
+                "check_in_sync cannot compare the state of an optimizer with shard_state=True, of "
+                "which each rank has another share; check the parameters of the model"
+            )
         yield from _state_of(values)
     elif isinstance(values, Mapping):
         yield from _leaves("", values)
@@ -129,7 +134,7 @@ def _checked_pair(pair: Any) -> tuple[str, torch.Tensor]:
     return str(pair[0]), pair[1]
 
 
-def _array(name: str, tensor: torch.Tensor, part: slice | None = None) -> Array:
+def array_of(name: str, tensor: torch.Tensor, part: slice | None = None) -> Array:
     """The bytes of a tensor, or some of them."""
     if tensor.is_meta:
         raise UsageError(f"the tensor {name!r} is on the meta device and has no bytes to compare")

@@ -138,7 +138,13 @@ def memory_of(*groups: Sequence[torch.Tensor]) -> list[object]:
 
 def adopt(array: NativeArray) -> torch.Tensor:
     """Turns host memory that the engine allocated into a tensor, without a copy."""
-    return torch.utils.dlpack.from_dlpack(array)
+    try:
+        return torch.utils.dlpack.from_dlpack(array)
+    except RuntimeError:  # PyTorch 2.1 takes all dtypes but bool
+        if array.dtype != "bool":
+            raise
+        as_bytes = array.part(0, "uint8", array.shape)
+        return torch.utils.dlpack.from_dlpack(as_bytes).view(torch.bool)
 
 
 def results(handle: Handle) -> tuple[torch.Tensor, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import ReduceOp, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ def agree_at_boundary(
     leaving = worker is not None and bool(worker.leaving)
     mine = (newest, digest, -digest, *map(int, (leaving, was_told, was_told and added, commits)))
     newest, greatest, least, *flags = (
-        _maxima("elastic.changes", mine) if context.is_initialized() else mine
+        maxima("elastic.changes", mine) if context.is_initialized() else mine
     )
     if greatest != -least:
         raise RanksDifferError
@@ -115,17 +115,17 @@ def agree_on_round(*, needs_sync: bool, has_state: bool, progress: int = 0) -> R
     group = context.global_group()
     rank, size = group.rank, group.size
     mine = progress * (size + 1) + size - rank if has_state else 0
-    anybody_needs_sync, best = _maxima("elastic.round", (int(needs_sync), mine))
+    anybody_needs_sync, best = maxima("elastic.round", (int(needs_sync), mine))
     root = size - best % (size + 1) if best else 0
     return Round(bool(anybody_needs_sync), root, is_first=not best)
 
 
-def _maxima(name: str, values: Sequence[int]) -> list[int]:
-    """The greatest number of all ranks in each place."""
+def maxima(name: str, values: Sequence[int]) -> list[int]:
+    """Return the greatest number of all ranks in each place; collective."""
     numbers = array.array("q", values)
     view = Buffer.from_array(numbers)
     group = context.global_group()
     group.allreduce(
-        (view,), (view,), op=ReduceOp.MAX, name=name, waits_next=True, keep=numbers
+        (view,), (view,), Reduction(ReduceOp.MAX), name=name, waits_next=True, keep=numbers
     ).wait()
     return list(numbers)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from horovod._train.elastic.checkpoint.data import NoDataError
+from horovod._train.object_functions import broadcast_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_send = partial(broadcast_object, name="elastic.state_dict")
 
 
 @runtime_checkable
@@ -38,8 +43,18 @@ class StateHandler:
     def __init__(self, value: Any) -> None:
         self.value = value
 
+    def prepare(self) -> None:
+        """Brings here what a snapshot needs of other ranks; nothing by default.
+
+        Called on all ranks together, before any handler takes a snapshot, and before a change of
+        the job, while all ranks are there.
+
+        Raises:
+            HorovodInternalError: a rank was lost.
+        """
+
     def save(self) -> None:
-        """Takes a snapshot."""
+        """Takes a snapshot; not collective."""
         raise NotImplementedError
 
     def restore(self) -> None:
@@ -80,24 +95,14 @@ class StateHandler:
         self.save()
 
 
-class StateDictHandler(StateHandler):
-    """Keeps an object by its ``state_dict()``; the object itself stays where it is on every rank.
+class SavingHandler(StateHandler):
+    """Keeps what :meth:`save` has assigned to ``_saved``; takes the first snapshot at once."""
 
-    Args:
-        value: the object.
-        bcast_object: sends an object of a rank to all.
-    """
+    _saved: Any
 
-    def __init__(self, value: HasStateDict, bcast_object: Callable[[Any, int], Any]) -> None:
+    def __init__(self, value: Any) -> None:
         super().__init__(value)
-        self._bcast_object = bcast_object
         self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
-        self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def snapshot(self) -> Any:
         return self._saved
@@ -105,6 +110,28 @@ class StateDictHandler(StateHandler):
     def load(self, snapshot: Any) -> None:
         self._saved = snapshot
         self.restore()
+
+
+class StateDictHandler(SavingHandler):
+    """Keeps an object by its ``state_dict()``; the object itself stays where it is on every rank.
+
+    Args:
+        value: the object.
+        bcast_object: sends an object of a rank to all.
+    """
+
+    def __init__(
+        self, value: HasStateDict, bcast_object: Callable[[Any, int], Any] = _send
+    ) -> None:
+        self._bcast_object = bcast_object
+        super().__init__(value)
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        # A copy: optimizers keep the tensors that they are given.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
         self.value.load_state_dict(self._bcast_object(self.value.state_dict(), self.root))

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from horovod._rank import context
 from horovod._train.elastic.changes import RanksDifferError, agree_at_boundary
+from horovod._train.elastic.global_batch import GlobalBatch
 from horovod._train.elastic.leaving import leave_politely
 from horovod._train.elastic.ledger import Ledger
 from horovod._train.elastic.position import Position, Values
 from horovod._train.elastic.run import Rounds, is_recoverable, rejoin
 from horovod._train.elastic.stream import stream_shares
+from horovod._train.shard.shard import Shard
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, UsageError
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class ElasticLoop(ABC):
         self._agreed = 0
         # The loop that the program is in, or was in last.
         self._running: object = None
+        self._global_batch = GlobalBatch()
         # What was lost in the step that is being taken, if something was.
         self._loss: HorovodInternalError | None = None
 
@@ -153,6 +156,8 @@ class ElasticLoop(ABC):
                 different data, orders of it or batch sizes.
             StartError, Dismissed: see :meth:`epochs`.
         """
+        if isinstance(dataset, Shard):
+            raise UsageError("batches() of a shard: give the data set itself, which is divided")
         self._begin()
         self._heal()
         loop = self._name_of_loop(name)
@@ -281,11 +286,11 @@ class ElasticLoop(ABC):
         if not self._enter(loop, ledger):
             return
         running = self._running = object()
-        drops_last = ledger is not None and ledger.drop_last
-        self._agreed = zlib.crc32(repr((self._digest, batch_size, drops_last)).encode())
+        self._expect_agreement(batch_size, drops_last=ledger is not None and ledger.drop_last)
         try:
             while position.epoch == self._epoch and not position.is_over(loop):
                 is_empty = True
+                self._report_global_batch(batch_size)
                 for share, batch in read(position.consumed(loop), batch_size):
                     is_empty = False
                     self.samples = share.samples
@@ -303,6 +308,15 @@ class ElasticLoop(ABC):
             if self._running is running:
                 self._leave(loop)
             raise
+
+    def _expect_agreement(self, batch_size: int, *, drops_last: bool = False) -> None:
+        """Let the ranks check after each step that they divide the same samples alike."""
+        self._agreed = zlib.crc32(repr((self._digest, batch_size, drops_last)).encode())
+
+    def _report_global_batch(self, batch_size: int) -> None:
+        line = self._global_batch.change(context.size(), batch_size)
+        if line is not None and context.rank() == 0:
+            _logger.warning("%s", line)
 
     def _report_no_steps(self, loop: str, ledger: Ledger | None, batch_size: int) -> None:
         if ledger is not None and ledger.drop_last and not self._position.consumed(loop):
@@ -351,6 +365,8 @@ class ElasticLoop(ABC):
             change, commits = agree_at_boundary(commits=is_last or is_old, digest=self._agreed)
             if is_last:
                 self._position.end(loop)
+            if change is not None:
+                self._state._prepare()
             worker = context.elastic_worker()
             if commits or (worker is not None and worker.leaving):  # all may be leaving
                 self._save()

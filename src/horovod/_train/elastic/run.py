@@ -41,6 +41,9 @@ _A_RANK_LEFT = " has shut Horovod down ("
 # How many states there are before the next one, whose files have names of their own.
 _states = context.PerContext(itertools.count)
 
+# The rounds that a context is in, the innermost last.
+_running: context.PerContext[list[Rounds]] = context.PerContext(list)
+
 
 def run_fn(
     func: Callable[Concatenate[StateT, P], T],
@@ -121,6 +124,27 @@ def error_of_engine(message: str) -> HorovodInternalError | None:
 
 
 @contextmanager
+def engine_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Inside the block, an operation that failed with the job raises what the engine says.
+
+    All other errors of the framework stay as they are.
+
+    Args:
+        kinds: what the framework raises for an operation that failed.
+
+    Raises:
+        HorovodInternalError: of the engine, for example PeerLostError.
+    """
+    try:
+        yield
+    except kinds as error:
+        cause = error_of_engine(str(error))
+        if cause is None or not is_recoverable(cause):
+            raise
+        raise cause from error
+
+
+@contextmanager
 def suppress_recoverable() -> Iterator[None]:
     """Ignores the loss of a member inside the block."""
     try:
@@ -128,6 +152,12 @@ def suppress_recoverable() -> Iterator[None]:
     except HorovodInternalError as error:
         if not is_recoverable(error):
             raise
+
+
+def current_rounds() -> Rounds | None:
+    """Return the rounds in which the calling thread's job trains; None outside of them."""
+    running = _running.get()
+    return running[-1] if running else None
 
 
 def rejoin() -> None:
@@ -145,6 +175,10 @@ class Rounds:
         progress: how far this rank is in the program, if all begin a round together where the
             rank is that is farthest; otherwise the same number always.
         translating: see :func:`run_fn`.
+
+    Attributes:
+        number: of rounds that have begun.
+        calls_function: whether each round calls a function of the program.
     """
 
     def __init__(
@@ -158,6 +192,8 @@ class Rounds:
         self._reset = reset
         self._progress = progress
         self._translating = translating
+        self.number = 0
+        self.calls_function = False
         self._needs_sync = True
         self._has_state = False
         self._sets: list[ProcessSet] = []
@@ -169,6 +205,7 @@ class Rounds:
 
     def run(self, train: Callable[[], T]) -> T:
         """Calls the function until it returns, or raises what no other round can heal."""
+        self.calls_function = True
         with self:
             self.begin()
             while True:
@@ -182,15 +219,21 @@ class Rounds:
                 self.follow(ended)
 
     def __enter__(self) -> Rounds:
+        _running.get().append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Awaits that the last commit is written into its file."""
+        _running.get().remove(self)
         if (commits := self._state._commits) is not None:
             worker = context.elastic_worker()
             is_dismissed = kind is not None and issubclass(kind, Dismissed)
             # Of a worker that was left out, the others have a newer one.
             commits.finish(writes=not is_dismissed or bool(worker and worker.leaving))
+
+    def tracks(self, value: object) -> bool:
+        """Return whether the state goes back together with this object, as far as is known."""
+        return self._state._tracks(value)
 
     def begin(self) -> None:
         """Begins the first round: all ranks have the same state."""
@@ -286,3 +329,4 @@ class Rounds:
             self._state.sync()
         self._needs_sync = False
         self._has_state = True
+        self.number += 1

@@ -113,6 +113,7 @@ class State:
             self._told, self._was_told = HostUpdateResult.no_update, False
         change = agree_on_changes(was_told=was_told, added=told != HostUpdateResult.removed)
         if change is not None:
+            self._prepare()
             raise HostsUpdatedInterrupt(not change.needs_sync)
 
     def save(self) -> None:
@@ -130,11 +131,18 @@ class State:
     def reset(self) -> None:
         """Adapts the state to the new size and rank; nothing by default."""
 
+    def _prepare(self) -> None:
+        """Brings here what only other ranks have, while all ranks are there; collective."""
+
     def _samples_done(self) -> int:
         """Return how many samples all ranks have done, as far as something in the state counts
         them.
         """
         return 0
+
+    def _tracks(self, value: object) -> bool:
+        """Return whether a commit and a sync include an object; True if that is unknown."""
+        return True
 
     def _write_commit(self) -> None:
         """Lets the commit that was just made be written into a file, if it is its turn."""
@@ -204,15 +212,17 @@ class ObjectState(State):
             self._track(name, value)
 
     def save(self) -> None:
+        # All of it before the first snapshot: if a rank is lost here, all others are of one step.
+        self._prepare()
         for handler in self._handlers.values():
             handler.save()
-        self._saved = {name: _copied(getattr(self, name)) for name in self._plain()}
+        self._saved = {name: copy_of(getattr(self, name)) for name in self._plain()}
 
     def restore(self) -> None:
         for handler in self._handlers.values():
             handler.restore()
         for name, value in self._saved.items():
-            self.__dict__[name] = _copied(value)
+            self.__dict__[name] = copy_of(value)
 
     def sync(self) -> None:
         for name in self._tracked:
@@ -231,9 +241,16 @@ class ObjectState(State):
         for handler in self._handlers.values():
             handler.reset()
 
+    def _prepare(self) -> None:
+        for handler in self._handlers.values():
+            handler.prepare()
+
     def _samples_done(self) -> int:
         values = (handler.value for handler in self._handlers.values())
         return sum(int(getattr(value, "samples_done", 0)) for value in values)
+
+    def _tracks(self, value: object) -> bool:
+        return any(handler.value is value for handler in self._handlers.values())
 
     def _snapshot(self) -> Snapshot:
         kept = {name: handler.snapshot() for name, handler in self._handlers.items()}
@@ -259,7 +276,7 @@ class ObjectState(State):
             _logger.warning("%s is without %s: they begin anew", path, _listed(missing))
         for name in snapshot.plain.keys() & set(self._plain()):
             self._saved[name] = snapshot.plain[name]
-            self.__dict__[name] = _copied(snapshot.plain[name])
+            self.__dict__[name] = copy_of(snapshot.plain[name])
 
     def _broadcast(self, obj: Any, root: int | None = None) -> Any:
         root = self.sync_root if root is None else root
@@ -279,7 +296,7 @@ class ObjectState(State):
         object.__setattr__(self, name, value)
         handler = self._handler_of(value)
         if handler is None:
-            self._saved[name] = _copied(value)
+            self._saved[name] = copy_of(value)
         else:
             self._handlers[name] = handler
 
@@ -301,7 +318,8 @@ def _listed(names: Iterable[str]) -> str:
 _COPIED_COLLECTIONS = (str, bytes, bytearray, list, tuple, dict, set, frozenset, deque)
 
 
-def _copied(value: Any) -> Any:
+def copy_of(value: Any) -> Any:
+    """Return a deep copy of a plain value, or the value itself if it cannot or should not be."""
     may_be_large = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
     is_array = hasattr(value, "dtype")
     if may_be_large and not is_array and not isinstance(value, _COPIED_COLLECTIONS):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from horovod._rank import context
-from horovod._train.elastic.run import error_of_engine, is_recoverable, run_fn
+from horovod._train.elastic import run as run_of_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from horovod._train.elastic.state import State
 
@@ -20,7 +19,8 @@ T = TypeVar("T")
 StateT = TypeVar("StateT", bound="State")
 
 # Of an operation that failed, of those that TensorFlow ended with it, and of what it made of both.
-_OF_OPERATIONS = (
+engine_errors = partial(
+    run_of_any.engine_errors,
     tf.errors.UnknownError,
     tf.errors.CancelledError,
     tf.errors.AbortedError,
@@ -42,27 +42,4 @@ def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[State
     Returns:
         A function with the same arguments, which returns what the last call of ``func`` does.
     """
-    return run_fn(func, _reset, engine_errors)
-
-
-@contextmanager
-def engine_errors() -> Iterator[None]:
-    """Inside the block, an operation that failed with the job raises what the engine says.
-
-    Everything else that TensorFlow raises stays as it is.
-
-    Raises:
-        HorovodInternalError: of the engine, for example PeerLostError.
-    """
-    try:
-        yield
-    except _OF_OPERATIONS as error:
-        cause = error_of_engine(str(error))
-        if cause is None or not is_recoverable(cause):
-            raise
-        raise cause from error
-
-
-def _reset() -> None:
-    context.shutdown()
-    context.init()
+    return run_of_any.run_fn(func, run_of_any.rejoin, engine_errors)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod._keras.sharding.whole import refuse_in_elastic_state
 from horovod._rank import context
 from horovod._train.elastic.state import ObjectState
 from horovod.errors import UsageError
@@ -161,6 +162,7 @@ class TensorFlowKerasState(_VariablesState):
             )
         self.backend: Any = backend
         optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        refuse_in_elastic_state(optimizer)
         super().__init__(model=model, optimizer=optimizer, **kwargs)
 
     def _session_of_values(self) -> Any:

@@ -146,6 +146,11 @@ def weigh(owner: Any, weight: tf.Variable) -> bool:
     # Of a LossScaleOptimizer, the inner one does.
     found = weigh(getattr(owner, "inner_optimizer", None), weight)
     reducer = vars(owner).get("_reducer") if hasattr(owner, "__dict__") else None
+    if hasattr(owner, "get_outer_state"):
+        raise UsageError(
+            "LocalSGD and DiLoCo: Training weighs the gradients of ranks that have fewer samples, "
+            "but with local steps no gradients are averaged; use hvd.elastic.KerasState"
+        )
     if not isinstance(reducer, GradientReducer):
         return found
     wrapping = getattr(owner, "wrapping", None)

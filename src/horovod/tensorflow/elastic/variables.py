@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from horovod._native import Buffer
 from horovod._rank import context
+from horovod._train.arrays import broadcast_arrays
 from horovod._train.elastic.checkpoint.data import Lent
 from horovod._train.elastic.handlers import StateHandler
-from horovod._train.same_parameters import Parameter, check_same_parameters
+from horovod._train.same_parameters import Parameter
 from horovod.tensorflow.state import tensorflow_variable
 
 if TYPE_CHECKING:
@@ -157,18 +157,11 @@ def send(variables: Sequence[Any], values: Sequence[np.ndarray], root: int) -> N
         MismatchError: the ranks have different variables.
         HorovodInternalError: the job failed.
     """
-    group = context.global_group()
     described = [
         Parameter(f"{index:06}", f"{value.dtype.name} {value.shape}", variable.name)
         for index, (variable, value) in enumerate(zip(variables, values, strict=True))
     ]
-    check_same_parameters(group, described, f"{_NAME}.parameters", "")
-    # As bytes, since NumPy's buffers know nothing of bfloat16.
-    views = [
-        Buffer.from_array(value.reshape(-1).view(np.uint8)) for value in values if value.nbytes
-    ]
-    if views:
-        group.broadcast(views, views, root, name=_NAME, waits_next=True, keep=values).wait()
+    broadcast_arrays(context.global_group(), described, values, root, _NAME)
 
 
 def is_variable(thing: Any) -> bool:

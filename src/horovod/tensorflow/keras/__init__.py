@@ -16,25 +16,30 @@ from typing import TYPE_CHECKING, Any
 
 from horovod import __version__
 from horovod._compat.absent import no_attribute
+from horovod._keras.loading import load_model
+from horovod._keras.local_steps.api import DiLoCo, LocalSGD
 from horovod._train import interface
 from horovod._train.interface import *  # noqa: F403
+from horovod._train.shard.api import shard
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras import callbacks, elastic, values
 from horovod.tensorflow.keras.distributing import DistributedOptimizer, PartialDistributedOptimizer
-from horovod.tensorflow.keras.loading import load_model
 from horovod.tensorflow.keras.values import *  # noqa: F403
 from horovod.tensorflow.keras_generation import refuse_other_backends
 
 __all__ = [
     "Compression",
+    "DiLoCo",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalSGD",
     "PartialDistributedOptimizer",
     "__version__",
     "callbacks",
     "elastic",
     "load_model",
+    "shard",
 ]
 __all__ += interface.__all__
 __all__ += values.__all__

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod._keras.compiling import prepare_compile
+from horovod._keras.copying import prepare_copies, reduced_optimizer
+from horovod._keras.reducing_optimizer import Wrapping
+from horovod._keras.sharding.refusals import check_sharding
 from horovod._train.process_set import ProcessSet, global_process_set
 from horovod._train.reduce_op import Average
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.keras.compiling import prepare_compile
-from horovod.tensorflow.keras.copying import prepare_copies, reduced_optimizer
-from horovod.tensorflow.keras.reducing_optimizer import Wrapping
-from horovod.tensorflow.keras.wrapping import wrap
+from horovod.tensorflow.keras.wrapping import begin, wrap
 from horovod.tensorflow.keras_generation import checked_layers, keras_of
 from horovod.tensorflow.reduction_settings import make_settings
 
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from horovod._train.compression import CompressorLike
-    from horovod.tensorflow.gradient_groups import Groups
+    from horovod._train.optimizer_options import Groups, ReductionOptions
     from horovod.tensorflow.interface_types import Layers, Optimizer
-    from horovod.tensorflow.reduction_settings import ReductionOptions
 
 
 def distribute(
@@ -31,6 +31,7 @@ def distribute(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     local_layers: Layers = None,
+    shard_state: bool = False,
     stacklevel: int = 5,
     **options: Unpack[ReductionOptions],
 ) -> Any:
@@ -42,11 +43,12 @@ def distribute(
         backward_passes_per_step: calls of ``apply`` per step.
         average_aggregated_gradients: divide the sum over the passes by their number.
         local_layers: a layer or a list of layers of which each rank has its own.
+        shard_state: whether each rank has its share of the optimizer's state.
         stacklevel: frames from the check of the arguments to the user's line.
-        **options: see :class:`horovod.tensorflow.reduction_settings.ReductionOptions`.
+        **options: see :class:`horovod._train.optimizer_options.ReductionOptions`.
 
     Returns:
-        A :class:`horovod.tensorflow.keras.reducing_optimizer.ReducingOptimizer`, which is also an
+        A :class:`horovod._keras.reducing_optimizer.ReducingOptimizer`, which is also an
         instance of the class of ``optimizer``.
 
     Raises:
@@ -55,8 +57,15 @@ def distribute(
     default_name = f"Distributed{type(optimizer).__name__}"
     settings = make_settings(name or default_name, stacklevel=stacklevel, **options)
     wrapping = Wrapping(
-        settings, reduced_optimizer, backward_passes_per_step, average_aggregated_gradients
+        settings,
+        begin,
+        reduced_optimizer,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        shard_state,
     )
+    if shard_state:
+        check_sharding(optimizer, wrapping, local_layers)
     wrapped = wrap(optimizer, wrapping)
     wrapped.register_local_layers(checked_layers(local_layers))
     prepare_compile(keras_of(type(optimizer)))
@@ -80,6 +89,7 @@ def DistributedOptimizer(
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    shard_state: bool = False,
 ) -> Any:
     """Wraps a Keras optimizer so that each step uses the gradients of all ranks.
 
@@ -95,7 +105,8 @@ def DistributedOptimizer(
         name: what the operations are called after; ``Distributed<class>`` if None.
         device_dense: where dense gradients are reduced; anywhere if empty.
         device_sparse: the same for ``tf.IndexedSlices``.
-        compression: how gradients travel: Compression.none, fp16, bf16, or your own.
+        compression: how gradients travel: Compression.none, fp16, bf16, your own; or in 8 bits
+            between hosts, with error feedback (docs/compression.md): int8, fp8, fp8_e5m2.
         sparse_as_dense: reduce ``tf.IndexedSlices`` as dense tensors.
         gradient_predivide_factor: divide by this before the sum, and by the rest after it.
         op: Average or Sum.
@@ -107,6 +118,9 @@ def DistributedOptimizer(
             consecutive ones, or a list of lists of variables (the others go one by one).
         process_set: the ranks that take part; on others gradients stay as they are.
         scale_local_gradients: divide gradients of local variables by the number of ranks.
+        shard_state: each rank keeps its share of the optimizer's state (ZeRO, stage 1). Gradients
+            are reduce-scattered, and variables gathered. For optimizers of Keras 3 that compute
+            element by element; others are refused.
 
     Returns:
         The optimizer to train with. Its ``register_local_var(variable)`` leaves a gradient out of

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod._rank import context
-from horovod._train.elastic.changes import agree_on_changes
-from horovod._train.elastic.leaving import leave_politely
+from horovod._keras.elastic_fit import ElasticFit, FitData, Forgiving
 from horovod._train.elastic.ledger import Ledger
-from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, UsageError
+from horovod.errors import UsageError
 from horovod.tensorflow.elastic import training
 from horovod.tensorflow.elastic.samples import samples_of
-from horovod.tensorflow.keras.callback import TrainingCallback, all_ranks
-from horovod.tensorflow.keras.epoch_end import EpochEnd, stops_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horovod._train.elastic.ledger import Share
-    from horovod.tensorflow.interface_types import Logs, Model, Optimizer
+    from horovod.tensorflow.interface_types import Model, Optimizer
 
-__all__ = ["Training", "training_of"]
-
-_LOOP = "fit"
+__all__ = ["Training"]
 
 
-class Training(training.Training, TrainingCallback):
+class Training(ElasticFit, training.Training):
     """Makes ``model.fit`` elastic: it goes on when ranks come or go, without being left.
 
     It is a callback, and makes the data set, which is shuffled already. Between two batches, ranks
@@ -78,23 +69,7 @@ class Training(training.Training, TrainingCallback):
         commit_every_s: float = 10.0,
         **kwargs: object,
     ) -> None:
-        TrainingCallback.__init__(self)
-        training.Training.__init__(self, model, optimizer, commit_every_s=commit_every_s, **kwargs)
-        self._data: _Data | None = None
-        self._end: EpochEnd | None = None
-        self._while_fitting = ExitStack()
-        # Whether this rank has taken the last step of the epoch, and is not just sent behind it.
-        self._took_last_step = False
-
-    @property
-    def epoch(self) -> int:
-        """The epoch where the job is, for ``initial_epoch``; 0 in a new one. Joins the job.
-
-        Raises:
-            StartError, Dismissed: see :meth:`epochs`.
-        """
-        self._begin()
-        return self._position.epoch
+        super().__init__(model, optimizer, commit_every_s=commit_every_s, **kwargs)
 
     def dataset(
         self, dataset: object, batch_size: int | None = None, *, shuffle: bool = True, seed: int = 0
@@ -118,180 +93,16 @@ class Training(training.Training, TrainingCallback):
         ledger = Ledger(self._length_of(dataset), shuffle=shuffle, seed=seed)
         if not ledger.length:
             raise UsageError("dataset() without samples: model.fit trains on some in each epoch")
-        self._data = _Data(dataset, ledger, size)
-        return self._data.as_tf_data()
+        data = _Data(dataset, ledger, size)
+        self._data = data
+        return data.as_tf_data()
 
-    def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Joins the job, if it has not yet."""
-        if self._data is None:
-            raise UsageError(
-                "callbacks=[training]: fit training.dataset(...), so that it can go on"
-            )
-        steps = getattr(self.model, "steps_per_execution", None) or 1
-        if int(getattr(steps, "numpy", lambda: steps)()) != 1:
-            raise UsageError("steps_per_execution: ranks come and go between single steps, use 1")
-        self._while_fitting.enter_context(leave_politely())
-        self._while_fitting.enter_context(self._rounds)
-        with self.ending_fit_on_errors():
-            self._begin()
-        self.model.train_function = _Forgiving(self.model.train_function, self)
-        self._while_fitting.callback(_forgive_no_more, self.model)
-        self._end = EpochEnd(self.model)
-        self._took_last_step = False
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Takes in the changes that have come while an epoch ended."""
-        self._cross_boundary()
-        if self._position.epoch != epoch:
-            raise UsageError(
-                f"fit begins epoch {epoch}, but the job is in epoch {self._position.epoch}: give "
-                "initial_epoch=training.epoch, and in later calls of fit further epochs"
-            )
-        assert self._data is not None
-        self._epoch = epoch
-        self._data.ledger.begin(epoch)
-        self._enter(_LOOP, self._data.ledger)
-        self._plan()
-
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Prepares the step."""
-        assert self._data is not None
-        share = self._data.next_share()
-        self.samples = share.samples
-        self._before_step(share)
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Counts the batch, and takes in changes of the job; collective."""
-        data = self._data
-        assert data is not None
-        assert data.share is not None
-        assert self._end is not None
-        if self._loss is None:
-            data.check_nothing_is_ahead()
-        if self._loss is None and data.share.is_last:
-            # A change waits for the end of the epoch, which newcomers have no part in.
-            self._position.advance(_LOOP, data.share.consumed)
-            self._position.end(_LOOP)
-            self._save()
-            self._took_last_step = True
-        elif not self._after_step(_LOOP, data.share):
-            self._plan()
-        if self._position.epoch != self._epoch or self._position.is_over(_LOOP):
-            self._end.end_epoch()
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Lets the next epoch follow, unless the training stops on some rank."""
-        assert self._end is not None
-        stops = stops_training(self.model)
-        if self._took_last_step:
-            with self.guard():
-                stops = not all_ranks(not stops, "Training.stops")
-        self._end.epoch_ended()
-        if stops:
-            self.model.stop_training = True
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        """Makes sure that all ranks have ended."""
-        self._cross_boundary()
-        self._while_fitting.close()
-
-    @property
-    def ends_epoch_with_others(self) -> bool:
-        """Whether all ranks end this epoch together, so that callbacks may communicate."""
-        return self._took_last_step
-
-    @contextmanager
-    def ending_fit_on_errors(self) -> Iterator[None]:
-        """Around what may end ``fit`` with an error, of which Keras tells no callback."""
-        try:
-            yield
-        except BaseException:
-            self._while_fitting.__exit__(*sys.exc_info())
-            raise
-
-    def _follow(self, error: HorovodInternalError | HostsUpdatedInterrupt) -> None:
-        with self.ending_fit_on_errors():
-            super()._follow(error)
-
-    def _cross_boundary(self) -> None:
-        """Comes from the end of an epoch to the next one; collective, if others come as well."""
-        if not self._took_last_step:
-            return
-        self._took_last_step = False
-        self._position.next_epoch()
-        self._save()
-        try:
-            if self._loss is not None:
-                raise self._loss
-            change = agree_on_changes()
-            if change is None:
-                return
-            ended: HostsUpdatedInterrupt | HorovodInternalError
-            ended = HostsUpdatedInterrupt(not change.needs_sync)
-        except (HostsUpdatedInterrupt, HorovodInternalError) as error:
-            ended = error
-        self._follow(ended)
-
-    def _plan(self) -> None:
-        """Divides what is left of the epoch among the ranks that there are."""
-        data = self._data
-        assert data is not None
-        if self._position.epoch != self._epoch or self._position.is_over(_LOOP):
-            return
-        data.ledger.consumed = self._position.consumed(_LOOP)
-        rank, size = context.rank(), context.size()
-        shares = data.ledger.shares(rank, size, data.batch_size)
-        batches = (
-            batch for _, batch in self._read(data.source, data.ledger, rank, size, data.batch_size)
-        )
-        data.go_on(shares, batches)
+    def _forgive(self, plain: Any) -> Forgiving:
+        return Forgiving(plain, self)
 
 
-class _Forgiving:
-    """A step of ``fit`` that ends without effect if a rank is lost in it.
-
-    Args:
-        plain: the function that Keras has made.
-        training: goes back then.
-    """
-
-    def __init__(self, plain: Any, training: Training) -> None:
-        self.plain: Any = plain.plain if isinstance(plain, _Forgiving) else plain
-        self._training = training
-        self._logs: Any = {}
-
-    def __call__(self, iterator: Any) -> Any:
-        with self._training.ending_fit_on_errors(), self._training.guard():
-            self._logs = self.plain(iterator)
-        return self._logs
-
-
-def _forgive_no_more(model: Any) -> None:
-    if isinstance(model.train_function, _Forgiving):
-        model.train_function = model.train_function.plain
-
-
-class _Data:
-    """The data that ``fit`` reads, one batch for each step that is taken.
-
-    Args:
-        source: of the samples.
-        ledger: of this epoch.
-        batch_size: samples per rank.
-
-    Attributes:
-        source, ledger, batch_size: see above.
-        share: of the step that is being taken.
-    """
-
-    def __init__(self, source: Any, ledger: Ledger, batch_size: int) -> None:
-        self.source = source
-        self.ledger = ledger
-        self.batch_size = batch_size
-        self.share: Share | None = None
-        self._shares: Iterator[Share] = iter(())
-        self._batches: Iterator[Any] | None = None
-        self._ahead = 0
+class _Data(FitData):
+    """The same as a data set of ``tf.data``."""
 
     def as_tf_data(self) -> tf.data.Dataset:
         """A data set without end that asks this object for each batch when it is needed."""
@@ -306,35 +117,12 @@ class _Data:
         options.autotune.enabled = False
         return dataset.with_options(options)
 
-    def go_on(self, shares: Iterator[Share], batches: Iterator[Any]) -> None:
-        """Continue with other shares and batches."""
-        self._shares, self._batches, self._ahead = shares, batches, 0
-
-    def next_share(self) -> Share:
-        """Return the share of the next step."""
-        self.share = next(self._shares)
-        self._ahead -= 1
-        return self.share
-
-    def check_nothing_is_ahead(self) -> None:
-        """Checks that as many batches were read as steps are taken.
-
-        Raises:
-            UsageError: somebody reads ahead.
-        """
-        if self._ahead:
-            raise UsageError(
-                "batches are read before their steps, so they could not follow a change of the "
-                "ranks: fit what training.dataset() returns, without class_weight"
-            )
-
     def _generate(self) -> Iterator[Any]:
         while True:
             if self._batches is None:  # to see what the data is like
                 yield self._first()
             else:
-                self._ahead += 1
-                batch = next(self._batches, None)
+                batch = self.next_batch()
                 if batch is None:
                     return  # somebody reads ahead, which the end of the step says
                 yield batch
@@ -342,9 +130,3 @@ class _Data:
     def _first(self) -> Any:
         first = [range(min(self.batch_size, self.ledger.length))]
         return next(iter(samples_of(self.source).read(iter(first), self.batch_size)))
-
-
-def training_of(model: Model) -> Training | None:
-    """The training that follows the job while a model is fitted; None if there is none."""
-    step = getattr(model, "train_function", None)
-    return step._training if isinstance(step, _Forgiving) else None

@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from horovod._keras.reducing_optimizer import CallableList, ReducingOptimizer
 from horovod.errors import UsageError
 from horovod.tensorflow.autograph import as_written
 from horovod.tensorflow.gradient_groups import variable_key
-from horovod.tensorflow.keras.reducing_optimizer import CallableList, ReducingOptimizer
 from horovod.tensorflow.keras_generation import kind_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class ReducingOptimizer2(ReducingOptimizer):
     def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         if self._agg_helper is None:
             return self._allreduce(gradients, variables)
-        return self._agg_helper.compute_gradients(gradients, variables)
+        reached: list[Any] = self._agg_helper.compute_gradients(gradients, variables)
+        return reached
 
     def _take_step(self, apply: Callable[[], Any]) -> Any:
         if self._agg_helper is None:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from horovod._train.gradients import check_passes
-from horovod._train.reduce_op import Average, Sum
-from horovod.errors import UsageError
-from horovod.tensorflow.keras import optimizer_keras2, optimizer_keras3
-from horovod.tensorflow.keras.reducing_optimizer import (
-    ReducingOptimizer,
+from horovod._keras.reducing_optimizer import (
+    check_wrapping,
     share_state,
     wrapped_class,
 )
+from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+from horovod.tensorflow.gradient_reducer import GradientReducer
+from horovod.tensorflow.keras import optimizer_keras2, optimizer_keras3
 from horovod.tensorflow.keras_generation import check_optimizer, generation_of
 
 if TYPE_CHECKING:
+    from horovod._keras.reducing_optimizer import Wrapping
     from horovod.tensorflow.interface_types import Optimizer
-    from horovod.tensorflow.keras.reducing_optimizer import Wrapping
+    from horovod.tensorflow.reduction_settings import ReductionSettings
+
+
+def begin(wrapping: Wrapping) -> tuple[GradientReducer, LocalGradientAggregationHelperEager | None]:
+    """Make the reducer of an optimizer, and what adds its gradients up over several passes."""
+    settings: ReductionSettings = wrapping.settings
+    reducer = GradientReducer(settings, numbered=True)
+    if wrapping.passes == 1:
+        return reducer, None
+    return reducer, LocalGradientAggregationHelperEager(
+        wrapping.passes,
+        reducer.reduce,
+        settings.sparse_as_dense,
+        wrapping.average_aggregated_gradients,
+        settings.process_set,
+        settings.scale_local_gradients,
+    )
 
 
 def wrap(optimizer: Optimizer, wrapping: Wrapping) -> Any:
@@ -34,26 +51,17 @@ def wrap(optimizer: Optimizer, wrapping: Wrapping) -> Any:
         UsageError: the optimizer or the arguments are wrong.
     """
     keras = check_optimizer(optimizer)
-    _check(optimizer, wrapping)
+    check_wrapping(optimizer, wrapping)
     module = optimizer_keras3 if generation_of(keras) >= 3 else optimizer_keras2
     module.refuse_inner(optimizer)
+    if wrapping.shard_state:
+        # Only now: it needs Keras 3.
+        from horovod._keras.sharding.optimizer import wrap_in_shares
+        from horovod.tensorflow.keras import shares
+
+        wrapping = replace(wrapping, begin=shares.begin_sharding)
+        return wrap_in_shares(shares.TensorFlowShardingOptimizer, optimizer, wrapping)
     added = module.reducing_class(optimizer)
     wrapped = share_state(optimizer, wrapped_class(added, type(optimizer), wrapping))
     wrapped._begin()
     return wrapped
-
-
-def _check(optimizer: Any, wrapping: Wrapping) -> None:
-    if isinstance(optimizer, ReducingOptimizer):
-        raise UsageError("the optimizer is a DistributedOptimizer already")
-    if wrapping.settings.op not in (Average, Sum):
-        raise UsageError(
-            f"op={wrapping.settings.op.name.title()} is not possible with Keras optimizers; use "
-            "hvd.Average or hvd.Sum"
-        )
-    check_passes(wrapping.passes)
-    if wrapping.passes > 1 and getattr(optimizer, "gradient_accumulation_steps", None):
-        raise UsageError(
-            "backward_passes_per_step and gradient_accumulation_steps both add gradients up; give "
-            "the optimizer only one of them"
-        )

@@ -50,10 +50,16 @@ def _create_part(world: ProcessGroupHorovod, ranks: list[int], options: Any) -> 
         raise UsageError(f"new_group(ranks={ranks}): the ranks have to rise")
     label = _label_of(options)
     name = f"torch.{label}"
+    left_sites: list[str] = []
     group = world.engine_group.add_by_members(ranks, name=name, call_site=user_call_site())
 
     def leave(reason: str) -> None:
-        """Keep the set: to remove it, all members would have to wait for each other."""
+        """Leave the set, which ends when all members have; a second time, do nothing."""
+        del reason
+        if left_sites:
+            return
+        left_sites.append(user_call_site())
+        group.leave(call_site=left_sites[0])
 
     return ProcessGroupHorovod(group, options.store, label, options.timeout, leave)
 

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from horovod.errors import UsageError
-from horovod.torch.distributed.memory import count_of, fill_all, flat, movable, restore, rows
-from horovod.torch.distributed.parts import Parts
-from horovod.torch.tensors import adopt, memory_of, view, views
+from horovod.torch.distributed.memory import count_of, elements_per_value, movable, restore, rows
+from horovod.torch.tensors import memory_of, views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod._native import Handle
     from horovod._rank.group import SubmitOptions
+    from horovod.torch.distributed.memory import Finish
     from horovod.torch.distributed.submission import CallOptions, Submitter
     from horovod.torch.distributed.work import EngineWork
 
 Tensors = list[torch.Tensor]
 
-_MIN_IN_PLACE = 32768  # bytes of a rank
-_MAX_IN_PLACE = 16  # ranks
+
+@dataclass(slots=True)
+class _Exchange:
+    """Rows that go to and come from each rank.
+
+    Attributes:
+        sources: one tensor with the rows for all ranks, or one for each rank.
+        sent: how many rows of the one tensor go to each rank; None for each its tensor.
+        targets: the same of the rows that come; empty if none do.
+        received: how many rows have to come from each rank; None for what the targets say.
+        outputs: the tensors of the caller.
+        finish: fills them from the targets; None if those are their memory.
+    """
+
+    sources: Tensors
+    sent: list[int] | None
+    targets: Tensors
+    received: list[int] | None
+    outputs: Tensors
+    finish: Finish | None
 
 
 def broadcast(submitter: Submitter, tensors: Tensors, options: Any) -> EngineWork:
@@ -62,74 +82,21 @@ def all_gather(
         _gathered_rows(submitter, parts, tensor)
         for parts, tensor in zip(outputs, inputs, strict=True)
     ]
-    slots = _slots_of(submitter, outputs, sources)
-    if slots is not None:
-        return _gather_in_place(submitter, slots, sources, outputs, options)
-    buffers = views(sources)
+    flat_outputs = [part for parts in outputs for part in parts]
+    inner, finish = restore(flat_outputs)
+    size = submitter.group.size
+    places = iter(inner)
+    targets = [
+        place.reshape(-1) if source.dim() == 1 else rows(place, size if len(parts) == 1 else 1)
+        for parts, source in zip(outputs, sources, strict=True)
+        for _, place in zip(parts, places, strict=False)
+    ]
 
     def submit(call: SubmitOptions) -> Handle:
-        return submitter.group.allgather(buffers, **call)
+        return submitter.group.allgather(views(sources), views(targets), **call)
 
-    def finish(handle: Handle) -> None:
-        for parts, array in zip(outputs, handle.results(), strict=True):
-            fill_all(parts, adopt(array), "all_gather")
-
-    flat_outputs = [part for parts in outputs for part in parts]
-    kept = memory_of(sources)
+    kept = memory_of(sources, targets)
     return submitter.start("all_gather", options, submit, flat_outputs, keep=kept, finish=finish)
-
-
-def _slots_of(
-    submitter: Submitter, outputs: Sequence[Tensors], sources: Tensors
-) -> list[Tensors] | None:
-    """Return where the tensor of each rank goes, if each rank should send its own there.
-
-    On one host, a broadcast from each rank into the outputs takes half the time of an allgather
-    whose results have to be copied there. Small tensors are faster in one operation.
-
-    Returns:
-        For each rank, one slot per input, of the shape of the input; None to gather and copy.
-    """
-    group = submitter.group
-    num_bytes = sum(source.numel() * source.element_size() for source in sources)
-    if num_bytes < _MIN_IN_PLACE or not group.engine.all_local or group.size > _MAX_IN_PLACE:
-        return None
-    slots: list[Tensors] = [[] for _ in range(group.size)]
-    for parts, source in zip(outputs, sources, strict=True):
-        if source.dim() != 2 or not all(part.is_contiguous() for part in parts):
-            return None
-        whole = [movable(part).reshape(-1) for part in parts]
-        split = torch.split(whole[0], source.numel()) if len(parts) == 1 else whole
-        for listed, slot in zip(slots, split, strict=True):
-            listed.append(slot.view(source.shape))
-    return slots
-
-
-def _gather_in_place(
-    submitter: Submitter,
-    slots: list[Tensors],
-    sources: Tensors,
-    outputs: Sequence[Tensors],
-    options: Any,
-) -> EngineWork:
-    group = submitter.group
-    for slot, source in zip(slots[group.rank], sources, strict=True):
-        if slot.data_ptr() != source.data_ptr():
-            slot.copy_(source)
-    buffers = [views(listed) for listed in slots]
-
-    def submit(call: SubmitOptions) -> Handle:
-        name, waits_next = call["name"], call["waits_next"]
-        handles = []
-        for rank, root in enumerate(group.ranks):
-            call["name"] = f"{name}.{rank}"
-            call["waits_next"] = waits_next and rank == group.size - 1
-            handles.append(group.broadcast(buffers[rank], buffers[rank], root, **call))
-        return cast("Handle", Parts(handles))
-
-    kept = memory_of(*slots)
-    flat_outputs = [part for parts in outputs for part in parts]
-    return submitter.start("all_gather", options, submit, flat_outputs, keep=kept)
 
 
 def _gathered_rows(submitter: Submitter, parts: Tensors, tensor: torch.Tensor) -> torch.Tensor:
@@ -176,16 +143,21 @@ def all_to_all_single(
             f"all_to_all_single: the splits {sent} and {expected} do not divide the input of shape "
             f"{tuple(source.shape)} and the output of shape {tuple(output.shape)}"
         )
-    inner = movable(source)
-    row_elements = inner.numel() // sum(sent) if sum(sent) else _row_elements(output)
-    return _alltoall(
-        submitter,
-        "all_to_all_single",
-        inner.reshape(sum(sent), row_elements),
-        (sent, expected),
-        [output],
-        options,
+    row_elements = _row_elements(source if sum(sent) else output)
+    inner, finish = restore([output])
+    exchange = _Exchange(
+        sources=[movable(source).reshape(sum(sent), row_elements)],
+        sent=sent,
+        targets=[
+            inner[0].reshape(
+                sum(expected), _row_elements(output) if sum(expected) else row_elements
+            )
+        ],
+        received=expected,
+        outputs=[output],
+        finish=finish,
     )
+    return _alltoall(submitter, "all_to_all_single", exchange, options)
 
 
 def all_to_all(submitter: Submitter, outputs: Tensors, inputs: Tensors, options: Any) -> EngineWork:
@@ -202,9 +174,16 @@ def all_to_all(submitter: Submitter, outputs: Tensors, inputs: Tensors, options:
         raise UsageError(
             f"all_to_all: {len(outputs)} outputs and {len(inputs)} inputs in a group of {size}"
         )
-    splits = [count_of(tensor) for tensor in inputs], [count_of(tensor) for tensor in outputs]
-    packed = flat(inputs)
-    return _alltoall(submitter, "all_to_all", packed, splits, outputs, options)
+    inner, finish = restore(outputs)
+    exchange = _Exchange(
+        sources=[movable(tensor).reshape(-1) for tensor in inputs],
+        sent=None,
+        targets=[tensor.reshape(-1) for tensor in inner],
+        received=None,
+        outputs=outputs,
+        finish=finish,
+    )
+    return _alltoall(submitter, "all_to_all", exchange, options)
 
 
 def gather(
@@ -223,10 +202,16 @@ def gather(
     parts = list(outputs[0]) if is_root else []
     if is_root and len(parts) != group.size:
         raise UsageError(f"gather: {len(parts)} outputs on the root of {group.size} ranks")
-    sent = [int(rank == options.rootRank) for rank in range(group.size)]
-    splits = sent, [int(is_root)] * group.size
-    source = rows(movable(inputs[0]), 1)
-    return _alltoall(submitter, "gather", source, splits, parts, options)
+    inner, finish = restore(parts)
+    exchange = _Exchange(
+        sources=[rows(movable(inputs[0]), 1)],
+        sent=[int(rank == options.rootRank) for rank in range(group.size)],
+        targets=[rows(tensor, 1) for tensor in inner],
+        received=[int(is_root)] * group.size,
+        outputs=parts,
+        finish=finish,
+    )
+    return _alltoall(submitter, "gather", exchange, options)
 
 
 def scatter(
@@ -242,19 +227,22 @@ def scatter(
     """
     group = submitter.group
     is_root = group.rank == options.rootRank
-    target = movable(outputs[0])
-    if is_root:
-        if [count_of(part) for part in inputs[0]] != [target.numel()] * group.size:
-            raise UsageError(
-                f"scatter: give {group.size} tensors of the shape {tuple(outputs[0].shape)}; got "
-                f"{[tuple(part.shape) for part in inputs[0]]}"
-            )
-        source = rows(flat(inputs[0]), group.size)
-    else:
-        source = target.new_empty((0, target.numel()))
-    received = [int(rank == options.rootRank) for rank in range(group.size)]
-    splits = [int(is_root)] * group.size, received
-    return _alltoall(submitter, "scatter", source, splits, outputs, options)
+    inner, finish = restore(outputs)
+    target = rows(inner[0], 1)
+    if is_root and [count_of(part) for part in inputs[0]] != [target.numel()] * group.size:
+        raise UsageError(
+            f"scatter: give {group.size} tensors of the shape {tuple(outputs[0].shape)}; got "
+            f"{[tuple(part.shape) for part in inputs[0]]}"
+        )
+    exchange = _Exchange(
+        sources=[rows(movable(part), 1) for part in inputs[0]] if is_root else [target[:0]],
+        sent=None if is_root else [0] * group.size,
+        targets=[target],
+        received=[int(rank == options.rootRank) for rank in range(group.size)],
+        outputs=outputs,
+        finish=finish,
+    )
+    return _alltoall(submitter, "scatter", exchange, options)
 
 
 def barrier(submitter: Submitter, options: CallOptions, what: str = "barrier") -> EngineWork:
@@ -272,32 +260,22 @@ def barrier(submitter: Submitter, options: CallOptions, what: str = "barrier") -
     return submitter.start(what, options, submit, (), keep=None)
 
 
-def _alltoall(
-    submitter: Submitter,
-    what: str,
-    source: torch.Tensor,
-    splits: tuple[list[int], list[int]],
-    outputs: Tensors,
-    options: Any,
-) -> EngineWork:
-    """Exchange rows; ``splits`` are those sent and those that have to arrive."""
-    sent, expected = splits
+def _alltoall(submitter: Submitter, what: str, exchange: _Exchange, options: Any) -> EngineWork:
+    sources, targets = views(exchange.sources), exchange.targets
 
     def submit(call: SubmitOptions) -> Handle:
-        return submitter.group.alltoall((view(source),), sent, **call)
+        return submitter.group.alltoall(
+            sources,
+            exchange.sent,
+            views(targets) if targets else (),
+            exchange.received,
+            **call,
+        )
 
-    def finish(handle: Handle) -> None:
-        received = handle.received_splits()
-        if received != expected:
-            raise UsageError(
-                f"{what}: this rank received {received} rows from the ranks of its group, but "
-                f"expected {expected}; the ranks gave different sizes or another root"
-            )
-        if outputs:
-            fill_all(outputs, adopt(handle.results()[0]), what)
-
-    kept = memory_of((source,))
-    return submitter.start(what, options, submit, outputs, keep=kept, finish=finish)
+    kept = memory_of(exchange.sources, targets)
+    return submitter.start(
+        what, options, submit, exchange.outputs, keep=kept, finish=exchange.finish
+    )
 
 
 def _num_rows(tensor: torch.Tensor) -> int:
@@ -305,7 +283,7 @@ def _num_rows(tensor: torch.Tensor) -> int:
 
 
 def _row_elements(tensor: torch.Tensor) -> int:
-    return count_of(tensor) // max(1, _num_rows(tensor))
+    return math.prod(tensor.shape[1:]) * elements_per_value(tensor)
 
 
 def _equal_splits(tensor: torch.Tensor, size: int) -> list[int]:

@@ -50,7 +50,8 @@ def reduction_of(op: Any) -> tuple[ReduceOp, float]:
         raise UnsupportedError(f"the backend horovod has no {kind} for this operation")
     if kind != _RED_OPS.PREMUL_SUM:
         return reduce_op, 1.0
-    return reduce_op, float(op.factor)
+    # Older PyTorch shows the factor only in the state for pickling.
+    return reduce_op, float(op.factor if hasattr(op, "factor") else op.__getstate__()[1])
 
 
 def movable(tensor: torch.Tensor) -> torch.Tensor:
@@ -141,30 +142,11 @@ def fill(output: torch.Tensor, elements: torch.Tensor) -> None:
 
 def count_of(tensor: torch.Tensor) -> int:
     """Return how many elements :func:`movable` makes of a tensor."""
+    return tensor.numel() * elements_per_value(tensor)
+
+
+def elements_per_value(tensor: torch.Tensor) -> int:
+    """Return how many elements :func:`movable` makes of one value of a tensor."""
     if tensor.is_complex():
-        return 2 * tensor.numel()
-    if dtype_name(tensor.dtype) is None:
-        return tensor.numel() * tensor.element_size()
-    return tensor.numel()
-
-
-def fill_all(outputs: Sequence[torch.Tensor], elements: torch.Tensor, what: str) -> None:
-    """Copy elements that arrived into tensors, one behind the other.
-
-    Args:
-        outputs: the tensors to write.
-        elements: of :func:`movable` form.
-        what: the operation, for the message.
-
-    Raises:
-        UsageError: another number of elements arrived than the tensors hold.
-    """
-    flat_elements = elements.reshape(-1)
-    counts = [count_of(output) for output in outputs]
-    if sum(counts) != flat_elements.numel():
-        raise UsageError(
-            f"{what}: {flat_elements.numel()} elements arrived, but the tensors for them hold "
-            f"{sum(counts)}; the ranks gave tensors of different sizes"
-        )
-    for output, part in zip(outputs, torch.split(flat_elements, counts), strict=True):
-        fill(output, part)
+        return 2
+    return tensor.element_size() if dtype_name(tensor.dtype) is None else 1

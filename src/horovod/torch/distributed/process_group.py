@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from horovod.torch.compiling import methods_outside_of_graphs
 from horovod.torch.distributed import exchanges, messages, reductions
 from horovod.torch.distributed.other_devices import OtherDevices, on_cpu
 from horovod.torch.distributed.submission import Submitter
@@ -28,6 +29,7 @@ Tensors = list[torch.Tensor]
 _Base: Any = dist.ProcessGroup
 
 
+@methods_outside_of_graphs
 class ProcessGroupHorovod(_Base):  # type: ignore[misc]
     """A group of ranks whose operations the engine runs.
 
@@ -64,6 +66,11 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
     def engine_group(self) -> Group:
         """The process set of the engine that runs the operations."""
         return self._submitter.group
+
+    @property
+    def submitter(self) -> Submitter:
+        """What gives the operations their names and deadlines."""
+        return self._submitter
 
     def getBackendName(self) -> str:
         """Return the name of the backend."""
@@ -267,7 +274,8 @@ class ProcessGroupHorovod(_Base):  # type: ignore[misc]
         """
         del wait_all_ranks
         options = c10d.BarrierOptions()
-        options.asyncOp = False
+        if hasattr(options, "asyncOp"):  # not in older PyTorch
+            options.asyncOp = False
         if timeout is not None:
             options.timeout = timeout
         exchanges.barrier(self._submitter, options, "monitored_barrier").wait()

@@ -6,7 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _distributed_c10d as c10d
 
+from horovod._native import Buffer
+from horovod._rank.group import ReduceOp, Reduction
 from horovod.errors import UsageError
 from horovod.torch.distributed.memory import (
     BITWISE,
@@ -22,7 +25,7 @@ from horovod.torch.tensors import adopt, check_sums, memory_of, view, views
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horovod._native import Handle
+    from horovod._native import Handle, NativeArray
     from horovod._rank.group import SubmitOptions
     from horovod.torch.distributed.memory import Finish
     from horovod.torch.distributed.submission import Submitter
@@ -43,6 +46,55 @@ def all_reduce(submitter: Submitter, tensors: Tensors, options: Any) -> EngineWo
         return _reduce_bits(submitter, tensors, options)
     inner, finish = restore(tensors)
     return _allreduce(submitter, "all_reduce", (tensors, inner, inner), options, finish)
+
+
+def all_reduce_mean(
+    submitter: Submitter, tensor: torch.Tensor, array: NativeArray | None
+) -> EngineWork:
+    """Average a tensor in place over all ranks, as DistributedDataParallel averages gradients.
+
+    Args:
+        submitter: of the group.
+        tensor: floating-point or complex.
+        array: the shared memory that the tensor is in, at an address of its own; None if it is in
+            none.
+    """
+    _check_number(tensor, "all_reduce")
+    inner, finish = restore([tensor])
+    buffers = views(inner)
+    if array is not None:
+        buffers = [Buffer(array.address, buffers[0].dtype, buffers[0].shape)]
+    size = submitter.group.size
+    # To divide by a power of two is exact, so it can follow the sum, which costs less.
+    divides_last = size & (size - 1) == 0 and tensor.dtype is not torch.float16
+    factors = (1.0, 1.0 / size) if divides_last else (1.0 / size, 1.0)
+
+    def submit(call: SubmitOptions) -> Handle:
+        return submitter.group.allreduce(
+            buffers, buffers, Reduction(ReduceOp.SUM, *factors), **call
+        )
+
+    kept = [*memory_of(inner), array]
+    options = c10d.AllreduceOptions()
+    return submitter.start("all_reduce", options, submit, [tensor], keep=kept, finish=finish)
+
+
+def share_memory(submitter: Submitter, num_bytes: int) -> EngineWork:
+    """Ask for an array that all ranks of the host see; all ranks of the job do.
+
+    Args:
+        submitter: of the group of all ranks.
+        num_bytes: the same on all ranks.
+    """
+
+    def submit(call: SubmitOptions) -> Handle:
+        name, call_site = call["name"], call["call_site"]
+        assert name is not None
+        return submitter.group.share_memory(
+            num_bytes, name=f"{call['prefix']}.{name}", call_site=call_site
+        )
+
+    return submitter.start("share_memory", c10d.AllreduceOptions(), submit, (), keep=None)
 
 
 def reduce(submitter: Submitter, tensors: Tensors, options: Any) -> EngineWork:
@@ -78,7 +130,7 @@ def _allreduce(
     targets = sources if outputs is inputs else views(outputs)
 
     def submit(call: SubmitOptions) -> Handle:
-        return submitter.group.allreduce(sources, targets, op=op, prescale=factor, **call)
+        return submitter.group.allreduce(sources, targets, Reduction(op, factor), **call)
 
     kept = memory_of(inputs) if outputs is inputs else memory_of(inputs, outputs)
     return submitter.start(what, options, submit, tensors, keep=kept, finish=finish)
@@ -192,7 +244,7 @@ def _by_allreduce(
     buffers = [view(tensor) for tensor in packed]
 
     def submit(call: SubmitOptions) -> Handle:
-        return submitter.group.allreduce(buffers, buffers, op=op, prescale=factor, **call)
+        return submitter.group.allreduce(buffers, buffers, Reduction(op, factor), **call)
 
     def finish(handle: Handle) -> None:
         del handle

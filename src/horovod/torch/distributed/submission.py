@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from horovod._native import Handle
     from horovod._rank.group import Group
     from horovod.torch.distributed.memory import Finish
+
+
+_NUM_COUNTS_KEPT = 256
 
 
 class CallOptions(Protocol):
@@ -47,6 +51,7 @@ class Submitter:
         self.label = label
         self.timeout = timeout
         self._numbers = itertools.count(1)
+        self._counts: deque[EngineWork] = deque(maxlen=_NUM_COUNTS_KEPT)
         self._futures = FutureThreads(f"horovod futures of {label}")
         self._message_futures = MessageFutures(f"horovod messages of {label}")
         self._prefix = f"torch.{label}"
@@ -85,7 +90,12 @@ class Submitter:
         handle = submit(call)
         submitted = self._submitted(f"{what} {name}", site, options.timeout, handle)
         submitted.outputs, submitted.finish = list(outputs), finish
-        return EngineWork(submitted, self._futures)
+        work = EngineWork(submitted, self._futures)
+        if len(submitted.outputs) == 1 and submitted.outputs[0].numel() == 1:
+            # DistributedDataParallel in a join context hands the sum of ones, which counts the
+            # ranks, to C++ code, and drops the Python object. Without that, C++ waits forever.
+            self._counts.append(work)
+        return work
 
     def follow_message(
         self,
@@ -122,5 +132,6 @@ class Submitter:
 
     def close(self) -> None:
         """End the threads of the futures after what is pending."""
+        self._counts.clear()
         self._futures.close()
         self._message_futures.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from horovod.errors import HorovodInternalError, StalledError, UsageError
+from horovod.torch.compiling import methods_outside_of_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +30,7 @@ class Futures(Protocol):
 
 
 _NO_TIMEOUT = timedelta(0)  # the default of torch.distributed.Work.wait
+_REPORT_TIME_S = 10.0  # for the engine to find out which ranks are missing, and to end
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class Submitted:
         handle: the operation.
         description: the operation with its number, group and call site, for messages.
         deadline_s: of ``time.monotonic()``; the operation fails if it has not ended by then.
-        give_up: ends the engine for a reason, so that the other ranks do not wait.
+        close: ends the engine of this rank for a reason.
         outputs: the tensors that it writes, which are the value of its future.
         finish: moves results of the ended operation into ``outputs``; None if they are there.
     """
@@ -46,11 +49,12 @@ class Submitted:
     handle: Handle
     description: str
     deadline_s: float
-    give_up: Callable[[str], None]
+    close: Callable[[str], None]
     outputs: list[torch.Tensor] = field(default_factory=list)
     finish: Callable[[Handle], None] | None = None
 
 
+@methods_outside_of_graphs
 class EngineWork(Work):
     """An operation of the engine; all methods may be called from any thread.
 
@@ -155,10 +159,7 @@ class EngineWork(Work):
     def end(self) -> None:
         """Wait until the operation has ended, whether it fails or not."""
         if not self._has_ended:
-            try:
-                self._await(0.0)
-            except HorovodInternalError:
-                self._settle()  # after a timeout; a failed operation has settled
+            self._await(0.0)
 
     def _value_of(self, trigger: Future[None]) -> list[torch.Tensor]:
         del trigger
@@ -175,7 +176,9 @@ class EngineWork(Work):
         except HorovodInternalError:
             has_ended = True
         if not has_ended:
-            raise self._time_out() if is_own else self._still_running(limit_s)
+            if not is_own:
+                raise self._still_running(limit_s)
+            self._give_up()
         self._settle()
 
     def _settle(self) -> None:
@@ -194,13 +197,21 @@ class EngineWork(Work):
             submitted.finish = None
             self._has_ended = True
 
-    def _time_out(self) -> StalledError:
-        text = f"{self._submitted.description} did not end within its timeout"
-        self._submitted.give_up(text)
-        return StalledError(
-            f"{text}: not all ranks of the group have called it. The engine has ended on all "
-            "ranks; give init_process_group(timeout=…) more time if the ranks are only slow"
+    def _give_up(self) -> None:
+        """End the engine on all ranks, with an error that names the ranks that are missing.
+
+        The operation has ended when this returns; it succeeded if the ranks came just now.
+        """
+        submitted = self._submitted
+        text = f"{submitted.description} did not end within its timeout"
+        submitted.handle.give_up(
+            f"{text}. The engine ends on all ranks; give init_process_group(timeout=…) more time "
+            "if the ranks are only slow."
         )
+        with contextlib.suppress(HorovodInternalError):
+            if not submitted.handle.wait(_REPORT_TIME_S):
+                submitted.close(text)
+                submitted.handle.wait()
 
     def _still_running(self, limit_s: float) -> StalledError:
         return StalledError(
@@ -209,6 +220,7 @@ class EngineWork(Work):
         )
 
 
+@methods_outside_of_graphs
 class JoinedWork(Work):
     """Several operations that are waited for together.
 

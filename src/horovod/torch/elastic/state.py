@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from horovod._rank import context
-from horovod._train.elastic.handlers import StateHandler
+from horovod._train.elastic.handlers import StateDictHandler, StateHandler
 from horovod._train.elastic.state import ObjectState
 from horovod.torch.elastic import checkpoint_tensors as checkpoint_tensors  # files can hold tensors
 from horovod.torch.elastic.batch_sampler import ElasticBatchSampler
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.objects import broadcast_object
+from horovod.torch.sharded_optimizer import ShardedOptimizer
 from horovod.torch.state import broadcast_optimizer_state, broadcast_parameters
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "ObjectState",
     "OptimizerStateHandler",
     "SamplerStateHandler",
+    "ShardedOptimizerStateHandler",
     "StateHandler",
     "TorchState",
     "get_handler_registry",
@@ -64,29 +65,7 @@ class TorchState(ObjectState):
         return super()._handler_of(value)
 
 
-class _StateDict(StateHandler):
-    """Handler that keeps a copy of a value's ``state_dict()``."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
-        # A copy: optimizers keep the tensors that they are given.
-        self.value.load_state_dict(copy.deepcopy(self._saved))
-
-    def snapshot(self) -> Any:
-        return self._saved
-
-    def load(self, snapshot: Any) -> None:
-        self._saved = snapshot
-        self.restore()
-
-
-class ModelStateHandler(_StateDict):
+class ModelStateHandler(StateDictHandler):
     """Keeps a ``torch.nn.Module``: parameters and buffers."""
 
     def snapshot(self) -> Any:
@@ -103,23 +82,86 @@ class ModelStateHandler(_StateDict):
         broadcast_parameters(self.value.state_dict(), self.root)
 
 
-class OptimizerStateHandler(_StateDict):
+class OptimizerStateHandler(StateDictHandler):
     """Keeps a ``torch.optim.Optimizer``, or a ``DistributedOptimizer``; takes no step for it."""
 
     def sync(self) -> None:
         if isinstance(self.value, torch.optim.LBFGS):  # whose state is not one of parameters
-            state = broadcast_object(self.value.state_dict(), self.root, "elastic.optimizer")
-            self.value.load_state_dict(state)
+            super().sync()
         else:
             broadcast_optimizer_state(self.value, self.root)
 
 
-class SamplerStateHandler(_StateDict):
-    """Keeps an ``ElasticSampler`` or ``ElasticBatchSampler``, and divides anew what is left."""
+class ShardedOptimizerStateHandler(StateHandler):
+    """Keeps a ``DistributedOptimizer`` with ``shard_state=True``, whose shares move with the ranks.
+
+    A snapshot is the whole state, gathered on every rank, so that no lost rank takes a share with
+    it. That costs an allgather of the state for each commit, and memory for all of it on each rank.
+    """
+
+    value: ShardedOptimizer
+
+    def __init__(self, value: ShardedOptimizer) -> None:
+        super().__init__(value)
+        # The whole state that was gathered or loaded last, and of which version it is.
+        self._whole: dict[str, Any] | None = None
+        self._version = -1
+        self._saved: dict[str, Any] | None = None
+
+    def prepare(self) -> None:
+        if self._current() is None:
+            self._keep(self.value.state_dict())
+
+    def save(self) -> None:
+        self._saved = self._current()
+        assert self._saved is not None, "prepare() comes before save()"
+
+    def restore(self) -> None:
+        if self._saved is not None:  # else no rank has trained yet
+            self._load(self._saved)
+
+    def reset(self) -> None:
+        if (whole := self._current()) is not None:
+            self._load(whole)
 
     def sync(self) -> None:
-        state = broadcast_object(self.value.state_dict(), self.root, "elastic.sampler")
-        self.value.load_state_dict(state)
+        own: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
+        if context.rank() == self.root:
+            own = self._current(), self.value.numbered_options()
+        whole, options = broadcast_object(own, self.root)
+        if whole is None:  # when a job begins, the root has its share alone, and so has everyone
+            whole = self.value.state_dict()
+        self._load({**whole, "param_groups": options})
+
+    def snapshot(self) -> Any:
+        return self._saved
+
+    def load(self, snapshot: Any) -> None:
+        self._saved = snapshot
+        self.restore()
+
+    def set_value(self, value: ShardedOptimizer) -> None:
+        """Replaces the optimizer and takes a snapshot; collective."""
+        self.value, self._whole = value, None
+        self.prepare()
+        self.save()
+
+    def _current(self) -> dict[str, Any] | None:
+        """Return the whole state as it is now, with the present options; None if unknown."""
+        if self._whole is None or self._version != self.value.version:
+            return None
+        return {**self._whole, "param_groups": self.value.numbered_options()}
+
+    def _keep(self, whole: dict[str, Any]) -> None:
+        self._whole, self._version = whole, self.value.version
+
+    def _load(self, whole: dict[str, Any]) -> None:
+        self.value.load_state_dict(whole)
+        self._keep(whole)
+
+
+class SamplerStateHandler(StateDictHandler):
+    """Keeps an ``ElasticSampler`` or ``ElasticBatchSampler``, and divides anew what is left."""
 
     def reset(self) -> None:
         self.value.reset()
@@ -127,6 +169,7 @@ class SamplerStateHandler(_StateDict):
 
 _registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
+    (ShardedOptimizer, ShardedOptimizerStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
     (ElasticBatchSampler, SamplerStateHandler),

@@ -17,8 +17,7 @@ from torch.utils.data import (
 
 from horovod._train.elastic.loop import ElasticLoop, check_batch_size, check_iterable
 from horovod._train.reduce_op import Average
-from horovod.errors import HorovodInternalError, UsageError
-from horovod.torch.elastic.loader import (
+from horovod._train.shard.torch_loader import (
     check_loader,
     drawing,
     has_plain_order,
@@ -26,6 +25,7 @@ from horovod.torch.elastic.loader import (
     order_of_sampler,
     pinning,
 )
+from horovod.errors import HorovodInternalError, UsageError
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.optimizer import ReducingOptimizer
 

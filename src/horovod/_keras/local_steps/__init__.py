@@ -1,0 +1,1 @@
+"""LocalSGD and DiLoCo for optimizers of Keras 3; only ``api`` loads without Keras."""

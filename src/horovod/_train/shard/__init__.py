@@ -1,0 +1,1 @@
+"""Any data set as the batches of each rank: each sample once per epoch (docs/decisions/0054)."""
