@@ -5,7 +5,7 @@ RuntimeError
 │   ├── MismatchError          ranks disagree on dtype, shape, op, root … of one name
 │   ├── PeerLostError          a rank died, or its connection broke
 │   ├── ShutDownError          a rank, or this one, has shut Horovod down
-│   ├── StalledError           some ranks did not submit within the shutdown deadline
+│   ├── StalledError           some ranks did not take part in time
 │   ├── ReplicasDivergedError  what must be equal on all ranks is not
 │   └── NotInitializedError    hvd.init() was not called (also a ValueError)
 └── HostsUpdatedInterrupt      elastic: the set of hosts changed
@@ -41,7 +41,7 @@ class ShutDownError(HorovodInternalError):
 
 
 class StalledError(HorovodInternalError):
-    """Some ranks did not submit an operation within the shutdown deadline."""
+    """Some ranks did not take part in time: a shutdown deadline, or a torch.distributed timeout."""
 
 
 class ReplicasDivergedError(HorovodInternalError):

@@ -24,7 +24,7 @@ GONE = {
     "ranks in a private file",
     "horovod.runner.common.util.settings": "give them as arguments of horovod.run()",
     "horovod.runner.driver": "`horovodrun --check` tells what hosts and ranks can reach",
-    "horovod.runner.elastic": "start elastic jobs with `horovodrun --min-np`, or with "
+    "horovod.runner.elastic": "start elastic jobs with `horovodrun -np 2 --min-np 1`, or with "
     "horovod.run(min_num_proc=…); only horovod.runner.elastic.discovery is left",
     "horovod.runner.gloo_run": _LAUNCHER,
     "horovod.runner.http": "the store that horovodrun opens for the ranks takes its place",

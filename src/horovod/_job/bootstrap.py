@@ -28,10 +28,11 @@ from horovod._rendezvous.handshake import HandshakeError
 from horovod._rendezvous.interfaces import address_of, own_addresses, reachable_addresses
 from horovod._rendezvous.job_file import JobFile
 from horovod._rendezvous.pmi import PmiSession
-from horovod._rendezvous.reach import AuthenticationError, Endpoint, Way, reach
+from horovod._rendezvous.reach import AuthenticationError, Endpoint, StoreEndpoint, reach
 from horovod._rendezvous.secret import has_given_secret, secret_of
 from horovod._rendezvous.sockets import remaining_s, resolve
 from horovod._rendezvous.store import StoreClient
+from horovod._rendezvous.versions import check_version
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
@@ -96,12 +97,13 @@ class Bootstrap:
         self._rank, self._size = config.rank, config.size
         self._used: set[Endpoint] = set()
         try:
-            self._meeting = self._meeting or self._meet_at_master(config)
+            if self._size > 1:
+                self._meeting = self._meeting or self._meet_at_master(config)
             if self._meeting is not None:
                 self._cleanup.callback(self._meeting.close)
             server = self._open_store(config) if config.rank == 0 else None
-            notice, way = self._find(config, server)
-            endpoint = self._settle(notice, way, f"{config.hostname} (process {os.getpid()})")
+            notice, reached = self._find(config, server)
+            endpoint = self._settle(notice, reached, f"{config.hostname} (process {os.getpid()})")
             if server is not None and len(self._used) == 1:
                 server.narrow(endpoint)  # nobody uses the other ports
             if self._file is not None and config.rank == 0:
@@ -122,6 +124,7 @@ class Bootstrap:
             rendezvous_addr=self._address,
             rendezvous_port=self._port,
             secret_key=self._secret_key,
+            holds_store=self._server is not None,
         )
 
     def close(self) -> None:
@@ -146,7 +149,7 @@ class Bootstrap:
 
     def _open_store(self, config: Config) -> StoreServer:
         given = config.secret_key or config.secret_file
-        one_host = self._meeting is not None and self._meeting.one_host
+        one_host = self._size == 1 or (self._meeting is not None and self._meeting.one_host)
         address, *further = [_LOOPBACK] if one_host else _addresses(config, self._deadline)
         port = config.bootstrap_address[1] if config.bootstrap_address else 0
         job = open_job(
@@ -159,9 +162,11 @@ class Bootstrap:
         self._secret = job.where.secret
         return self._server
 
-    def _find(self, config: Config, server: StoreServer | None) -> tuple[_Notice, Way]:
+    def _find(self, config: Config, server: StoreServer | None) -> tuple[_Notice, StoreEndpoint]:
         """Learns of the store and reaches it."""
         own = None if server is None else _Notice(server.endpoints, self._secret)
+        if own is not None and self._size == 1:
+            return own, reach(own.endpoints, own.secret, self._deadline)
         if self._meeting is not None:
             return self._by_meeting(self._meeting, config, own)
         if config.bootstrap_address is not None:
@@ -193,7 +198,7 @@ class Bootstrap:
 
     def _by_meeting(
         self, meeting: Meeting, config: Config, own: _Notice | None
-    ) -> tuple[_Notice, Way]:
+    ) -> tuple[_Notice, StoreEndpoint]:
         """A secret that the user gave all ranks does not travel."""
         is_given = has_given_secret(config)
         while True:
@@ -216,7 +221,7 @@ class Bootstrap:
 
     def _by_name(
         self, point: tuple[str, int], config: Config, own: _Notice | None
-    ) -> tuple[_Notice, Way]:
+    ) -> tuple[_Notice, StoreEndpoint]:
         """Rank 0 may open its store later than this rank looks for it."""
         host, port = point
         if own is None:
@@ -236,7 +241,7 @@ class Bootstrap:
                     ) from error
                 time.sleep(_PAUSE_S)  # a port gives no sign when somebody begins to listen
 
-    def _by_file(self, config: Config, own: _Notice | None) -> tuple[_Notice, Way]:
+    def _by_file(self, config: Config, own: _Notice | None) -> tuple[_Notice, StoreEndpoint]:
         foreign_launcher = config.foreign_launcher
         if foreign_launcher is None or not foreign_launcher.job:
             raise StartError(_no_way(config))
@@ -256,13 +261,14 @@ class Bootstrap:
             except StartError:
                 continue  # a job that was killed left the file, and rank 0 is about to replace it
 
-    def _settle(self, notice: _Notice, way: Way, me: str) -> Endpoint:
+    def _settle(self, notice: _Notice, reached: StoreEndpoint, me: str) -> Endpoint:
         """Agrees with the other ranks of this host on an address that other hosts reach, too."""
-        with StoreClient(*way.endpoint, notice.secret, remaining_s(self._deadline)) as store:
+        with StoreClient(*reached.endpoint, notice.secret, remaining_s(self._deadline)) as store:
+            check_version(store, f"{self._member} {self._rank} ({me})", TWIN_KEY)
             claim_place(store, self._member, self._rank, me)
-            if not way.stays_here:
-                store.set(_place_key(self._rank), json.dumps(way.endpoint).encode())
-                return way.endpoint
+            if not reached.stays_here:
+                store.set(_place_key(self._rank), json.dumps(reached.endpoint).encode())
+                return reached.endpoint
             store.set(_place_key(self._rank), b"null")
             keys = [_place_key(rank) for rank in range(self._size)]
             found = store.wait_all(keys, remaining_s(self._deadline), TWIN_KEY)
@@ -275,12 +281,12 @@ class Bootstrap:
             late = ", ".join(map(str, missing[:16]))
             raise StartError(
                 f"{self._member} {late} of {self._size} never came to the store of {self._member} "
-                f"0 at {way.endpoint[0]} port {way.endpoint[1]}; look for its errors"
+                f"0 at {reached.endpoint[0]} port {reached.endpoint[1]}; look for its errors"
                 f"{self._wrong_secrets()}"
             )
         places: list[Any] = [json.loads(found[key]) for key in keys]
         remote = [(str(place[0]), int(place[1])) for place in places if place is not None]
-        endpoint = remote[0] if remote else way.endpoint
+        endpoint = remote[0] if remote else reached.endpoint
         self._used = {endpoint, *remote}
         return endpoint
 
@@ -338,7 +344,7 @@ def check_twin(found: Mapping[str, bytes]) -> None:
     """Ends a wait that TWIN_KEY has ended.
 
     Raises:
-        StartError: two processes have the same place.
+        StartError: two processes have the same place, or different versions.
     """
     if TWIN_KEY in found:
         raise StartError(found[TWIN_KEY].decode("utf-8", "replace"))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import site
 import sys
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import horovod
 from horovod._base.fast_dataclass import dataclass
 from horovod._job.place import Place
 from horovod._settings.reader import SettingsReader
@@ -183,27 +179,6 @@ _OF_A_JOB = re.compile(
 def without_job(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables without those that open a job, this one or another, and tell a worker of it."""
     return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
-
-
-def with_horovod_on_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """Lets a Python that is started with these variables import the same Horovod as this one.
-
-    Needed where ``sys.path`` was changed while the program ran, for example in a notebook.
-
-    Args:
-        environ: variables by name.
-
-    Returns:
-        The variables, with PYTHONPATH extended unless Horovod is installed where Python looks.
-    """
-    root = str(Path(horovod.__file__).resolve().parent.parent)
-    if root in (*site.getsitepackages(), site.getusersitepackages()):
-        return dict(environ)
-    given = environ.get("PYTHONPATH", "")
-    entries = [entry for entry in given.split(os.pathsep) if entry]
-    if root not in [os.path.abspath(entry) for entry in entries]:
-        entries.append(root)
-    return {**environ, "PYTHONPATH": os.pathsep.join(entries)}
 
 
 def python_command(module: str) -> list[str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from horovod._job.environment import Assignment, StoreAddress
-from horovod._job.membership import Membership, Worker, assign_places
 from horovod._job.records import (
     EVENTS,
     LOST,
@@ -26,11 +24,12 @@ from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod._rendezvous.roster import HOSTS_KEY
 from horovod._rendezvous.secret import make_secret, write_secret
 from horovod._rendezvous.server import StoreServer
-from horovod.errors import StartError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from horovod._job.membership import Membership, Worker
 
 _LOOPBACK = "127.0.0.1"
 
@@ -110,40 +109,13 @@ class Job:
         if text is None:
             return None
         self._num_events += 1
+        self._store.set(key, b"")  # nobody else reads it, and a job may have changes without end
         event = Event.from_json(text)
         if event.kind is EventKind.READY:
             self.available[event.worker.identity] = event.worker
         elif event.kind not in (EventKind.RUNNING, EventKind.RESET):
             self.available.pop(event.worker.identity, None)
         return event
-
-    def wait_until(self, condition: Callable[[Job], bool], timeout_s: float) -> None:
-        """Reads events until something holds, for example ``len(job.available) == 4``.
-
-        Raises:
-            StartError: it did not hold in time, or the store was lost.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not condition(self):
-            if self.next_event(max(0.0, deadline - time.monotonic())) is None:
-                raise StartError(
-                    f"the workers of the job are {', '.join(sorted(self.available)) or 'none'} "
-                    f"after {timeout_s:g} s, which are not those that it waits for"
-                )
-
-    def begin_generation(self, workers: Sequence[Worker] | None = None) -> Membership:
-        """Assigns places and publishes them.
-
-        Args:
-            workers: those that shall take part; all that are available if None.
-
-        Raises:
-            UsageError: see :func:`horovod._job.membership.assign_places`.
-        """
-        chosen = list(self.available.values()) if workers is None else workers
-        membership = assign_places(self.membership, chosen, self.next_generation)
-        self.publish(membership)
-        return membership
 
     def dismiss(self, identity: str, text: str) -> None:
         """Tells a worker that it takes part no longer; it ends with exit code 0.
@@ -260,8 +232,10 @@ def open_job(
     Example:
         >>> with open_job() as job:
         ...     start_processes(job.where)         # each calls horovod._job.join(...)
-        ...     job.wait_until(lambda job: len(job.available) == 4, timeout_s=60)
-        ...     job.begin_generation()             # each gets its Assignment
+        ...     while len(job.available) < 4:
+        ...         job.next_event(timeout_s=60)
+        ...     workers = list(job.available.values())
+        ...     job.publish(assign_places(None, workers, 0))   # each gets its Assignment
     """
     secret = make_secret() if secret is None else secret
     return LocalJob(StoreServer(secret, address, port, further_addresses=further_addresses), secret)

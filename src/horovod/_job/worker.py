@@ -28,6 +28,7 @@ from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod._rendezvous.roster import rank_key
 from horovod._rendezvous.secret import read_secret
 from horovod._rendezvous.store import StoreClient
+from horovod._rendezvous.versions import check_version
 from horovod.errors import StartError, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def join(
         The worker; its end, or that of this process, tells the job that it is gone.
 
     Raises:
-        StartError: the store cannot be reached, or another process has this identity.
+        StartError: the store cannot be reached, the job has another version of Horovod, or another
+            process has this identity.
     """
     return JoinedWorker(store, host, slot, identity, timeout_s, ready=ready)
 
@@ -127,6 +129,7 @@ class JoinedWorker:
         # As long as this connection lasts, the worker lives.
         self._presence = self._connect()
         try:
+            check_version(self._presence, f"a worker on {host} (process {os.getpid()})")
             self.worker = Worker(identity or claim_identity(self._presence, host), host, slot)
             self._awaiting = self._connect()
         except BaseException:

@@ -121,7 +121,10 @@ def _meet(store: LentStore, context: Context, config: Config, *, is_local: bool)
     context.end("it starts another engine")  # one that has failed
     bootstrap = Bootstrap(config, meeting=meeting)
     try:
-        return _lease(context, bootstrap.attend(config), bootstrap)
+        config = bootstrap.attend(config)
+        if context is not current():  # one job of a process is shown, not each of its groups
+            config = replace(config, holds_store=False)
+        return _lease(context, config, bootstrap)
     except BaseException:
         bootstrap.close()
         raise
@@ -172,6 +175,7 @@ def _settings(told: Config, rank: int, size: int, timeout_s: float) -> Config:
         foreign_launcher=None,
         unserved_launcher="",
         start_timeout_s=timeout_s,
+        is_lent=True,
     )
 
 

@@ -13,14 +13,16 @@ from horovod._base import files
 from horovod._job.assigned import elastic_assignment, settings_of
 from horovod._rank.job_context import (
     Context,
-    JobListener,
-    PerContext,
+    count_step,
     current,
     current_config,
     current_job,
     inherited,
     process,
+    step,
 )
+from horovod._rank.per_context import PerContext
+from horovod._rank.running import JobListener
 from horovod._settings.config import Config
 from horovod.errors import StartError, UsageError
 
@@ -36,6 +38,7 @@ __all__ = [
     "Context",
     "JobListener",
     "PerContext",
+    "count_step",
     "cross_rank",
     "cross_size",
     "current",
@@ -58,6 +61,7 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "step",
     "stop_timeline",
     "uses_mpi",
 ]

@@ -12,7 +12,7 @@ lets the caller's stream go on behind it, and results that the engine allocated 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from horovod import _native
 from horovod.errors import UsageError
@@ -36,6 +36,58 @@ class ReduceOp(IntEnum):
     PRODUCT = 5
 
 
+class QuantizedFormat(IntEnum):
+    """How values travel between hosts in 8 bits, with a scale for each 256 values."""
+
+    INT8 = 1
+    FP8_E4M3 = 2
+    FP8_E5M2 = 3
+    AUTO = 4
+    """INT8 where the engine expects much of it, and what cannot be quantized as it is."""
+
+
+class Quantized(NamedTuple):
+    """How an allreduce by Sum or Average sends values of floating point from host to host.
+
+    Attributes:
+        format: of the values.
+        residuals: none, or one for each input: float32 values of as many elements, contiguous, on
+            the CPU. They are added to what this rank gives, prescaled, and are left with what did
+            not reach the result, over all ranks together. Keep them alive with the inputs.
+    """
+
+    format: QuantizedFormat
+    residuals: Sequence[Buffer] = ()
+
+
+class Reduction(NamedTuple):
+    """How the values of several ranks become one.
+
+    Attributes:
+        op: the reduction; Average divides the sum by the set size, that of integers exactly.
+        prescale, postscale: factors applied before and after the reduction, rounded to the
+            dtype; half types are multiplied in float32, integers in float64 and truncated.
+        weight: of this rank in the average, for example its number of samples; may differ
+            between ranks. Values of weight 0 do not count, also if they are infinite or NaN;
+            0 on all ranks is an error. None if all ranks count alike.
+        priority: operations with a higher number overtake others.
+        quantized: how values travel between hosts; None for their own dtype.
+    """
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    prescale: float = 1.0
+    postscale: float = 1.0
+    weight: float | None = None
+    priority: int = 0
+    quantized: Quantized | None = None
+
+
+PLAIN_AVERAGE = Reduction()
+PLAIN_SUM = Reduction(ReduceOp.SUM)
+# Behind the operation: what the engine takes if nothing is said.
+_PLAIN_REST = PLAIN_SUM[1:]
+
+
 class SubmitOptions(TypedDict, total=False):
     """The options that every collective takes.
 
@@ -45,7 +97,6 @@ class SubmitOptions(TypedDict, total=False):
         waits_next: the caller waits at once, so that no other thread needs to be woken.
         call_site: ``file:line`` of the caller, for messages.
         keep: an object, for example the tensors, to reference until the operation is done.
-        priority: operations with a higher number overtake others; 0 if it is not given.
     """
 
     name: str | None
@@ -53,6 +104,15 @@ class SubmitOptions(TypedDict, total=False):
     waits_next: bool
     call_site: str
     keep: object
+
+
+class PrioritizedOptions(SubmitOptions, total=False):
+    """The options of all collectives but allreduce, whose :class:`Reduction` has the priority.
+
+    Attributes:
+        priority: operations with a higher number overtake others; 0 if it is not given.
+    """
+
     priority: int
 
 
@@ -116,38 +176,53 @@ class Group:
         """The engine that the set belongs to."""
         return self._engine
 
+    @property
+    def quantizes_by_itself(self) -> bool:
+        """Whether QuantizedFormat.AUTO lets tensors of the CPU travel in 8 bits, on all ranks.
+
+        Raises:
+            UsageError: this rank is not a member of the set.
+        """
+        return self._engine.automatic_quantization(self._id) != 0
+
     def allreduce(
         self,
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
+        reduction: Reduction = PLAIN_AVERAGE,
         *,
-        op: int = ReduceOp.AVERAGE,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        weight: float | None = None,
         name: str | None = None,
         prefix: str = "allreduce",
         waits_next: bool = False,
         call_site: str = "",
         keep: object = None,
-        priority: int = 0,
     ) -> Handle:
         """Reduces each input over the ranks into the output of the same place.
 
         Args:
             inputs: any shape and dtype, the same on all ranks.
             outputs: one per input, of its shape and dtype; may be the input itself.
-            op: a ReduceOp; Average divides the sum by the set size, that of integers exactly.
-            prescale, postscale: factors applied before and after the reduction, rounded to the
-                dtype; half types are multiplied in float32, integers in float64 and truncated.
-            weight: of this rank in the average, for example its number of samples; may differ
-                between ranks. Values of weight 0 do not count, also if they are infinite or NaN;
-                0 on all ranks is an error. None if all ranks count alike.
-            name, prefix, waits_next, call_site, keep, priority: as in :class:`SubmitOptions`.
+            reduction: how values become one, and how soon.
+            name, prefix, waits_next, call_site, keep: as in :class:`SubmitOptions`.
         """
         # As _submit, without a dictionary: this one is called for every gradient.
         if self._rank is None:
             raise self._refusal()
+        if reduction[1:] == _PLAIN_REST:  # of most gradients: no keyword that says nothing
+            return self._engine.submit(
+                _native.ALLREDUCE,
+                name,
+                inputs,
+                outputs,
+                prefix=prefix,
+                reduce_op=reduction[0],
+                process_set=self._id,
+                waits_next=waits_next,
+                call_site=call_site,
+                keep_alive=keep,
+            )
+        op, prescale, postscale, weight, priority, quantized = reduction
+        extra = {} if quantized is None else _keywords_of(quantized)
         return self._engine.submit(
             _native.ALLREDUCE,
             name,
@@ -163,6 +238,7 @@ class Group:
             call_site=call_site,
             keep_alive=keep,
             priority=priority,
+            **extra,
         )
 
     def reducescatter(
@@ -173,7 +249,7 @@ class Group:
         op: int = ReduceOp.AVERAGE,
         prescale: float = 1.0,
         postscale: float = 1.0,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[PrioritizedOptions],
     ) -> Handle:
         """Reduces each input and leaves :meth:`rows_of` its rows on each rank, in rank order.
 
@@ -194,20 +270,28 @@ class Group:
             postscale=postscale,
         )
 
-    def allgather(self, inputs: Sequence[Buffer], **options: Unpack[SubmitOptions]) -> Handle:
-        """Joins the inputs of all ranks along dimension 0 in ``handle.results()``.
+    def allgather(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer] = (),
+        **options: Unpack[PrioritizedOptions],
+    ) -> Handle:
+        """Joins the inputs of all ranks along dimension 0, in ``handle.results()`` or ``outputs``.
 
         Args:
             inputs: at least one dimension; all but the first must agree between the ranks.
+            outputs: none; or, on the CPU, for each input one with as many rows from each rank, or
+                one for each rank, those of the first input in front. The wait raises MismatchError
+                on all ranks if a rank gives another number of rows.
         """
-        return self._submit(_native.ALLGATHER, "allgather", inputs, (), options)
+        return self._submit(_native.ALLGATHER, "allgather", inputs, outputs, options)
 
     def broadcast(
         self,
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
         root: int,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[PrioritizedOptions],
     ) -> Handle:
         """Copies the inputs of the root into the outputs of all ranks.
 
@@ -222,21 +306,36 @@ class Group:
         self,
         inputs: Sequence[Buffer],
         splits: Sequence[int] | None = None,
-        **options: Unpack[SubmitOptions],
+        outputs: Sequence[Buffer] = (),
+        received: Sequence[int] | None = None,
+        **options: Unpack[PrioritizedOptions],
     ) -> Handle:
-        """Sends ``splits[i]`` rows of the one input to set rank i.
+        """Sends ``splits[i]`` rows of the one input, or the whole input i, to set rank i.
 
-        The engine allocates ``handle.results()[0]``, the rows received in set-rank order;
-        ``handle.received_splits()`` tells how many came from each rank.
+        Without outputs the engine allocates ``handle.results()[0]``, the rows received in set-rank
+        order; ``handle.received_splits()`` tells how many came from each rank.
 
         Args:
-            inputs: one buffer; dimensions from the second on agree between the ranks.
+            inputs: one buffer, or one per member and no splits; dimensions from the second on agree
+                between the ranks.
             splits: one count per member, whose sum is at most dimension 0; None divides it equally.
+            outputs: none; or, on the CPU, one for the rows of all members, or one per member.
+            received: how many rows come from each member; the wait raises MismatchError on all
+                ranks if others come. None for what the outputs say, where one output has equally
+                many rows of each.
         """
-        return self._submit(_native.ALLTOALL, "alltoall", inputs, (), options, splits=splits)
+        return self._submit(
+            _native.ALLTOALL,
+            "alltoall",
+            inputs,
+            outputs,
+            options,
+            splits=splits,
+            received_splits=received,
+        )
 
     def send(
-        self, buffer: Buffer, to: int, *, tag: int = 0, **options: Unpack[SubmitOptions]
+        self, buffer: Buffer, to: int, *, tag: int = 0, **options: Unpack[PrioritizedOptions]
     ) -> Handle:
         """Sends one tensor to a set rank; ends when the tensor is on its way and its memory free.
 
@@ -256,7 +355,12 @@ class Group:
         )
 
     def recv(
-        self, buffer: Buffer, source: int | None, *, tag: int = 0, **options: Unpack[SubmitOptions]
+        self,
+        buffer: Buffer,
+        source: int | None,
+        *,
+        tag: int = 0,
+        **options: Unpack[PrioritizedOptions],
     ) -> Handle:
         """Receives into one tensor what :meth:`send` of a set rank sends to this one.
 
@@ -271,7 +375,7 @@ class Group:
         root = -1 if source is None else self._global_rank(source)
         return self._submit(_native.RECV, "recv", (), (buffer,), options, root=root, tag=tag)
 
-    def barrier(self, **options: Unpack[SubmitOptions]) -> Handle:
+    def barrier(self, **options: Unpack[PrioritizedOptions]) -> Handle:
         """Ends when all ranks of the set have reached it; operations in flight are not waited for.
 
         Two barriers of one set, or of one name, cannot be in flight at the same time.
@@ -300,7 +404,7 @@ class Group:
                 operation fails on all ranks.
             call_site: ``file:line`` of the caller.
         """
-        options = SubmitOptions(waits_next=True, call_site=call_site)
+        options = PrioritizedOptions(waits_next=True, call_site=call_site)
         return self._submit(
             _native.JOIN,
             "join",
@@ -334,7 +438,7 @@ class Group:
         Raises:
             UsageError: this is not the group of all ranks, or ``num_bytes`` is not positive.
         """
-        options = SubmitOptions(name=name, call_site=call_site)
+        options = PrioritizedOptions(name=name, call_site=call_site)
         return self._submit(
             _native.SHARE_MEMORY, "share_memory", (), (), options, ranks=[num_bytes]
         )
@@ -384,7 +488,8 @@ class Group:
             call_site: ``file:line`` of the caller.
 
         Returns:
-            The group of the new set, to be removed by :meth:`remove_by_members`.
+            The group of the new set, to be removed by :meth:`remove_by_members` or left by
+            :meth:`leave`.
 
         Raises:
             MismatchError: ranks asked for different sets under this name.
@@ -412,10 +517,25 @@ class Group:
         ranks = [group.process_set_id, *group.ranks]
         self._change_by_members(_native.REMOVE_PROCESS_SET, ranks, name, call_site)
 
+    def leave(self, *, call_site: str = "") -> None:
+        """Submits nothing more to this set, and waits for nobody; not for that of all ranks.
+
+        What this rank has submitted goes on. What other members submit later fails, with an error
+        that names this rank and ``call_site``. The set ends when all members have called this.
+        Does nothing if the engine has ended.
+
+        Args:
+            call_site: ``file:line`` of the caller.
+
+        Raises:
+            UsageError: this rank is no member, or has left or removed the set.
+        """
+        self._engine.leave_process_set(self._id, call_site)
+
     def _change_by_members(
         self, kind: int, ranks: Sequence[int], name: str, call_site: str
     ) -> Handle:
-        options = SubmitOptions(name=name, waits_next=True, call_site=call_site)
+        options = PrioritizedOptions(name=name, waits_next=True, call_site=call_site)
         handle = self._submit(
             kind, "process_set_of_members", (), (), options, ranks=ranks, by_members=True
         )
@@ -423,7 +543,7 @@ class Group:
         return handle
 
     def _change(self, kind: int, ranks: Sequence[int], call_site: str) -> Handle:
-        options = SubmitOptions(name="change", waits_next=True, call_site=call_site)
+        options = PrioritizedOptions(name="change", waits_next=True, call_site=call_site)
         handle = self._submit(kind, "process_set", (), (), options, ranks=ranks)
         handle.wait()
         return handle
@@ -440,7 +560,7 @@ class Group:
         prefix: str,
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
-        options: SubmitOptions,
+        options: PrioritizedOptions,
         **arguments: Any,
     ) -> Handle:
         if self._rank is None:
@@ -472,3 +592,7 @@ class Group:
             f"rank {self._engine.rank} does not belong to the process set of ranks "
             f"{list(self._ranks)}; only its members may call"
         )
+
+
+def _keywords_of(quantized: Quantized) -> dict[str, Any]:
+    return {"quantization": int(quantized.format), "residuals": quantized.residuals}

@@ -21,18 +21,19 @@ import logging
 import os
 import sys
 import threading
-import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from horovod._job.assigned import elastic_environment
 from horovod._rank.group import Group
 from horovod._rank.init_arguments import check_comm, declared_sets
 from horovod._rank.libraries.mpi import ProcessMpi, was_initialized
-from horovod._rank.reports.end import tell_end
+from horovod._rank.reports.end import place_of, tell_end
 from horovod._rank.reports.shared import to_print
+from horovod._rank.reports.steps import Steps
 from horovod._rank.start import start_engine
+from horovod._rank.torch_place import TorchPlace
 from horovod._rendezvous.incarnation import Incarnation
 from horovod._settings.config import Config, tell_place
 from horovod.errors import NotInitializedError, PeerLostError, ShutDownError, StartError
@@ -41,50 +42,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from horovod import _native
     from horovod._job import Assignment
     from horovod._job.bootstrap import Bootstrap
     from horovod._job.elastic_worker import ElasticWorker
     from horovod._rank.init_arguments import DeclaredSet
+    from horovod._rank.running import JobListener, Running
 
 _logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class JobListener(Protocol):
-    """Somebody who has to know what jobs this process takes part in."""
-
-    def begun(self, config: Config, group: Group, number: int) -> None:
-        """A job runs from now on.
-
-        Args:
-            config: the settings of this rank.
-            group: all ranks of the job.
-            number: of the context that has joined it.
-        """
-
-    def ended(self, group: Group) -> None:
-        """The job of this group is about to end."""
-
-
-class Running(Protocol):
-    """An engine that takes part in a job; see :class:`horovod._rank.start.RunningEngine`."""
-
-    @property
-    def engine(self) -> _native.Engine:
-        """For submitting operations."""
-
-    @property
-    def config(self) -> Config:
-        """The settings of this rank, with its place among the hosts."""
-
-    def close(self, reason: str) -> None:
-        """Leaves the job and tells the peers why."""
-
-    def abandon(self) -> None:
-        """In the child of a fork: the engine is the parent's."""
 
 
 @dataclass
@@ -112,6 +79,7 @@ class Context:
     Attributes:
         number: of this context in its process, for what cannot hold an object; that of the
             default one is 0.
+        steps: counts the training steps, in all generations of a job.
 
     Example:
         >>> second = Context(config)
@@ -126,6 +94,7 @@ class Context:
     ) -> None:
         self._lock = threading.RLock()
         self.number = next(_numbers)
+        self.steps = Steps()
         self._config = config
         self._start = start
         self._job: _Job | None = None
@@ -305,6 +274,10 @@ class Context:
         Args:
             reason: what the peers are told.
         """
+        if (ending := self._job) is not None:
+            with self.use():
+                for callback in process.before_end:
+                    callback(ending.group)
         with self._lock:
             self._was_asked = False
             job, self._job = self._job, None
@@ -399,7 +372,9 @@ class Context:
             config = replace(
                 config, fusion_threshold=self._tuned_threshold, fusion_threshold_is_set=True
             )
-        return start_engine(config, incarnation, process.mpi)
+        # Other contexts share the environment.
+        torch_place = process.torch_place if self is process.default else None
+        return start_engine(config, incarnation, process.mpi, self.steps, torch_place)
 
     def _keep_tuned(self, job: _Job) -> None:
         """A survivor need not tune again."""
@@ -409,7 +384,7 @@ class Context:
 
     def _meet(self, config: Config) -> Config:
         """Finds the other ranks, if no launcher of ours told where they are; once in a context."""
-        if config.size == 1 or config.rendezvous_addr:
+        if config.rendezvous_addr or (config.size == 1 and not config.may_be_shown):
             return config
         if self._bootstrap is None:
             # Here, because a job of our launcher does not need it.
@@ -426,12 +401,15 @@ class _Process:
         self.default = Context()
         self.of_other_threads = self.default
         self.mpi = ProcessMpi()
+        self.torch_place = TorchPlace()
         self._lock = threading.Lock()
         self._watches_exit = False
-        self._exit_reason = ""
+        self.exit_reason = ""
         # Those that have something to give back, although nobody else may hold them.
         self._known: dict[Context, _Job | None] = {}
         self._listeners: list[JobListener] = []
+        # Called with the group of a job that is about to end, in its context; may wait a little.
+        self.before_end: list[Callable[[Group], None]] = []
 
     def listen(self, listener: JobListener) -> None:
         with self._lock:
@@ -477,7 +455,9 @@ class _Process:
         def note_exception(
             kind: type[BaseException], value: BaseException, traceback: TracebackType | None
         ) -> None:
-            self._exit_reason = f"it raised {kind.__name__}{_place(traceback)}: {value}"[:500]
+            place = place_of(traceback)
+            where = f" at {place}" if place else ""
+            self.exit_reason = f"it raised {kind.__name__}{where}: {value}"[:500]
             if previous_hook is sys.__excepthook__ and current().has_job:
                 value = to_print(value, current().config)  # others may want the whole error
             previous_hook(kind, value, traceback)
@@ -504,23 +484,16 @@ class _Process:
         for context in known:
             context.forget_in_child()
         self.mpi.abandon()
+        self.torch_place.close()
 
     def _leave(self) -> None:
         known = list(self._known)
         for context in known:
-            context.end(self._exit_reason or "its process ended")
+            context.end(self.exit_reason or "its process ended")
         for context in known:
-            context.part(failed=bool(self._exit_reason))
-        self.mpi.finish(failed=bool(self._exit_reason))
-
-
-def _place(traceback: TracebackType | None) -> str:
-    """The line that raised, " at file:line"; empty if there is none."""
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None:
-        return ""
-    return f" at {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+            context.part(failed=bool(self.exit_reason))
+        self.mpi.finish(failed=bool(self.exit_reason))
+        self.torch_place.close()
 
 
 process = _Process()
@@ -540,6 +513,28 @@ def current_job() -> _Job:
     """
     context = _own.get() or process.of_other_threads
     return context._job or context.job()
+
+
+def count_step() -> None:
+    """Note that the current context has taken a training step; for those who watch the job."""
+    (_own.get() or process.of_other_threads).steps.count()
+
+
+def step() -> None:
+    """Note that the program has finished a training step, for those who watch the job.
+
+    For training loops without an optimizer, tape or callback of Horovod's that counts steps. Once
+    a program calls it, nothing else counts. Call it from Python at the end of each step, once on
+    each rank: inside a function that ``jax.jit`` or ``tf.function`` compiles, it would be executed
+    only while that function is traced. It takes less than a microsecond, communicates nothing, and
+    may be called before :func:`horovod._rank.context.init`.
+
+    Example:
+        >>> for batch in loader:
+        ...     train(batch)
+        ...     hvd.step()
+    """
+    (_own.get() or process.of_other_threads).steps.count_by_hand()
 
 
 def current_config() -> Config:
@@ -566,24 +561,3 @@ def inherited(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return call
-
-
-class PerContext(Generic[T]):
-    """A value of each context, for modules that would have a global one.
-
-    Args:
-        make: makes the value of a context when it is asked for first.
-    """
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._values: weakref.WeakKeyDictionary[Context, T] = weakref.WeakKeyDictionary()
-
-    def get(self) -> T:
-        """The value of the current context."""
-        context = current()
-        with self._lock:
-            if context not in self._values:
-                self._values[context] = self._make()
-            return self._values[context]

@@ -14,24 +14,31 @@ from horovod._base import files, log
 from horovod._rank.cores import usable_cores
 from horovod._rank.libraries import gpu
 from horovod._rank.reports.position import PositionWatch, StackDump
+from horovod._rank.reports.steps import Steps
 from horovod._rank.reports.wait import WaitReport
 from horovod._rendezvous.arrival import called_key, connected_key, process_age_s
 from horovod._rendezvous.link_speed import LinkSpeeds
 from horovod._rendezvous.peers import connect_peers
 from horovod._rendezvous.secret import secret_of
 from horovod._rendezvous.store import StoreClient
+from horovod._rendezvous.versions import check_version
+from horovod._rendezvous.waits import POSSIBLE_KEY
 from horovod._settings.config import NATIVE_LOG_LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod._rank.libraries.mpi import ProcessMpi
+    from horovod._rank.reports.shown import ShowingProcess
+    from horovod._rank.torch_place import TorchPlace
     from horovod._rendezvous.incarnation import Incarnation
+    from horovod._rendezvous.peers import Connections
     from horovod._settings.config import Config
 
 _logger = logging.getLogger(__name__)
 
 _END_TIMEOUT_S = 5.0
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class RunningEngine:
     _dump: StackDump
     _watch: PositionWatch
     _waits: WaitReport | None
+    _shown: ShowingProcess | None
 
     def close(self, reason: str) -> None:
         """Leaves the job and tells the peers why; idempotent."""
@@ -55,6 +63,8 @@ class RunningEngine:
         if self._waits is not None:
             self._waits.close(1.0)
         self.engine.close(reason)
+        if self._shown is not None:
+            self._shown.close()
         self._watch.join(_END_TIMEOUT_S)
         self._dump.close()
 
@@ -63,13 +73,21 @@ class RunningEngine:
         self.engine.abandon()
 
 
-def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> RunningEngine:
+def start_engine(
+    config: Config,
+    incarnation: Incarnation,
+    mpi: ProcessMpi,
+    steps: Steps | None = None,
+    torch_place: TorchPlace | None = None,
+) -> RunningEngine:
     """Connects to the other ranks and starts the engine of this one.
 
     Args:
         config: the settings of this rank.
         incarnation: of the engines of the job; the same on all ranks.
         mpi: of this process; used if the settings say that it moves the data.
+        steps: counts the training steps; None if nobody does.
+        torch_place: tells PyTorch where this rank is; None if it is not told.
 
     Raises:
         StartError: a rank did not appear in time, the secret is wrong, or MPI cannot be used.
@@ -77,19 +95,28 @@ def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> R
     if config.cpu_operations == "mpi":
         mpi.begin(config)
     dump = StackDump()
+    free_port = torch_place.offer_port(config) if torch_place is not None else 0
+    link_bytes_per_s = 0.0
+    names: Sequence[str] = [f"{config.hostname}:{os.getpid()}"]
     try:
         if config.size == 1:
-            label = f"{config.hostname}:{os.getpid()}"
-            options = engine_options(config, [label], dump.arguments, mpi=mpi)
+            options = engine_options(config, names, dump.arguments, mpi=mpi)
             engine = _native.Engine(0, 1, options, None, (), ())
+            master = _LOOPBACK, free_port
         else:
-            engine, config = _connect(config, incarnation, dump, mpi)
+            engine, config, peers = _connect(config, incarnation, dump, mpi, free_port)
+            link_bytes_per_s, master = _median_rate(peers.speeds), peers.master
+            names = peers.rank_names
     except BaseException:
         dump.close()
         raise
-    watched = config.slow_worker != "off" and config.size > 1 and config.rendezvous_addr
-    waits = WaitReport(engine, config) if watched else None
-    running = RunningEngine(engine, config, dump, PositionWatch(engine), waits)
+    if torch_place is not None:
+        torch_place.write(config, *master)
+    shown = _show(config, names, engine, dump)
+    waits = None
+    if config.rendezvous_addr:
+        waits = WaitReport(engine, config, steps or Steps(), link_bytes_per_s)
+    running = RunningEngine(engine, config, dump, PositionWatch(engine), waits, shown)
     place = config.rank, config.size, config.hostname, os.getpid()
     _logger.info("rank %d of %d runs on %s as process %d", *place)
     if config.timeline and config.timeline.upper() != "DYNAMIC":
@@ -104,9 +131,39 @@ def start_engine(config: Config, incarnation: Incarnation, mpi: ProcessMpi) -> R
     return running
 
 
+def _show(
+    config: Config, names: Sequence[str], engine: _native.Engine, dump: StackDump
+) -> ShowingProcess | None:
+    """Let those who asked for it see the job, if no launcher of ours does."""
+    if not _is_to_be_shown(config):
+        return None
+    from horovod._rank.reports.shown import ShowingProcess, hosts_of
+
+    try:
+        return ShowingProcess(config, hosts_of(names))
+    except BaseException as error:
+        if isinstance(error, Exception) and not config.asks_to_watch:
+            # Those who run the cluster have set the variables, not the user.
+            _logger.warning("nothing is told to %s: %s", " and ".join(config.exports), error)
+            return None
+        engine.close(f"the job cannot be shown: {error}")
+        dump.close()
+        raise
+
+
+def _is_to_be_shown(config: Config) -> bool:
+    """Return whether this process has to start the one that shows the job."""
+    if config.rank != 0 or not config.holds_store:
+        return False
+    # Most jobs have a launcher of ours, and are to start soon.
+    from horovod._rank.reports.shown import is_asked_for
+
+    return is_asked_for(config)
+
+
 def _connect(
-    config: Config, incarnation: Incarnation, dump: StackDump, mpi: ProcessMpi
-) -> tuple[_native.Engine, Config]:
+    config: Config, incarnation: Incarnation, dump: StackDump, mpi: ProcessMpi, free_port: int
+) -> tuple[_native.Engine, Config, Connections[_native.LocalPort]]:
     secret = secret_of(config)
     where = config.rendezvous_addr, config.rendezvous_port
     _logger.log(log.TRACE, "the store of the job is at %s port %d", *where)
@@ -114,10 +171,16 @@ def _connect(
         config.rendezvous_addr, config.rendezvous_port, secret, config.start_timeout_s
     )
     try:
+        who = f"rank {config.rank} ({config.hostname}:{os.getpid()})"
+        check_version(store, who, incarnation.failed_key)
         if incarnation.is_start_of_job:
             store.set(called_key(config.rank), b"%.3f" % process_age_s())
+        if _is_to_be_shown(config):  # ranks look for it once, soon after they have connected
+            store.set(POSSIBLE_KEY, b"")
         began_s = time.monotonic()
-        peers = connect_peers(config, secret, store, _native.LocalPort, incarnation)
+        peers = connect_peers(
+            config, secret, store, _native.LocalPort, incarnation, free_port=free_port
+        )
         _logger.debug("the connections to the other ranks took %.3f s", time.monotonic() - began_s)
         if incarnation.is_start_of_job:
             store.set(connected_key(config.rank), b"%.3f" % (time.monotonic() - began_s))
@@ -134,7 +197,7 @@ def _connect(
             peers.remote_peers,
             peers.hosts,
         )
-        return engine, config
+        return engine, config, peers
     except BaseException:
         peers.close()
         raise
@@ -172,11 +235,16 @@ def _core_of(config: Config) -> int:
     return cores[config.local_rank] if config.local_rank < len(cores) else -1
 
 
-def _costs(speeds: LinkSpeeds) -> _native.CostConstants:
+def _median_rate(speeds: LinkSpeeds) -> float:
+    """Return the median speed of the known links, in bytes per second; 0 if none is known."""
     known = [rate for rate in speeds.bytes_per_s if rate > 0]
+    return statistics.median(known) if known else 0.0
+
+
+def _costs(speeds: LinkSpeeds) -> _native.CostConstants:
     return _native.CostConstants(
         network_latency_s=speeds.latency_s,
-        network_bytes_per_s=statistics.median(known) if known else 0.0,
+        network_bytes_per_s=_median_rate(speeds),
         link_bytes_per_s=speeds.bytes_per_s,
     )
 

@@ -70,6 +70,7 @@ class Connections(Generic[PortT]):
         rank_names: ``host:pid`` of each rank, for messages.
         hosts: the host of each rank, by number.
         speeds: of the network between the hosts.
+        master: address of rank 0, and the port that it keeps free; the port is 0 for none.
     """
 
     port: PortT | None
@@ -78,6 +79,7 @@ class Connections(Generic[PortT]):
     rank_names: tuple[str, ...]
     hosts: tuple[int, ...]
     speeds: LinkSpeeds
+    master: tuple[str, int] = ("", 0)
 
     def close(self) -> None:
         """Closes all descriptors, for a receiver that cannot use them; call it at most once."""
@@ -96,6 +98,7 @@ def connect_peers(
     make_port: Callable[[int, int], PortT],
     incarnation: Incarnation,
     version: str | None = None,
+    free_port: int = 0,
 ) -> Connections[PortT]:
     """Meets all ranks of the job and connects with each of them.
 
@@ -107,6 +110,7 @@ def connect_peers(
         incarnation: of the engines that connect; each call in a job needs another one, the same on
             all ranks.
         version: of Horovod, which must be equal on all ranks; the installed one if None.
+        free_port: of this host, kept free for PyTorch, for the others to learn; 0 for none.
 
     Raises:
         StartError: ranks are missing, there twice, disagree on size or version, or cannot be
@@ -134,6 +138,7 @@ def connect_peers(
             tcp_port=acceptor.tcp_port,
             unix_name=acceptor.unix_name,
             num_streams=config.num_streams,
+            free_port=free_port,
         )
         roster = Roster(store, incarnation, info, config.start_timeout_s)
         wiring = cleanup.enter_context(
@@ -358,6 +363,7 @@ class _Wiring(Generic[PortT]):
             rank_names=tuple(info.name for info in infos),
             hosts=self.hosts,
             speeds=speeds,
+            master=(infos[0].tcp_address, infos[0].free_port),
         )
         self._inboxes.clear()
         return connections

@@ -21,12 +21,12 @@ _GREET_S = 5.0
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to the store.
+class StoreEndpoint:
+    """An address of the store that answers.
 
     Attributes:
         endpoint: address and port of the store.
-        own_address: of this host on that way.
+        own_address: of this host on the connection.
     """
 
     endpoint: Endpoint
@@ -34,11 +34,11 @@ class Way:
 
     @property
     def stays_here(self) -> bool:
-        """Whether the store is on this host: the way has the same address at both ends."""
+        """Whether the store is on this host: the connection has the same address at both ends."""
         return self.endpoint[0] == self.own_address
 
 
-def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
+def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> StoreEndpoint:
     """Tries all endpoints at once and takes the first that proves to know the secret.
 
     Args:
@@ -61,7 +61,7 @@ def reach(endpoints: Sequence[Endpoint], secret: bytes, deadline: float) -> Way:
                     selector.unregister(key.fileobj)
                     with key.fileobj as sock:
                         try:
-                            return Way(key.data, _finish(sock, secret, deadline))
+                            return StoreEndpoint(key.data, _finish(sock, secret, deadline))
                         except AuthenticationError:
                             refusing.append(key.data)
                         except (OSError, StartError):

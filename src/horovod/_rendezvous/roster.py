@@ -19,6 +19,7 @@ from horovod._base.fast_dataclass import dataclass
 from horovod._rendezvous.bounds import names_in, number_in
 from horovod._rendezvous.incarnation import Incarnation, latest_key
 from horovod._rendezvous.sockets import remaining_s
+from horovod._rendezvous.versions import refuse_other_version
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class RankInfo:
         tcp_address, tcp_port: where it listens for ranks of other hosts.
         unix_name: of its abstract unix socket, for ranks of the same host.
         num_streams: data connections that it opens to a rank of another host.
+        free_port: kept free in its process for the store of PyTorch; 0 for none.
     """
 
     rank: int
@@ -56,6 +58,7 @@ class RankInfo:
     tcp_port: int
     unix_name: str
     num_streams: int
+    free_port: int
 
     @property
     def name(self) -> str:
@@ -84,7 +87,8 @@ class RankInfo:
             names_in((info.host, info.host_key, info.version, info.tcp_address, info.unix_name))
             for number in (info.rank, info.size, info.pid, info.num_streams):
                 number_in(number, 0, 2**31 - 1)
-            number_in(info.tcp_port, 0, 65535)
+            for port in (info.tcp_port, info.free_port):
+                number_in(port, 0, 65535)
         except ValueError as error:
             raise StartError(f"a rank published {error}: {text[:200]!r}") from None
         return info
@@ -124,11 +128,11 @@ class Roster:
         text = self._info.to_json()
         first = self._store.add(self._prefix + "job", text)
         if first is not None:
-            self._check_job(RankInfo.from_json(first))
+            self._check_job(self._read(first))
         twin = self._store.add(rank_key(self._incarnation, self._info.rank), text)
         if twin is not None:
             raise StartError(
-                f"rank {self._info.rank} is there twice: {RankInfo.from_json(twin).name} and "
+                f"rank {self._info.rank} is there twice: {self._read(twin).name} and "
                 f"{self._info.name}; each process needs a rank of its own"
             )
 
@@ -146,7 +150,7 @@ class Roster:
         missing = [rank for rank, key in enumerate(keys) if key not in found]
         if missing:
             self._raise_missing(missing)
-        return [RankInfo.from_json(found[key]) for key in keys]
+        return [self._read(found[key]) for key in keys]
 
     def report_failure(self, cause: str) -> None:
         """Tells the other ranks that this one gives up; only the first cause of all is kept."""
@@ -161,6 +165,11 @@ class Roster:
             cause = self._store.try_get(self._incarnation.failed_key)
         return (cause or b"").decode("utf-8", "replace")
 
+    def _read(self, text: bytes) -> RankInfo:
+        """Read what a rank published; another version may have published other facts."""
+        refuse_other_version(text, "another rank", self._info.version)
+        return RankInfo.from_json(text)
+
     def _check_job(self, first: RankInfo) -> None:
         if first.size != self._info.size:
             raise StartError(
@@ -173,12 +182,6 @@ class Roster:
                 f"hosts: rank {first.rank} ({first.name}) has {first.num_streams}, rank "
                 f"{self._info.rank} ({self._info.name}) has {self._info.num_streams}; set the "
                 "same number on all hosts"
-            )
-        if first.version != self._info.version:
-            raise StartError(
-                f"the ranks run different versions of Horovod: rank {first.rank} ({first.name}) "
-                f"{first.version}, rank {self._info.rank} ({self._info.name}) "
-                f"{self._info.version}; install the same version on all hosts"
             )
 
     def _raise_missing(self, missing: Sequence[int]) -> NoReturn:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import horovod
 from horovod._rendezvous import messages
 from horovod._rendezvous.framing import GIB, FrameError, FrameReader, FrameWriter
 from horovod._rendezvous.gate import HANDSHAKE_TIMEOUT_S, MAX_PENDING, Admitted, Door, Gate
@@ -24,6 +25,7 @@ from horovod._rendezvous.sockets import (
     watch_closely,
 )
 from horovod._rendezvous.table import Found, Table, Waiter
+from horovod._rendezvous.versions import VERSION_KEY
 from horovod.errors import StartError
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class StoreServer:
         self.address, self.port = self.endpoints[0]
         self._max_message_bytes = max_message_bytes
         self._table = Table()
+        self._table.set(VERSION_KEY, horovod.__version__.encode())
         self._connections: set[_Connection] = set()
         self._futures: set[Future[Any]] = set()
         self._unused: list[Future[None]] = []

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Found = dict[str, bytes]
 
+# So many deadlines are noted before those of waits that have ended are taken out.
+_LEAST_DEADLINES = 64
+
 
 @dataclass(eq=False)
 class Waiter:
@@ -49,6 +52,7 @@ class Table:
         self._lengths: dict[str, int] = {}
         self._waiting: dict[str, dict[Waiter, None]] = {}
         self._deadlines: list[tuple[float, int, Waiter]] = []
+        self._most_deadlines = _LEAST_DEADLINES
         self._numbers = itertools.count()
 
     def set(self, key: str, value: bytes) -> None:
@@ -85,8 +89,20 @@ class Table:
         if not waiter.done and deadline <= now:
             self._finish(waiter)
         if not waiter.done:
-            heapq.heappush(self._deadlines, (deadline, next(self._numbers), waiter))
+            self._note_deadline(deadline, waiter)
         return waiter
+
+    def _note_deadline(self, deadline: float, waiter: Waiter) -> None:
+        """Note when a wait ends at the latest.
+
+        Most waits are answered long before, and would stay noted until then. So once in a while,
+        when there are twice as many as were left the last time, those are taken out.
+        """
+        heapq.heappush(self._deadlines, (deadline, next(self._numbers), waiter))
+        if len(self._deadlines) > self._most_deadlines:
+            self._deadlines = [each for each in self._deadlines if not each[2].done]
+            heapq.heapify(self._deadlines)
+            self._most_deadlines = max(_LEAST_DEADLINES, 2 * len(self._deadlines))
 
     def cancel(self, waiter: Waiter) -> None:
         """Forgets a waiter without an answer. Idempotent."""

@@ -10,6 +10,12 @@ from horovod.errors import StartError
 
 # Exists if somebody reads what ranks tell.
 WANTED_KEY = "waits/wanted"
+# Exists if a launcher may ask for reports at any time.
+POSSIBLE_KEY = "observe/possible"
+# Exists while somebody watches; its value is the number of seconds between two reports.
+OBSERVE_KEY = "observe/interval"
+# What the ranks are to do once: a :class:`horovod._rendezvous.observed.Command`.
+COMMAND_KEY = "observe/command"
 
 
 def waits_key(generation: int, rank: int) -> str:

@@ -14,6 +14,8 @@ from horovod._base import log
 from horovod._base.fast_dataclass import dataclass
 from horovod._settings import FIELDS
 from horovod._settings.advice import advice_on
+from horovod._settings.destinations import parse_destinations
+from horovod._settings.exports import exports_in
 from horovod._settings.foreign_launchers import (
     ForeignLauncher,
     check_launchers,
@@ -88,12 +90,37 @@ class Config(HonoredSettings):
         unserved_launcher: a warning that names a launcher that Horovod does not join, so that this
             process trains alone; empty if there is none, or another process warns.
         fusion_threshold_is_set: whether the user chose it, so that autotuning leaves it alone.
+        is_lent: whether the ranks met over the store of another program, so that the environment
+            does not describe their job.
+        exports: who asks for what the job reports: "kubeflow" and "otlp".
+        holds_store: whether this process has opened the job's store, so that no launcher of ours
+            serves those who watch.
     """
 
     is_placed: bool = False
     foreign_launcher: ForeignLauncher | None = None
     unserved_launcher: str = ""
     fusion_threshold_is_set: bool = False
+    is_lent: bool = False
+    exports: tuple[str, ...] = ()
+    holds_store: bool = False
+
+    @property
+    def page_port(self) -> int | None:
+        """The port of the live page; 0 for any, None for no page."""
+        if self.dashboard == 0:
+            return None
+        return 0 if self.dashboard == 1 else self.dashboard
+
+    @property
+    def asks_to_watch(self) -> bool:
+        """Whether the user wants to see the job from its beginning."""
+        return self.dashboard > 0 or self.metrics_port is not None or self.watch
+
+    @property
+    def may_be_shown(self) -> bool:
+        """Whether the user, or variables of others, ask for what the job reports."""
+        return self.asks_to_watch or bool(self.exports)
 
     def __post_init__(self) -> None:
         if self.stall_check_disable:
@@ -135,6 +162,7 @@ class Config(HonoredSettings):
         values["hostname"] = reader.text("HOROVOD_HOSTNAME") or socket.gethostname()
         values["fusion_threshold_is_set"] = bool(reader.text("HOROVOD_FUSION_THRESHOLD"))
         values["start_timeout_s"] = _start_timeout_s(reader)
+        values["exports"] = exports_in(reader.variables)
         advice = [*advice_on(reader), *_drop_what_does_not_fit(values)]
         advice += [contradiction] if contradiction else []
         config = Config(**values)
@@ -191,6 +219,7 @@ class Config(HonoredSettings):
                 "HOROVOD_CPU_OPERATIONS=mpi leaves the order of additions to the MPI library, but "
                 "HOROVOD_DETERMINISTIC=1 asks for equal reruns: unset one of them"
             )
+        parse_destinations(self.log)
         if self.start_timeout_s <= 0:
             raise StartError(f"HOROVOD_START_TIMEOUT={self.start_timeout_s:g} is not above 0")
 

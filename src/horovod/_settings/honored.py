@@ -328,6 +328,40 @@ class HonoredSettings:
         help="off, or what to do about a rank that makes the others wait: report it, or, in "
         "an elastic job, replace or remove it",
     )
+    log: str = setting(
+        "HOROVOD_LOG",
+        "where rank 0 writes the values of `hvd.log`, separated by commas: `tensorboard:FOLDER`, "
+        "`jsonl:FILE`, `mlflow`, `wandb` or `trackio`; see [logging](logging.md)",
+        "",
+        shown="nowhere",
+        flag="log",
+        key="logging.values",
+        help="where rank 0 writes the values of hvd.log, separated by commas: tensorboard:FOLDER, "
+        "jsonl:FILE, mlflow, wandb, trackio",
+    )
+    dashboard: int = setting(
+        "HOROVOD_DASHBOARD",
+        "a port of 127.0.0.1 on the host of the launcher (under torchrun, mpirun and srun: of rank "
+        "0) for the live page of the job; 1 for any port, 0 for no page; see "
+        "[dashboard](dashboard.md)",
+        0,
+        minimum=0,
+        maximum=65535,
+    )
+    metrics_port: int | None = setting(
+        "HOROVOD_METRICS_PORT",
+        "a port there for metrics of the job, for Prometheus; 0 for any",
+        None,
+        kind=int,
+        minimum=0,
+        maximum=65535,
+        shown="none",
+    )
+    watch: bool = setting(
+        "HOROVOD_WATCH",
+        "1 prints why steps are slow, and what to do",
+        False,
+    )
     timeline: str = setting(
         "HOROVOD_TIMELINE",
         "file for the timeline, written by rank 0; `DYNAMIC` waits for `hvd.start_timeline`",
@@ -435,6 +469,12 @@ OTHERS: tuple[Setting, ...] = (
         "seconds of silence after which a worker of an elastic job is ended; see --worker-timeout",
         60.0,
         minimum=0,
+    ),
+    Setting(
+        "HOROVOD_KEEP_REPORTS",
+        "whether `horovodrun` keeps what it says at the end of a failed job, of the last 10, in "
+        "`~/.horovod/reports`, for `horovodrun report-issue`",
+        True,
     ),
     Setting(
         "HOROVOD_SPARK_START_TIMEOUT",

@@ -20,7 +20,8 @@ requirement.checked_mxnet()
 from horovod._train import interface  # noqa: E402
 from horovod._train.interface import *  # noqa: E402, F403
 from horovod._train.library_interface import Max, Min, Product  # noqa: E402
-from horovod.mxnet import elastic, functions, mpi_ops, ops  # noqa: E402
+from horovod._train.shard.api import shard  # noqa: E402
+from horovod.mxnet import elastic, functions, logged, mpi_ops, ops  # noqa: E402, F401
 from horovod.mxnet.compression import Compression  # noqa: E402
 from horovod.mxnet.errors import FailedOperationError  # noqa: E402
 from horovod.mxnet.functions import *  # noqa: E402, F403
@@ -43,6 +44,7 @@ __all__ = [
     "check_in_sync",
     "elastic",
     "mpi_ops",
+    "shard",
 ]
 __all__ += functions.__all__
 __all__ += interface.__all__

@@ -18,7 +18,7 @@ import mxnet as mx
 
 from horovod import _native
 from horovod._rank import context
-from horovod._rank.group import Group, ReduceOp
+from horovod._rank.group import Group, ReduceOp, Reduction
 from horovod._train.call_site import call_site
 from horovod._train.process_set import ProcessSet, group_of, number_of
 from horovod.errors import HorovodInternalError, UnsupportedError, UsageError
@@ -83,15 +83,6 @@ class CollectiveCall:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """The reduction operation, and the factors before and after it."""
-
-    op: ReduceOp = ReduceOp.AVERAGE
-    prescale: float = 1.0
-    postscale: float = 1.0
-
-
 def call_of(
     prefix: str, process_set: ProcessSet, name: str | None, priority: int
 ) -> CollectiveCall:
@@ -131,9 +122,9 @@ def allreduce_(call: CollectiveCall, arrays: Sequence[mx.nd.NDArray], reduction:
         return _push(_native.ALLREDUCE, call, arrays, reduction, 0)
     views = [view(array) for array in arrays]
     handle = call.group.allreduce(
-        views, views, op=reduction.op, prescale=reduction.prescale, postscale=reduction.postscale,
+        views, views, reduction._replace(priority=call.priority),
         name=call.name, prefix=call.prefix, waits_next=True, call_site=call.call_site,
-        keep=list(arrays), priority=call.priority,
+        keep=list(arrays),
     )  # fmt: skip
     handle.wait()
     return None
@@ -253,6 +244,7 @@ def _push(
             arrays=(ctypes.c_void_p * len(arrays))(*(array.handle.value for array in arrays)),
             dtypes=(ctypes.c_int32 * len(arrays))(*map(dtype_number, arrays)),
             num_arrays=len(arrays),
+            quantization=0 if reduction.quantized is None else int(reduction.quantized.format),
         )
     )
 

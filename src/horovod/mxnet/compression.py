@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod._train.compression import CastCompressor, Compressor, NoneCompressor
+from horovod._train.compression import (
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    FP8E5M2Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
 from horovod.mxnet.tensors import dtype_name
 
 if TYPE_CHECKING:
     import mxnet as mx
 
-__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "Compression",
+    "Compressor",
+    "FP8Compressor",
+    "FP8E5M2Compressor",
+    "FP16Compressor",
+    "Int8Compressor",
+    "NoneCompressor",
+]
 
 
 class FP16Compressor(CastCompressor):
@@ -37,3 +52,12 @@ class Compression:
 
     fp16 = FP16Compressor
     """float16 on the wire: range up to 65504, 11 bits of precision."""
+
+    int8 = Int8Compressor
+    """8 bits between hosts, in equal steps; what is rounded off is lost."""
+
+    fp8 = FP8Compressor
+    """8 bits between hosts, float8_e4m3: 4 bits of precision for large and small values alike."""
+
+    fp8_e5m2 = FP8E5M2Compressor
+    """8 bits between hosts, float8_e5m2: more range in a block than fp8, 3 bits of precision."""

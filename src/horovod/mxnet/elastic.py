@@ -12,7 +12,7 @@ Example:
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import mxnet as mx
@@ -20,15 +20,15 @@ import numpy as np
 
 from horovod._rank import context
 from horovod._rank.context import generation
-from horovod._train.elastic.handlers import StateHandler
-from horovod._train.elastic.run import error_of_engine, is_recoverable, run_fn
+from horovod._train.elastic.handlers import SavingHandler, StateHandler
+from horovod._train.elastic.run import engine_errors, rejoin, run_fn
 from horovod._train.elastic.state import ObjectState, State
 from horovod._train.object_functions import broadcast_object
 from horovod.mxnet.state import broadcast_parameters
 from horovod.mxnet.waits import forget_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["MXNetState", "ObjectState", "State", "generation", "run"]
 
@@ -64,12 +64,8 @@ class MXNetState(ObjectState):
         return super()._handler_of(value)
 
 
-class _BlockHandler(StateHandler):
+class _BlockHandler(SavingHandler):
     """Keeps the parameters of a gluon Block in host memory; all must have their values."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        self.save()
 
     def save(self) -> None:
         self._saved = {
@@ -87,23 +83,12 @@ class _BlockHandler(StateHandler):
         broadcast_parameters(self.value.collect_params(), self.root, "elastic.")
         mx.nd.waitall()
 
-    def snapshot(self) -> Any:
-        return self._saved
 
-    def load(self, snapshot: Any) -> None:
-        self._saved = snapshot
-        self.restore()
-
-
-class _TrainerHandler(StateHandler):
+class _TrainerHandler(SavingHandler):
     """Keeps the state of a gluon Trainer's optimizer, as arrays.
 
     The updater's own ``get_states`` makes a pickle, which no file of a commit may hold.
     """
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        self.save()
 
     def save(self) -> None:
         self._saved = self._states()
@@ -113,13 +98,6 @@ class _TrainerHandler(StateHandler):
 
     def sync(self) -> None:
         self._set(broadcast_object(self._states(), self.root, "elastic.trainer"))
-
-    def snapshot(self) -> Any:
-        return self._saved
-
-    def load(self, snapshot: Any) -> None:
-        self._saved = snapshot
-        self.restore()
 
     def _states(self) -> tuple[dict[Any, Any], dict[Any, int], int]:
         optimizer = self.value._optimizer
@@ -162,21 +140,4 @@ def run(func: Callable[Concatenate[StateT, P], T]) -> Callable[Concatenate[State
     Returns:
         A function with the same arguments, which returns what the last call of ``func`` does.
     """
-    return run_fn(func, _reset, _engine_errors)
-
-
-@contextmanager
-def _engine_errors() -> Iterator[None]:
-    """Inside the block, an operation that failed with the job raises what the engine says."""
-    try:
-        yield
-    except mx.base.MXNetError as error:
-        cause = error_of_engine(str(error))
-        if cause is None or not is_recoverable(cause):
-            raise
-        raise cause from error
-
-
-def _reset() -> None:
-    context.shutdown()
-    context.init()
+    return run_fn(func, rejoin, partial(engine_errors, mx.base.MXNetError))

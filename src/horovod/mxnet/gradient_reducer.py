@@ -6,14 +6,16 @@ import copy
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from horovod._rank.group import Reduction
+from horovod._train.compression import compressed, quantizing
 from horovod._train.gradients import split_list
 from horovod._train.numbering import JobNumber, NameNumbers
 from horovod._train.optimizer_options import checked_reduction, reduces
 from horovod._train.process_set import ProcessSet, group_of
 from horovod._train.reduce_op import Average
 from horovod.errors import UsageError
+from horovod.mxnet import calls
 from horovod.mxnet.compression import Compression
-from horovod.mxnet.ops import allreduce_, grouped_allreduce_
 from horovod.mxnet.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -60,11 +62,8 @@ class GradientReducer:
         if num_groups < 0:
             raise UsageError(f"num_groups={num_groups} is negative")
         self.process_set = process_set
-        self._factors: dict[str, Any] = {
-            "prescale_factor": 1.0 / predivide_factor,
-            "postscale_factor": predivide_factor,
-            "process_set": process_set,
-        }
+        plain = Reduction(Average, 1.0 / predivide_factor, predivide_factor)
+        self._reduction = quantizing(plain, compression)
         self._num_groups = num_groups
         self._prefix = prefix
         self._number = JobNumber(_numbers, (prefix,))
@@ -83,7 +82,7 @@ class GradientReducer:
             return
         number = self._number.within(group)
         prefix = self._prefix if number == 1 else f"{self._prefix}{number}."
-        sent = [self._compression.compress(gradient.array) for gradient in gradients]
+        sent = [compressed(self._compression, gradient.array) for gradient in gradients]
         named = [
             Gradient(prefix + each.name, array)
             for each, (array, _) in zip(gradients, sent, strict=True)
@@ -92,7 +91,7 @@ class GradientReducer:
             self._reduce_in_groups(named)
         else:
             for place, (name, array) in enumerate(named):
-                allreduce_(array, name=name, priority=-place, **self._factors)
+                self._allreduce([array], "allreduce", name, -place)
         for each, (array, kept) in zip(gradients, sent, strict=True):
             if array is not each.array:
                 each.array[:] = self._compression.decompress(array, kept)
@@ -104,9 +103,12 @@ class GradientReducer:
             by_dtype = sorted(part, key=lambda each: dtype_name(each.array))
             for _, alike in groupby(by_dtype, key=lambda each: dtype_name(each.array)):
                 members = list(alike)
-                grouped_allreduce_(
-                    [member.array for member in members],
-                    name=f"{members[0].name}:{members[-1].name}",
-                    priority=-place,
-                    **self._factors,
-                )
+                name = f"{members[0].name}:{members[-1].name}"
+                arrays = [member.array for member in members]
+                self._allreduce(arrays, "grouped_allreduce", name, -place)
+
+    def _allreduce(
+        self, arrays: list[mx.nd.NDArray], prefix: str, name: str, priority: int
+    ) -> None:
+        call = calls.call_of(prefix, self.process_set, name, priority)
+        calls.allreduce_(call, arrays, self._reduction)

@@ -52,6 +52,7 @@ class Request(ctypes.Structure):
         ("arrays", ctypes.POINTER(ctypes.c_void_p)),
         ("dtypes", ctypes.POINTER(ctypes.c_int32)),
         ("num_arrays", ctypes.c_int32),
+        ("quantization", ctypes.c_int32),
     )
 
 

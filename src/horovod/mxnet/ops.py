@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from horovod._train.call_site import call_site
+from horovod._train.logged.call import catch_up_after_join, flush_before_join
 from horovod._train.process_set import ProcessSet, global_process_set, group_of
-from horovod._train.reduce_op import Average, resolve_reduce_op
+from horovod._train.reduce_op import Average, requested_reduction
 from horovod.errors import UsageError
 from horovod.mxnet import calls
-from horovod.mxnet.calls import Reduction, call_of
+from horovod.mxnet.calls import call_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ def allreduce(
         >>> hvd.allreduce(mx.nd.ones(3), op=hvd.Sum)   # with 4 ranks
         [4. 4. 4.]
     """
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor)
     call = call_of("allreduce", process_set, name, priority)
     return calls.allreduce(call, (tensor,), reduction)[0]
 
@@ -96,7 +97,7 @@ def allreduce_(
     op: int | None = None,
 ) -> mx.nd.NDArray:
     """Run :func:`allreduce` in place: MXNet overwrites ``tensor`` later, which is returned."""
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor)
     calls.allreduce_(call_of("allreduce", process_set, name, priority), (tensor,), reduction)
     return tensor
 
@@ -121,7 +122,7 @@ def grouped_allreduce(
     """
     if not tensors:
         return tensors  # type: ignore[return-value]
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor)
     call = call_of("grouped_allreduce", process_set, name, priority)
     return calls.allreduce(call, tensors, reduction)
 
@@ -139,7 +140,7 @@ def grouped_allreduce_(
     """Run :func:`grouped_allreduce` in place: MXNet overwrites the arrays, which are returned."""
     if not tensors:
         return tensors
-    reduction = Reduction(resolve_reduce_op(op, average), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, average, prescale_factor, postscale_factor)
     call = call_of("grouped_allreduce", process_set, name, priority)
     calls.allreduce_(call, tensors, reduction)
     return tensors
@@ -281,7 +282,7 @@ def reducescatter(
         UsageError: the arguments are wrong.
         FailedOperationError: the operation failed.
     """
-    reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
     call = call_of("reducescatter", process_set, name, priority)
     return calls.reducescatter(call, (tensor,), reduction)[0]
 
@@ -303,7 +304,7 @@ def grouped_reducescatter(
     """
     if not tensors:
         return tensors  # type: ignore[return-value]
-    reduction = Reduction(resolve_reduce_op(op), prescale_factor, postscale_factor)
+    reduction = requested_reduction(op, None, prescale_factor, postscale_factor)
     call = call_of("grouped_reducescatter", process_set, name, priority)
     return calls.reducescatter(call, tensors, reduction)
 
@@ -329,7 +330,11 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     Raises:
         HorovodInternalError: a rank was lost, or Horovod was shut down.
     """
-    return calls.join(group_of(process_set))
+    flush_before_join()
+    last_joined = calls.join(group_of(process_set))
+    if process_set is global_process_set:
+        catch_up_after_join(last_joined)
+    return last_joined
 
 
 def _splits_of(splits: Any) -> Sequence[int] | None:

@@ -24,7 +24,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         params: a ParameterDict, a dict, or a list of parameters, in the same order on all ranks.
         optimizer: its name, or an optimizer of MXNet.
         optimizer_params: of an optimizer that is given by name.
-        compression: how gradients travel, Compression.none or fp16, or your own.
+        compression: how gradients travel, Compression.none or fp16, your own; or in 8
+            bits between hosts (docs/compression.md): int8, fp8, fp8_e5m2.
         gradient_predivide_factor: gradients are divided by it before the sum over the ranks, and by
             size / factor after it.
         prefix: of the names of gradients; a second trainer in a job has one of its own.

@@ -11,7 +11,7 @@ import selectors
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.outcome import Outcome
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MOST_CHARACTERS = 300
 
@@ -219,7 +221,7 @@ class ActorExecutor:
         self._report(events.WorkerExited(event.at_s, event.worker, ended))
 
 
-def results_of(values: Sequence[tuple[int, Any]]) -> list[Any]:
+def results_of(values: Sequence[tuple[int, T]]) -> list[T]:
     """Return what functions returned, in the order of the first ranks of their workers. Pure."""
     return [value for _, value in sorted(values, key=lambda pair: pair[0])]
 

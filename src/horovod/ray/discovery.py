@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 
@@ -122,7 +122,7 @@ def slots_of(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
     return int(min(allowed, default=resources.get("CPU", 0)))
 
 
-def name_nodes(nodes: Iterable[Mapping[str, Any]], before: Mapping[str, str]) -> dict[str, str]:
+def name_nodes(nodes: Iterable[Mapping[str, object]], before: Mapping[str, str]) -> dict[str, str]:
     """Names of nodes by their ids: its address, unless another one has, or had, the same. Pure.
 
     Args:
@@ -132,7 +132,7 @@ def name_nodes(nodes: Iterable[Mapping[str, Any]], before: Mapping[str, str]) ->
     names = dict(before)
     taken = set(names.values())
     for each in nodes:
-        node, address = each.get("NodeID", ""), each["NodeManagerAddress"]
+        node, address = str(each.get("NodeID", "")), str(each["NodeManagerAddress"])
         if node and node not in names:
             names[node] = f"{address}-{node[:8]}" if address in taken else address
             taken.add(names[node])

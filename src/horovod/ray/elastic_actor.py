@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Call:
+class ActorCall:
     """The function that each worker runs.
 
     Attributes:
@@ -31,8 +31,8 @@ class Call:
 
     func: Callable[[Any], Any]
     executable_cls: type | None = None
-    executable_args: Sequence[Any] | None = None
-    executable_kwargs: Mapping[str, Any] | None = None
+    executable_args: Sequence[object] | None = None
+    executable_kwargs: Mapping[str, object] | None = None
     queue: Any = None
 
 
@@ -77,7 +77,7 @@ class ElasticActor(BaseHorovodWorker):
     """The actor of a worker whose place changes. It runs one function, once."""
 
     def take_part(
-        self, assignment: Assignment, call: Call, gpus_of_node: int
+        self, assignment: Assignment, call: ActorCall, gpus_of_node: int
     ) -> Finished | Left | Failed:
         """Joins the job, and leaves it at the end of the function."""
         self.set_queue(call.queue)
@@ -100,7 +100,7 @@ class ElasticActor(BaseHorovodWorker):
         _leave()
         return Finished(value)
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: ActorCall) -> Any:
         self.start_executable(call.executable_cls, call.executable_args, call.executable_kwargs)
         return self.execute(call.func)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,17 @@ import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod._job.job import open_job
+from horovod._settings.config import inherited_environment
 from horovod.errors import RankFailedError, UsageError
 from horovod.ray import ray_logger
 from horovod.ray.actor_executor import ActorExecutor, results_of
 from horovod.ray.discovery import RayHostDiscovery
-from horovod.ray.elastic_actor import Call, ElasticActor
+from horovod.ray.elastic_actor import ActorCall, ElasticActor
+from horovod.ray.job_actor import OUTPUT
 from horovod.runner.starting.elastic import elastic_assignment, follow_workers
+from horovod.runner.starting.observed_job import check_watching
+from horovod.runner.starting.requests import Watching
+from horovod.runner.starting.served import served, with_variables
 from horovod.runner.supervision.elastic.policy import ElasticJob
 from horovod.runner.supervision.sources import asking
 from horovod.runner.supervision.supervisor import Outside, Supervisor
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horovod._job.environment import Assignment, StoreAddress
+    from horovod._job.membership import Membership
     from horovod.ray.elastic_actor import Failed
     from horovod.ray.ray_logger import Callback
     from horovod.ray.settings import Limits, MiniSettings
@@ -87,7 +94,7 @@ class ElasticWorkers:
         limits: Limits,
         settings: MiniSettings,
         env_vars: Mapping[str, object],
-        executable: tuple[type | None, Sequence[Any] | None, Mapping[str, Any] | None] = (
+        executable: tuple[type | None, Sequence[object] | None, Mapping[str, object] | None] = (
             None,
             None,
             None,
@@ -122,7 +129,7 @@ class ElasticWorkers:
                 first, if one did.
         """
         with ray_logger.hearing(callbacks) if callbacks else nullcontext() as queue:
-            call = Call(func, *self._executable, queue)
+            call = ActorCall(func, *self._executable, queue)
             if ray.util.client.ray.is_connected():
                 # A client has no way to the workers, so the job is led from inside the cluster.
                 lead = ray.remote(run_job).options(num_cpus=0, max_retries=0)
@@ -134,25 +141,38 @@ class ElasticWorkers:
         return ending.results
 
 
-def run_job(plan: Plan, call: Call) -> Ending:
+def run_job(plan: Plan, call: ActorCall) -> Ending:
     """Runs an elastic job; no actor of it is left at its end.
 
     Raises:
         StartError: the store of the job cannot listen, or a setting makes no sense.
     """
     rules = plan.limits.rules_in(plan.env_vars)
+    watching = with_variables(Watching(), {**inherited_environment(), **plan.env_vars})
+    check_watching(watching)
     with ExitStack() as after_store, ExitStack() as stack:
         job = stack.enter_context(open_job(str(ray.util.get_node_ip_address())))
         news, published = follow_workers(job, rules, _logger.warning, stack, after_store)
+        stream = stack.enter_context(served(job, sys.argv[:100], watching, _say, elsewhere=OUTPUT))
         start_actor = _Starter(plan, call, job.where, rules)
-        executor = ActorExecutor(job, start_actor, published)
+
+        def follow(membership: Membership) -> None:
+            published(membership)
+            stream.news.begin_generation()
+
+        executor = ActorExecutor(job, start_actor, follow)
         supervisor = Supervisor(ElasticJob(rules), executor, Outside(news=news), _logger.info)
         _ask_for_nodes(plan.limits, stack)
         stack.enter_context(asking(plan.discovery, news))
         outcome = supervisor.run()
+        stream.end(outcome.message)
     failure = outcome.failure
     failed = None if failure is None else executor.errors.get(failure.worker)
     return Ending(outcome, results_of(executor.results), failed)
+
+
+def _say(line: str) -> None:
+    print(f"horovod: {line}", file=sys.stderr, flush=True)
 
 
 def error_of(ending: Ending) -> RankFailedError:
@@ -184,7 +204,7 @@ def _ask_for_nodes(limits: Limits, stack: ExitStack) -> None:
 class _Starter:
     """Starts workers where the policy wants them."""
 
-    def __init__(self, plan: Plan, call: Call, store: StoreAddress, rules: Rules) -> None:
+    def __init__(self, plan: Plan, call: ActorCall, store: StoreAddress, rules: Rules) -> None:
         self._plan = plan
         self._call = ray.put(call)
         self._store = store

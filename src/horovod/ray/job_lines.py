@@ -19,7 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 import ray
 import ray.util
 
-from horovod._job.environment import python_command, with_horovod_on_path
+from horovod._job.environment import python_command
+from horovod._job.python_path import with_horovod_on_path
 from horovod._rendezvous.secret import make_secret
 from horovod._settings.config import inherited_environment
 from horovod.errors import StartError

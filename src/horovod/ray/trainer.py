@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from horovod._job.assigned import assigned
 from horovod._rank import context
 from horovod.errors import UsageError
-from horovod.ray.job_actor import Found, JobActor
+from horovod.ray.job_actor import Found, JobActor, end_job, show_job
 from horovod.ray.settings import MiniSettings
 from horovod.ray.worker import BaseHorovodWorker
 
@@ -185,6 +185,7 @@ class _HorovodBackend(Backend):  # type: ignore[misc]
         self._jobs[id(worker_group)] = job
         found = [Found(*each) for each in worker_group.execute(_where)]
         assignments: list[Assignment] = ray.get(job.assign.remote(found))
+        show_job(job, {})
         ray.get(
             [
                 worker_group.execute_single_async(index, _take_place, assignment)
@@ -196,7 +197,7 @@ class _HorovodBackend(Backend):  # type: ignore[misc]
         """Ends the job of a group."""
         job = self._jobs.pop(id(worker_group), None)
         if job is not None:
-            ray.kill(job)
+            end_job(job)
 
 
 # The worker that this process is, once it has been told.

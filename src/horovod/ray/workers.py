@@ -11,7 +11,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.errors import PeerLostError, ShutDownError, UsageError
-from horovod.ray.job_actor import Found, JobActor
+from horovod.ray.job_actor import Found, JobActor, end_job, show_job
 from horovod.ray.strategy import place
 from horovod.ray.worker import BaseHorovodWorker
 
@@ -119,9 +119,10 @@ class Workers:
 
     def end(self) -> None:
         """Ends all actors, and gives the resources back. Idempotent."""
-        for actor in (*self._actors, self._job):
-            if actor is not None:
-                ray.kill(actor)
+        for actor in self._actors:
+            ray.kill(actor)
+        if self._job is not None:
+            end_job(self._job)
         self._actors, self._job = [], None
         if self._placement is not None:
             self._placement.remove()
@@ -150,6 +151,7 @@ class Workers:
         )
         timeout_s = self._settings.timeout_s
         assignments = ray.get(self._job.assign.remote(found), timeout=timeout_s)
+        show_job(self._job, self._env_vars)
         ray.get(
             [
                 actor.take_place.remote(each)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from horovod._job.function import check_call
 from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
-from horovod.runner.function.call import Call, packed
+from horovod.runner.function.call import RemoteFunction, packed
 from horovod.runner.starting.elastic_options import elastic_timeout_s_of, worker_timeout_s_of
 from horovod.runner.starting.requests import ElasticRequest
 from horovod.runner.supervision.elastic.rules import Rules, Words
@@ -115,7 +115,7 @@ def run_elastic(
         words=_WORDS,
     )
     tasks = SparkJob(session, most, env, is_elastic=True)
-    call = Call(payload, [""] * most, fewest=1, tells_others=True)
+    call = RemoteFunction(payload, [""] * most, fewest=1, tells_others=True)
     options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
     request = ElasticRequest(settings, options, rules, inviting=tasks.inviting, gone=GONE)
     return results_of(request, call, stdout, stderr)

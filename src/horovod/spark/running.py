@@ -12,13 +12,14 @@ from horovod._job.function import check_call
 from horovod._settings.config import inherited_environment
 from horovod._settings.reader import SettingsReader
 from horovod.errors import StartError, UnsupportedError, UsageError
-from horovod.runner.function.call import Call, packed
+from horovod.runner.function.call import RemoteFunction, packed
 from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console
 from horovod.runner.placing.plan import JobSettings
 from horovod.runner.protocol.joining import HOST_PYTHON
 from horovod.runner.starting.launch import config_of, start
-from horovod.runner.starting.requests import Caller, InvitedRequest, LaunchOptions
+from horovod.runner.starting.requests import Caller, InvitedRequest, LaunchOptions, Watching
+from horovod.runner.starting.served import with_variables
 from horovod.runner.system.signals import wakeups
 from horovod.spark.session import Session
 from horovod.spark.spark_job import SparkJob
@@ -101,7 +102,7 @@ def run(
     payload = packed(fn, tuple(args), dict(kwargs), python_path(executable), caller)
     timeout_s = session.await_slots(size, timeout_s, caller)
     tasks = SparkJob(session, size, env, executable or "")
-    call = Call(payload, [""] * size, tells_others=True)
+    call = RemoteFunction(payload, [""] * size, tells_others=True)
     settings = replace(settings_of(env, timeout_s, nics), command=QUIET_COMMAND)
     options = launch_options(verbose, prefix_output_with_timestamp, timeout_s)
     hosts = tasks.inviting, worker_of, index_of, timeout_s, GONE
@@ -119,12 +120,16 @@ def run(
 def launch_options(verbose: int, timestamps: bool, timeout_s: float) -> LaunchOptions:
     """Return how the launcher behaves; see :func:`run`."""
     return LaunchOptions(
-        prefix_timestamp=timestamps, start_timeout_s=timeout_s, verbose=verbose > 1
+        prefix_timestamp=timestamps,
+        start_timeout_s=timeout_s,
+        verbose=verbose > 1,
+        # The environment of the driver is not that of the ranks, but the driver serves.
+        watching=with_variables(Watching(), inherited_environment()),
     )
 
 
 def results_of(
-    request: JobRequest, call: Call, stdout: TextIO | None, stderr: TextIO | None
+    request: JobRequest, call: RemoteFunction, stdout: TextIO | None, stderr: TextIO | None
 ) -> list[Any]:
     """Run a job; return what its ranks return."""
     with (

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from horovod._job.environment import Assignment, with_horovod_on_path, without_job
+from horovod._job.environment import Assignment, without_job
 from horovod._job.job import open_job
 from horovod._job.place import Place
+from horovod._job.python_path import with_horovod_on_path
 from horovod._settings.config import inherited_environment
 from horovod.errors import PeerLostError, RankFailedError, UsageError
 from horovod.testing.outcomes import Failure, raise_first

@@ -1,4 +1,7 @@
-"""Ranks that are threads of this process; their engines exchange data in its memory."""
+"""Ranks that are threads of this process; their engines exchange data in its memory.
+
+Those of several hosts do so over sockets, in the ways of several hosts.
+"""
 
 from __future__ import annotations
 
@@ -176,13 +179,19 @@ class ThreadWorld:
             engine = self._engines[incarnation][config.rank]
         return _RunningThread(engine, config, PositionWatch(engine))
 
+    def _hosts(self) -> list[int]:
+        """Return the host of each rank, or nothing if all are on one."""
+        names = [config.hostname for config in self._configs]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return [numbers[name] for name in names] if len(numbers) > 1 else []
+
     def _make_engines(self) -> list[_native.Engine]:
         options = self._options or engine_options(
             # Files and cores are those of one rank.
             replace(self._configs[0], autotune_log="", thread_affinity=()),
             [name_of(config) for config in self._configs],
         )
-        engines = _native.make_world(len(self._configs), options)
+        engines = _native.make_world(len(self._configs), options, self._hosts())
         for rank, reason in self._gone.items():
             engines[rank].close(reason)
         return engines

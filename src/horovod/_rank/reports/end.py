@@ -19,6 +19,7 @@ from horovod.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 _MOST_CHARACTERS = 1000
 _MOST_CAUSES = 5
@@ -79,7 +80,8 @@ def report_of(error: BaseException) -> EndReport:
     while cause is not None and len(causes) < _MOST_CAUSES:
         causes.append(f"{type(cause).__name__}: {_text_of(cause)}")
         cause = _cause_of(cause)
-    return EndReport(type(error).__name__, _text_of(error), _where(error), tuple(causes))
+    where = place_of(error.__traceback__)[:_MOST_CHARACTERS]
+    return EndReport(type(error).__name__, _text_of(error), where, tuple(causes))
 
 
 def _cause_of(error: BaseException) -> BaseException | None:
@@ -96,13 +98,13 @@ def _text_of(error: BaseException) -> str:
         return ""
 
 
-def _where(error: BaseException) -> str:
-    traceback = error.__traceback__
+def place_of(traceback: TracebackType | None) -> str:
+    """Return the line that raised, "file:line"; empty if there is none."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is None:
         return ""
-    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"[:_MOST_CHARACTERS]
+    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
 
 
 def tell_end(error: BaseException) -> None:

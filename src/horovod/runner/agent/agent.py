@@ -27,6 +27,7 @@ import horovod
 from horovod._job.environment import Assignment
 from horovod._rank.cores import computing_cores
 from horovod._rendezvous.interfaces import interfaces_of
+from horovod._rendezvous.reserved_port import reserve_port
 from horovod._rendezvous.secret import write_secret
 from horovod._settings.config import inherited_environment
 from horovod.errors import StartError
@@ -35,7 +36,6 @@ from horovod.runner.agent.outbox import Outbox
 from horovod.runner.agent.workers import Stream, Worker, explain_start_error, start_worker
 from horovod.runner.placing import this_machine, threads
 from horovod.runner.placing.plan import interface_environment
-from horovod.runner.placing.torch_environment import reserve_port
 from horovod.runner.protocol.agent_job import AgentJob, WorkerJob, store_of
 from horovod.runner.protocol.frames import (
     GRACE_S,

@@ -9,6 +9,7 @@ from horovod.runner.checks.preflight import examine_hosts
 from horovod.runner.checks.preflight_report import (
     COLUMNS,
     advice_on_hosts,
+    forecast_of,
     lines_of_advice,
     plain_table,
     rows_of,
@@ -19,6 +20,7 @@ from horovod.runner.checks.run_on import launcher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horovod.runner.checks.preflight import Finding
     from horovod.runner.checks.run_on import StartModule
     from horovod.runner.placing.hosts import Host
     from horovod.runner.starting.requests import CheckRequest
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
 def run(request: CheckRequest) -> int:
     """Do what ``horovodrun --check`` does; return the exit code."""
     start = launcher(request.environ, request.ssh)
-    return check_hosts(
-        request.hosts, start, request.timeout_s, sys.stdout, request.network_interfaces
-    )
+    findings = examine_hosts(request.hosts, start, request.timeout_s, request.network_interfaces)
+    code = tell(findings, sys.stdout)
+    if request.workload is not None:
+        print(forecast_of(findings, request.workload))
+    return code
 
 
 def check_hosts(
@@ -51,7 +55,11 @@ def check_hosts(
     Returns:
         The exit code: 1 if there is a fault.
     """
-    findings = examine_hosts(hosts, start, timeout_s, interfaces)
+    return tell(examine_hosts(hosts, start, timeout_s, interfaces), stdout)
+
+
+def tell(findings: Sequence[Finding], stdout: TextIO) -> int:
+    """Print table, advice and verdict; return the exit code: 1 if there is a fault."""
     advice = advice_on_hosts(findings)
     _print_table(rows_of(findings), stdout)
     for line in [*lines_of_advice(advice), verdict(findings, advice)]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
+
+from horovod._rank.reports.network_cost import forecast, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horovod.runner.checks.facts import Facts
     from horovod.runner.checks.preflight import Finding
+    from horovod.runner.starting.requests import Workload
 
 MIB = 1024 * 1024
 
@@ -138,8 +142,8 @@ def _on_links(findings: Sequence[Finding]) -> list[Advice]:
                 advice.append(Advice(link.source, text))
         elif link.bytes_per_s < _SLOW * rates[len(rates) // 2]:
             text = (
-                f"the network to {link.target} carries {_rate(link.bytes_per_s)}, others "
-                f"{_rate(rates[len(rates) // 2])}; look for a slow cable, port or route"
+                f"the network to {link.target} carries {rate_of(link.bytes_per_s)}, others "
+                f"{rate_of(rates[len(rates) // 2])}; look for a slow cable, port or route"
             )
             # Measured with little data, and perhaps beside other jobs.
             advice.append(Advice(link.source, text, is_fault=False))
@@ -158,7 +162,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     frameworks = ", ".join(f"{name} {version}" for name, version in facts.frameworks.items())
     clock = "" if finding.clock_s is None else f"{1000 * finding.clock_s:+.0f} ms"
     network = ", ".join(
-        f"{_rate(link.bytes_per_s)} and {1e6 * link.latency_s:.0f} µs to {link.target}"
+        f"{rate_of(link.bytes_per_s)} and {1e6 * link.latency_s:.0f} µs to {link.target}"
         for link in finding.links
         if not link.fault
     )
@@ -174,15 +178,31 @@ def _row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def _rate(bytes_per_s: float) -> str:
-    bits = 8 * bytes_per_s
-    return f"{bits / 1e9:.1f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.0f} Mbit/s"
-
-
 def lines_of_advice(advice: Sequence[Advice]) -> list[str]:
     """One line for each: faults first, in the order of the hosts."""
     ordered = sorted(advice, key=lambda each: not each.is_fault)
     return [f"{'fault' if each.is_fault else 'hint'}: {each.host}: {each.text}" for each in ordered]
+
+
+def forecast_of(findings: Sequence[Finding], workload: Workload) -> str:
+    """Return the line of what the network will cost the steps of a training."""
+    rates: dict[str, float] = {}
+    latencies = []
+    for link in (link for finding in findings for link in finding.links if not link.fault):
+        latencies.append(link.latency_s)
+        for host in (link.source, link.target):
+            rates[host] = max(rates.get(host, 0.0), link.bytes_per_s)
+    unknown = [finding.host for finding in findings if not rates.get(finding.host)]
+    if unknown:
+        return f"no forecast: the network of {', '.join(unknown)} could not be measured"
+    cost = forecast(
+        ranks=[finding.slots or 1 for finding in findings],
+        link_bytes_per_s=[rates[finding.host] for finding in findings],
+        latency_s=median(latencies),
+        step_s=workload.step_s,
+        gradient_bytes=workload.gradient_bytes,
+    )
+    return f"forecast: {cost.text()}"
 
 
 def verdict(findings: Sequence[Finding], advice: Sequence[Advice]) -> str:

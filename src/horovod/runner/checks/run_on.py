@@ -10,7 +10,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._job.environment import python_command, with_horovod_on_path
+from horovod._job.environment import python_command
+from horovod._job.python_path import with_horovod_on_path
 from horovod.errors import StartError
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting import ssh

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import horovod
 from horovod._settings.config import inherited_environment
 from horovod.errors import StartError, UsageError
-from horovod.runner.cli.options import SHORT_HELP, completion_of, parse
+from horovod.runner.cli.options import SHORT_HELP, completion_of, parse, words_after_options
 from horovod.runner.cli.requests import make_request
 from horovod.runner.output.console import say
 from horovod.runner.starting.requests import (
@@ -70,11 +70,19 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if words[0] == "doctor":
         from horovod.runner.doctor.command import examine
 
-        return examine(words[1:], environ, sys.stdout)
+        return examine(words[1:], environ, sys.stdout, words_after_options())
+    if words[0] == "report-issue":
+        from horovod.runner.issue.command import write_report
+
+        return write_report(words[1:], environ, sys.stdout)
     if words[0] == "experiment":
         from horovod.runner.experiment.command import manage
 
         return manage(words[1:], lambda more: _run(more, environ), sys.stdout)
+    if words[0] in ("dashboard", "watch"):
+        from horovod.runner.dashboard.command import show
+
+        return show(words[0], words[1:], sys.stdout)
     line = parse(words)
     if line.values.version:
         print(horovod.__version__)

@@ -47,7 +47,10 @@ _horovodrun() {
     COMPREPLY=()
     case $value in
         OPTION) mapfile -t COMPREPLY < <(compgen -W '@OPTIONS@' -- "$cur") ;;
-        '') mapfile -t COMPREPLY < <(compgen -W doctor -- "$cur"; compgen -c -- "$cur") ;;
+        '') mapfile -t COMPREPLY < <(
+            compgen -W 'doctor report-issue' -- "$cur"
+            compgen -c -- "$cur"
+        ) ;;
 @CHOICES@
         COMMAND | @FILES@)
             compopt -o filenames 2> /dev/null
@@ -63,7 +66,7 @@ _ZSH = """\
 _horovodrun() {
     _arguments \\
 @OPTIONS@
-        '(-)1:command:{ _command_names -e; compadd doctor }' \\
+        '(-)1:command:{ _command_names -e; compadd doctor report-issue }' \\
         '*::arguments:_normal'
 }
 if [[ $funcstack[1] == _horovodrun ]]; then
@@ -76,7 +79,10 @@ fi
 _FISH_TITLE = """\
 # Completion of horovodrun in fish: save it as
 # ~/.config/fish/completions/horovodrun.fish"""
-_FISH_COMMAND = "complete -c horovodrun -n __fish_is_first_token -a doctor -d 'examine old scripts'"
+_FISH_COMMANDS = (
+    "complete -c horovodrun -n __fish_is_first_token -a doctor -d 'examine old scripts'",
+    "complete -c horovodrun -n __fish_is_first_token -a report-issue -d 'report a fault'",
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ def _fish(options: Sequence[_Option]) -> str:
         if option.choices:
             words += ["-a", " ".join(option.choices)]
         lines.append(shlex.join([*words, "-d", option.help]))
-    return "\n".join([*lines, _FISH_COMMAND, ""])
+    return "\n".join([*lines, *_FISH_COMMANDS, ""])
 
 
 SCRIPTS: dict[str, Callable[[Sequence[_Option]], str]] = {

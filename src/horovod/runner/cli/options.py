@@ -28,8 +28,8 @@ SHELLS = ("bash", "zsh", "fish")
 SHORT_HELP = f"""\
 usage: {_USAGE}
 for example: {EXAMPLE}
-'horovodrun --help' lists the options; 'horovodrun experiment --help' is for job files,
-'horovodrun doctor --help' for old scripts"""
+'horovodrun --help' lists the options; 'horovodrun experiment --help' is for job files, and so on:
+'doctor' is for old scripts, 'dashboard' or 'watch' for a running job, 'report-issue' for a fault"""
 CHOSEN_BY = {
     Mode.ELASTIC: "--min-np, --host-discovery-script or --join-file",
     Mode.NODE: "--node-rank",
@@ -76,6 +76,8 @@ def _value(
     return Option(section, tuple(names.split()), modes, text, {"metavar": metavar, **kinds, **more})
 
 
+# Number of words of an option whose value may be left out.
+_OPTIONAL = -1
 _INTEGERS = ("N", "I", "ID", "PORT", "RANK", "SECONDS")
 _ANY = ~Mode(0)
 # What horovodrun starts from a command line, and from anything.
@@ -92,6 +94,10 @@ OPTIONS = (
            text="print a completion script for a shell and exit"),
     _switch("--check", Mode.CHECK,
             "check the hosts of -H and exit; exit code 1 if there is a fault"),
+    _value("--step-ms", "MS", Mode.CHECK, type=float,
+           text="milliseconds of a step without communication: forecast it over these hosts"),
+    _value("--gradient-mb", "MB", Mode.CHECK, type=float,
+           text="million bytes of the gradients of such a step: 4 for each million parameters"),
     _switch("--dry-run", Mode.FIXED | Mode.MPI | Mode.JOB_FILE, "print what would run and exit"),
     _value("-f --job-file", "FILE", Mode.JOB_FILE,
            "run a job file; see 'horovodrun experiment --help'"),
@@ -150,6 +156,11 @@ OPTIONS = (
            text="kill and exclude a worker whose process is silent for so long, as after SIGSTOP "
            "(default: HOROVOD_WORKER_TIMEOUT, HOROVOD_STALL_CHECK_TIME_SECONDS, or 60)"),
     _switch("--verbose", _ANY, "report each step on stderr", "output"),
+    _switch("--watch", _RANKS, "print why steps are slow, and what to do", "output"),
+    _value("--dashboard", "PORT", _RANKS, nargs="?", const=0, section="output",
+           text="serve a live page of the job on 127.0.0.1; needs starlette and uvicorn"),
+    _value("--metrics-port", "PORT", _RANKS, section="output",
+           text="serve metrics for Prometheus on this port of 127.0.0.1; 0 for any"),
     _value("--output-filename", "DIR", _RANKS,
            "also write DIR/rank.<rank>/stdout and stderr, without prefixes", "output"),
     _switch("-prefix-timestamp --prefix-output-with-timestamp", _STARTS,
@@ -173,7 +184,7 @@ class _Options:
             usage=_USAGE,
             description="Starts COMMAND once per rank and monitors the ranks. For example:\n"
             f"  {EXAMPLE}\n'horovodrun experiment' is for job files, 'horovodrun doctor' for old "
-            "scripts.",
+            "scripts, 'horovodrun report-issue' for reports of faults.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -186,6 +197,7 @@ class _Options:
                 groups[row.section] = self.parser.add_argument_group(row.section)
             action = groups[row.section].add_argument(*row.names, help=row.help, **row.more)
             num_words = action.nargs if isinstance(action.nargs, int) else 1
+            num_words = _OPTIONAL if action.nargs == "?" else num_words
             self.num_words.update(dict.fromkeys(row.names, num_words))
             self.modes.update(dict.fromkeys(row.names, row.modes))
 
@@ -264,6 +276,11 @@ def make_parser() -> argparse.ArgumentParser:
     return _Options().parser
 
 
+def words_after_options() -> dict[str, int]:
+    """Return how many words follow each option; -1 if its value may be left out."""
+    return _Options().num_words
+
+
 def completion_of(shell: str) -> str:
     """The script that lets a shell, one of :data:`SHELLS`, complete the options."""
     from horovod.runner.cli.completion import script_of
@@ -283,6 +300,9 @@ def _split(words: Sequence[str], num_words: dict[str, int]) -> tuple[list[str], 
             break
         name, equals, value = _resolve(word, num_words)
         rest = rest[1:]
+        if num_words[name] == _OPTIONAL:  # only behind "=": the next word may be the command
+            own.append(f"{name}{equals}{value}")
+            continue
         if num_words[name] == 0:
             if equals:
                 raise UsageError(f"{name} takes no value, but was given {value!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -30,11 +31,13 @@ from horovod.runner.starting.requests import (
     LaunchOptions,
     MpiRequest,
     NodeRequest,
+    Watching,
+    Workload,
 )
 from horovod.runner.starting.ssh import SshOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from horovod.runner.cli.options import CommandLine
     from horovod.runner.placing.hosts import Slot
@@ -162,7 +165,24 @@ class _Reader:
         timeout_s = self._values.start_timeout
         timeout_s = DEFAULT_CHECK_TIMEOUT_S if timeout_s is None else timeout_s
         hosts, environ = self._hosts(self._environ), self._environ
-        return CheckRequest(hosts, environ, self._ssh, timeout_s, self._interfaces)
+        return CheckRequest(
+            hosts, environ, self._ssh, timeout_s, self._interfaces, self._workload(hosts)
+        )
+
+    def _workload(self, hosts: Sequence[Host]) -> Workload | None:
+        step_ms, gradient_mb = self._values.step_ms, self._values.gradient_mb
+        if step_ms is None and gradient_mb is None:
+            return None
+        if step_ms is None or gradient_mb is None:
+            raise UsageError("a forecast needs both: --step-ms and --gradient-mb")
+        if not (0 < step_ms < math.inf and 0 < gradient_mb < math.inf):
+            raise UsageError("--step-ms and --gradient-mb must be above 0")
+        if len(hosts) < 2:
+            raise UsageError(
+                "--step-ms and --gradient-mb forecast what the network between hosts costs: give "
+                "two or more hosts, as in -H host1:4,host2:4"
+            )
+        return Workload(step_ms / 1e3, gradient_mb * 1e6)
 
     # -- parts of several requests
 
@@ -190,7 +210,17 @@ class _Reader:
             start_timeout_s=values.start_timeout,
             verbose=values.verbose,
             ssh=self._ssh,
+            watching=self._watching,
         )
+
+    @property
+    def _watching(self) -> Watching:
+        values = self._values
+        ports = {"--dashboard": values.dashboard, "--metrics-port": values.metrics_port}
+        for option, port in ports.items():
+            if port is not None and not 0 <= port < 1 << 16:
+                raise UsageError(f"{option} is {port}, but must be from 0 to 65535")
+        return Watching(values.watch, values.dashboard, values.metrics_port)
 
     def _settings(self, mode: Mode) -> JobSettings:
         """Return the settings of the job; print advice on the config file and the launcher."""

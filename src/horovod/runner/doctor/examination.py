@@ -17,6 +17,7 @@ from horovod._settings.setting import Status
 from horovod.errors import StartError, UsageError
 from horovod.runner.doctor.exports import arguments_of, exported_names, module_file
 from horovod.runner.doctor.frameworks import LEGACY, examine_frameworks
+from horovod.runner.doctor.interface_028 import fate_of_variable
 from horovod.runner.doctor.rules import (
     ARGUMENTS,
     CALLS,
@@ -39,7 +40,7 @@ _SETTING = ("setdefault", "putenv")
 def examine_environment(environ: Mapping[str, str]) -> list[Remark]:
     """Return a remark on each HOROVOD_… variable that is set."""
     return [
-        _on_setting("environment", name, environ[name])
+        remark_on_setting("environment", name, environ[name])
         for name in sorted(environ)
         if name.startswith(_PREFIXES)
     ]
@@ -100,7 +101,7 @@ def _uses_keras_2(text: str, environ: Mapping[str, str]) -> bool:
     return environ.get(LEGACY, "").lower() in ("1", "true") or LEGACY in text
 
 
-def _on_setting(place: str, name: str, value: str | None) -> Remark:
+def remark_on_setting(place: str, name: str, value: str | None) -> Remark:
     """Return the remark on a variable; its value is None if only a run could determine it."""
     setting = TABLE.get(name)
     if setting is None:
@@ -111,16 +112,9 @@ def _on_setting(place: str, name: str, value: str | None) -> Remark:
             SettingsReader({name: value}).value(name)
         except StartError as error:
             return Remark(place, Level.FAILS, str(error))
-    if setting.status is Status.DEPRECATED:
-        return Remark(place, Level.DEPRECATED, f"{name}: use {setting.replacement}")
-    if setting.status is Status.BUILD:
-        text = f"{name} concerned the build, which needs no settings"
-        return Remark(place, Level.IGNORED, text)
-    if setting.status is Status.WITHOUT_EFFECT:
-        return Remark(place, Level.IGNORED, f"{name}: {setting.meaning}")
-    if setting.status is Status.PLACE:
-        return Remark(place, Level.CHANGED, f"{name} is set by the launcher for each rank")
-    return Remark(place, Level.HONORED, f"{name}: {setting.meaning}")
+    rule = fate_of_variable(setting)
+    between = " " if setting.status in (Status.BUILD, Status.PLACE) else ": "
+    return Remark(place, rule.level, f"{name}{between}{rule.text}")
 
 
 class _Reading(ast.NodeVisitor):
@@ -249,13 +243,13 @@ class _Reading(ast.NodeVisitor):
 
     def _on_setting(self, node: ast.AST, name: str, value: str | None) -> None:
         if name.startswith(_PREFIXES):
-            remark = _on_setting("", name, value)
+            remark = remark_on_setting("", name, value)
             self._say(node, remark.level, remark.text)
 
     def _on_reading(self, node: ast.AST, name: str) -> None:
         """Remark on a variable that a script reads if no launcher sets it."""
         if name.startswith(_PREFIXES) and name not in TABLE:
-            self._say(node, Level.IGNORED, _on_setting("", name, None).text)
+            self._say(node, Level.IGNORED, remark_on_setting("", name, None).text)
 
 
 def _pairs(call: ast.Call) -> Iterator[tuple[str, str | None]]:

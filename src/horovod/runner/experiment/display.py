@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from horovod._base import files
 from horovod.errors import UsageError
 from horovod.runner.experiment import record
-from horovod.runner.experiment.metrics_server import MetricsServer
 from horovod.runner.experiment.monitor import COLUMNS, Monitor, RankView, rows_of, slowest
 from horovod.runner.experiment.trusted import read_trusted
+from horovod.runner.observation.metrics_server import MetricsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from horovod.runner.experiment.job_file import read_job_file
 from horovod.runner.experiment.ownership import owning
 from horovod.runner.experiment.plan import CLUSTER, check_gpus, lanes_of, plan_text
 from horovod.runner.experiment.side_by_side import Lane
-from horovod.runner.experiment.training import Training, new_folder
+from horovod.runner.experiment.training import ExperimentRun, new_folder
 from horovod.runner.output.console import Console, say
 from horovod.runner.placing.hosts import Host
 from horovod.runner.starting.launch import start
@@ -85,7 +85,7 @@ def _begin(request: JobFileRequest, experiment: Experiment, lanes: Sequence[Sequ
         console = stack.enter_context(Console(sys.stdout, sys.stderr))
         own_lanes = [Lane(slots, Caller(console, interrupts)) for slots in lanes]
         finish_line = partial(finish, console=console)
-        return Training(experiment, own_lanes, request, launch_line, finish_line).run(own)
+        return ExperimentRun(experiment, own_lanes, request, launch_line, finish_line).run(own)
 
 
 def _hosts_of(request: JobFileRequest, experiment: Experiment) -> Sequence[Host]:

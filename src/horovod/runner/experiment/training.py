@@ -30,7 +30,7 @@ RESOLVED = "riseml-configuration.yml"
 _DONE = ("finished", "pruned")
 
 
-class Training:
+class ExperimentRun:
     """The runs of a job file.
 
     Args:

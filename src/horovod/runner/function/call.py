@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from horovod.errors import RankFailedError, UsageError
+from horovod.runner.function.notebook import name_cells
 from horovod.runner.function.task import FUNCTION_KEY, error_key, pack_function, result_key
 from horovod.runner.supervision.failure import RankExit, first_failure
 
@@ -44,7 +45,7 @@ def packed(
         ) from error
 
 
-class Call:
+class RemoteFunction:
     """A function on its way to the ranks, and their results on the way back.
 
     Args:
@@ -101,7 +102,7 @@ class Call:
             return
         for rank in range(self._size):
             if (text := self._store.try_get(error_key(rank))) is not None:
-                self._errors[rank] = bytes(text).decode(errors="replace")
+                self._errors[rank] = name_cells(bytes(text).decode(errors="replace"))
 
     def results(self, outcome: Outcome) -> list[Any]:
         """The results in the order of ranks.
@@ -109,6 +110,7 @@ class Call:
         Raises:
             RankFailedError: the job failed, or a rank ended without a result.
         """
+        __tracebackhide__ = True  # in a notebook, which shows the traceback of the rank
         if outcome.exit_code != 0:
             raise self._error(outcome)
         missing = [rank for rank in range(self._fewest) if rank not in self._results]

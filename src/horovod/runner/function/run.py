@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horovod._job.environment import with_horovod_on_path
 from horovod._job.function import check_call
+from horovod._job.python_path import with_horovod_on_path
 from horovod._settings.config import inherited_environment
 from horovod.errors import UsageError
-from horovod.runner.function.call import Call, packed
+from horovod.runner.function.call import RemoteFunction, packed
+from horovod.runner.function.notebook import is_notebook
+from horovod.runner.function.task import QUIET
 from horovod.runner.output.console import Console, say
 from horovod.runner.placing.hosts import Host, assign, parse_hosts, read_hostfile
 from horovod.runner.placing.plan import JobSettings
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from horovod.runner.supervision.sources import Discovery
 
 T = TypeVar("T")
+
+_TASK = "horovod.runner.function.task"
 
 # Arguments of elastic jobs.
 _ELASTIC = (
@@ -101,8 +105,7 @@ def run(
         func: called on each rank; it, its arguments and its result are sent with cloudpickle.
         args, kwargs: arguments, the same on all ranks.
         num_proc: how many ranks to start; ``np`` is its deprecated name.
-        hosts: such as ``localhost:4`` or ``worker-0:2,worker-1:2``; other machines are reached
-            through ssh.
+        hosts: such as ``worker-0:2,worker-1:2``; other machines are reached through ssh.
         hostfile: file with one ``host slots=N`` per line, in place of ``hosts``.
         start_timeout: seconds until all ranks must have found each other.
         output_filename: folder for the output of each rank, as ``--output-filename``.
@@ -131,20 +134,28 @@ def run(
         StartError: the job could not be started.
     """
     arguments = {name: value for name, value in locals().items() if value is not None}
+    __tracebackhide__ = True  # in a notebook, which shows the traceback of the rank
     return _run(**_renamed(arguments))
 
 
 def _run(func: Callable[..., Any], args: tuple[Any, ...], num_proc: int, **given: Any) -> list[Any]:
     """:func:`run` without the arguments that are None or deprecated."""
+    __tracebackhide__ = True
     _check(given)
     kwargs = given.get("kwargs", {})
     check_call(func, args, kwargs)
     executable = given.get("executable")
     request, hostnames = _request(num_proc, executable, given)
     path = [] if executable else [entry for entry in sys.path if entry]
-    call = Call(packed(func, args, dict(kwargs), path), hostnames)
+    payload = packed(func, args, dict(kwargs), path)
+    is_quiet = QUIET in request.settings.command
+    call = RemoteFunction(payload, hostnames, tells_others=is_quiet)
     with wakeups() as descriptor, Console(sys.stdout, sys.stderr) as console:
-        outcome = start(request, Caller(console, wakeups=descriptor, store_user=call.using))
+        caller = Caller(console, wakeups=descriptor, store_user=call.using)
+        try:
+            outcome = start(request, caller)
+        except KeyboardInterrupt as interrupt:  # where the launcher was says nothing to its caller
+            raise interrupt.with_traceback(None) from None
     return call.results(outcome)
 
 
@@ -154,8 +165,11 @@ def _request(
     """Return what to start, and the host of each rank, as far as it is known."""
     environ = inherited_environment()
     variables, controller = _variables(given)
+    asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
+    # A cell shows the error that ends a job; what its rank prints would be the same once more.
+    told_once = (QUIET,) if is_notebook() and not asked.is_elastic else ()
     settings = JobSettings(
-        command=(executable or sys.executable, "-m", "horovod.runner.function.task"),
+        command=(executable or sys.executable, "-m", _TASK, *told_once),
         cwd=os.getcwd(),
         environ=environ if executable else with_horovod_on_path(environ),
         variables=variables,
@@ -168,7 +182,6 @@ def _request(
         verbose=bool(given.get("verbose")),
         ssh=SshOptions(given.get("ssh_port"), given.get("ssh_identity_file", "")),
     )
-    asked = Asked(**{name: given[name] for name in _ELASTIC if name in given})
     check_settings(settings, is_elastic=asked.is_elastic)
     mode = Mode.ELASTIC if asked.is_elastic else Mode.MPI if controller == "mpi" else Mode.FIXED
     modes = {name: Mode.ELASTIC for name in _ELASTIC if name in given}

@@ -8,9 +8,12 @@ the process of the same user that started this one.
 from __future__ import annotations
 
 import contextlib
+import io
+import linecache
 import pickle
 import sys
 import traceback
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
@@ -47,16 +50,53 @@ def pack_function(
 ) -> bytes:
     """Pickles a call together with the places where its modules may be found.
 
+    What was typed into a notebook or an interpreter is in no file, so its lines travel with the
+    call: tracebacks of the ranks show them.
+
     Args:
         func, args, kwargs: the call.
         path: entries for ``sys.path``; used after the entries of the rank's own.
     """
-    return pickle.dumps((path, cloudpickle.dumps((func, args, kwargs))))
+    call = io.BytesIO()
+    pickler = _CallPickler(call)
+    pickler.dump((func, args, kwargs))
+    return pickle.dumps((path, _typed_lines(pickler.filenames), call.getvalue()))
+
+
+class _CallPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """Pickles a call as ``cloudpickle.dumps`` does.
+
+    Attributes:
+        filenames: of the code that it has pickled by value.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.filenames: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Note the file of code; pickle nothing in another way."""
+        if isinstance(obj, CodeType):
+            self.filenames.add(obj.co_filename)
+        return super().reducer_override(obj)
+
+
+def _typed_lines(filenames: set[str]) -> dict[str, list[str]]:
+    """Return the lines of those among some files that do not exist, by their names."""
+    found = {}
+    for name in filenames:
+        entry = linecache.cache.get(name, ())
+        # Of a file, the second is the time of its last change.
+        if len(entry) == 4 and entry[1] is None:
+            found[name] = list(entry[2])
+    return found
 
 
 def _call(payload: bytes) -> Any:
-    path, call = pickle.loads(payload)
+    path, typed, call = pickle.loads(payload)
     sys.path += [entry for entry in path if entry not in sys.path]
+    for name, lines in typed.items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     func, args, kwargs = cloudpickle.loads(call)
     return func(*args, **kwargs)
 
@@ -81,8 +121,8 @@ def main() -> None:
                 raise
             result = None
         value = cloudpickle.dumps(result)
-    except BaseException:
-        text = traceback.format_exc().encode(errors="replace")
+    except BaseException as error:
+        text = _traceback_of(error).encode(errors="replace")
         with contextlib.suppress(StartError):  # the first error is the one that matters
             rank = Config.from_env().rank  # the job may have given it another one
             _exchange(config, lambda store: store.set(error_key(rank), text))
@@ -92,6 +132,18 @@ def main() -> None:
     # The job may have given this process another rank meanwhile.
     key = result_key(Config.from_env().rank)
     _exchange(config, lambda store: store.set(key, value))
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Return the text of a traceback, without the frames of this module around the function."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_own(frames):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _is_own(frames: TracebackType) -> bool:
+    return frames.tb_frame.f_code.co_filename == __file__
 
 
 class _Quiet:

@@ -48,6 +48,9 @@ class Output:
         now: the text of the current time.
         colored: the streams whose prefixes have a color for each rank.
         stdin_rank: who may ask the user, so that what it writes appears without an end of line.
+
+    Attributes:
+        listener: called with the rank and the bytes of each write, while other threads wait for it.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Output:
         stdin_rank: int | None = None,
     ) -> None:
         self.console = console
+        self.listener: Callable[[int, bytes], object] = lambda rank, data: None
         # The worker that has this rank from the start, and with it the stdin.
         self._asking = stdin_rank
         self._ranks: dict[int, int] = {}  # by worker
@@ -121,6 +125,7 @@ class Output:
         """
         with self._lock:
             rank = self._ranks.get(worker, worker)
+            self.listener(rank, data)
             if stream == "stderr":
                 self._tails.setdefault(worker, Tail()).feed(data)
             if (rank, stream) in self._files:

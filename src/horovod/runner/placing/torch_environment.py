@@ -5,10 +5,10 @@ All six are there, or none: libraries such as accelerate take a part of them for
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._settings.foreign_launchers import find_foreign_launcher
 from horovod._settings.torch_variables import (
     LOCAL_RANK,
     LOCAL_WORLD_SIZE,
@@ -32,37 +32,32 @@ _PLACES = {
 }
 
 
-def reserve_port() -> socket.socket:
-    """Return a socket that keeps a port free for rank 0 on this host, as long as it is open.
-
-    It is bound to all addresses and never listens, so nothing answers there. The kernel gives such
-    a port to nobody who asks for any free one, or connects; but a server that binds this very port
-    with SO_REUSEADDR, as the store of PyTorch does, gets it, because nobody listens.
-
-    Raises:
-        OSError: no port is left.
-    """
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(("", 0))
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
 def rank_variables_of_user(env: Mapping[str, str]) -> list[str]:
     """Return the variables for the place of a rank that the user has set for all ranks alike.
 
     Those of a rank of another job, in which horovodrun was called, are not among them.
     """
-    if env.get(RANK) and env.get(RANK) == env.get("HOROVOD_RANK"):
+    if env.get(RANK) and env.get(RANK) in _ranks_of_outer_job(env):
         return []
     return [name for name in _PLACES if env.get(name)]
+
+
+def _ranks_of_outer_job(env: Mapping[str, str]) -> list[str | None]:
+    """Return the ranks that the launchers of an outer job gave the caller of horovodrun."""
+    found = find_foreign_launcher(env)
+    of_foreign = None if found is None or found[0].master is not None else env.get(found[1][0])
+    return [env.get("HOROVOD_RANK"), of_foreign]
+
+
+def without_outer_place(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those that describe a rank of an outer job to PyTorch.
+
+    Args:
+        env: in which horovodrun was called; what the user has set there stays.
+    """
+    is_outer = bool(env.get(RANK)) and not rank_variables_of_user(env)
+    dropped = {*_PLACES, MASTER_ADDR, MASTER_PORT} if is_outer else set()
+    return {name: value for name, value in env.items() if name not in dropped}
 
 
 def warn_of_rank_variables(env: Mapping[str, str], say: Callable[[str], object]) -> None:

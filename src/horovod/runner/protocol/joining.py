@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 JOIN, LEAVE, GONE = "join", "leave", "gone"
 
-WORDS = "joining/words/"
+MESSAGES = "joining/messages/"
 """The list of what all hosts say, in order."""
 
 MOST_SLOTS = 4096
@@ -34,7 +34,7 @@ MOST_HOSTS = 10_000
 """That may take part at a time."""
 
 _ANY_SLOTS = 10**15  # so many are refused by name, more are no number of slots
-_MOST_WORD_BYTES = 4096
+_MOST_MESSAGE_BYTES = 4096
 _NO_SECRET = bytes(SECRET_BYTES)
 HOST_PYTHON = "<python>"
 """Stands in a command for the Python that the host has joined with."""
@@ -60,7 +60,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Word:
+class HostMessage:
     """A message of a host.
 
     Attributes:
@@ -83,21 +83,23 @@ class Word:
         return json.dumps(asdict(self)).encode("ascii")
 
     @staticmethod
-    def from_json(text: bytes) -> Word:
+    def from_json(text: bytes) -> HostMessage:
         """Reads what :meth:`to_json` wrote.
 
         Raises:
             StartError: it is something else.
         """
         try:
-            if len(text) > _MOST_WORD_BYTES:
+            if len(text) > _MOST_MESSAGE_BYTES:
                 raise ValueError("it is too long")
-            word = Word(**json.loads(text))
-            names_in((word.kind, word.visit, word.host, word.version))
-            number_in(word.slots, -_ANY_SLOTS, _ANY_SLOTS)
-        except (ValueError, TypeError, RecursionError) as error:
+            fields = json.loads(text)
+            # Another version may say more, and is told that it is another one.
+            message = HostMessage(**{name: fields[name] for name in HostMessage.__annotations__})
+            names_in((message.kind, message.visit, message.host, message.version))
+            number_in(message.slots, -_ANY_SLOTS, _ANY_SLOTS)
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise StartError(f"no host says this: {type(error).__name__}") from None
-        return word
+        return message
 
 
 def new_visit() -> str:

@@ -19,6 +19,7 @@ from horovod._job.job import LocalJob, open_job
 from horovod._rank.cores import computing_cores
 from horovod._rendezvous.interfaces import reachable_addresses
 from horovod.errors import UsageError
+from horovod.runner.observation.watched import FixedJob, FixedRanks
 from horovod.runner.output.console import PATIENCE_S, say
 from horovod.runner.output.lines import Tail
 from horovod.runner.placing import this_machine
@@ -27,6 +28,12 @@ from horovod.runner.placing.threads import thread_variables
 from horovod.runner.protocol.frames import GRACE_S
 from horovod.runner.starting.controller import Launcher
 from horovod.runner.starting.mpirun import MpiJob, identify, jsrun_line, mpirun_line
+from horovod.runner.starting.observed_job import (
+    check_watching,
+    observed,
+    variables_of,
+    watching_of,
+)
 from horovod.runner.supervision.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
 _VERSION_TIMEOUT_S = 20.0
 _READ_BYTES = 65536
 _FULL_BYTES = 4 << 20
+_OUTPUT = "mpirun brings the output of all ranks together, so this page does not have it by rank."
 
 
 def environment(settings: JobSettings, slots: Sequence[Slot]) -> dict[str, str]:
@@ -113,7 +121,10 @@ def run(request: MpiRequest) -> int:
     Raises:
         UsageError: there is no such program, or it cannot do what the job asks for.
     """
+    check_watching(watching_of(request))
     job = job_of(request)
+    # Rank 0 serves those who watch: see horovod._rank.reports.shown.
+    job = replace(job, environ={**job.environ, **variables_of(request.options.watching)})
     verbose = request.options.verbose and not request.dry_run
     line = line_of(job, request.launcher, verbose)
     if request.dry_run:
@@ -147,12 +158,23 @@ def launch_by_mpirun(request: MpiRequest, caller: Caller) -> Outcome:
         UsageError: there is no mpirun, or it cannot do what the job asks for.
     """
     slots, settings, options = request.slots, request.settings, request.options
-    with _open_job(slots, settings) as opened, caller.store_user(opened.server):
+    check_watching(watching_of(request))
+    with (
+        _open_job(slots, settings) as opened,
+        caller.store_user(opened.server),
+        observed(_shown(opened, slots), request, caller, None, _OUTPUT) as watched,
+    ):
         job = job_of(request)
         environ = {**without_job(job.environ), **opened.told().variables()}
         job = replace(job, environ=environ)
         line = line_of(job, Launcher.MPIRUN, options.verbose)
-        return _wait(line, job, caller.console)
+        outcome = _wait(line, job, caller.console)
+        watched.on_outcome(outcome)  # viewers see how the job ended
+        return outcome
+
+
+def _shown(opened: LocalJob, slots: Sequence[Slot]) -> FixedJob:
+    return FixedJob(opened.store, FixedRanks(tuple(slot.hostname for slot in slots)))
 
 
 def _open_job(slots: Sequence[Slot], settings: JobSettings) -> LocalJob:

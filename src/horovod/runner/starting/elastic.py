@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from horovod._job.environment import Assignment
 from horovod._job.job import Job
 from horovod.runner.placing.plan import agent_job
+from horovod.runner.placing.torch_environment import warn_of_rank_variables, without_outer_place
 from horovod.runner.protocol.agent_job import WorkerJob
-from horovod.runner.starting.launch import slow_worker_of
+from horovod.runner.starting.launch import say_slow, slow_worker_of
 from horovod.runner.starting.supervise import Crew
 from horovod.runner.supervision.agents import Agents
 from horovod.runner.supervision.elastic.policy import ElasticJob
@@ -38,13 +39,14 @@ def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
     means = site.means
     rules = replace(request.rules, slow_worker=slow_worker_of(request.settings))
     news, follow = follow_workers(
-        site.job, rules, site.caller.console.say, site.stack, site.after_store
+        site.job, rules, say_slow(request, site.caller), site.stack, site.after_store
     )
 
     def published(membership: Membership) -> None:
         follow(membership)
         site.caller.on_generation()
 
+    warn_of_rank_variables(request.settings.environ, site.caller.console.say)
     plan = _Plan(request, site)
     if means.discovery is not None:
         site.stack.enter_context(asking(means.discovery, news))
@@ -65,7 +67,7 @@ def elastic_crew(request: ElasticRequest, site: Site) -> Crew:
 def follow_workers(
     job: LocalJob,
     rules: Rules,
-    say: Callable[[str], None],
+    say: Callable[[str], object],
     stack: ExitStack,
     after_store: ExitStack,
 ) -> tuple[News, Callable[[Membership], None]]:
@@ -105,7 +107,8 @@ class _Plan:
         """Return the job of the agent of a host."""
         pid = 0 if self._means.is_remote(host) else os.getpid()
         job = agent_job(self._settings, self._store, pid, crosses=self._means.crosses)
-        env = {name: value for name, value in job.env.items() if name not in _PLACE}
+        inherited = without_outer_place(job.env)
+        env = {name: value for name, value in inherited.items() if name not in _PLACE}
         user = self._users.get(host, "")
         return replace(job, hostname=host, env=env, user=user, stays=True, slots=slots)
 

@@ -14,7 +14,7 @@ from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod.errors import StartError, UsageError
 from horovod.runner.placing.hosts import is_host_name
 from horovod.runner.protocol import joining
-from horovod.runner.protocol.joining import Session, Word
+from horovod.runner.protocol.joining import HostMessage, Session
 from horovod.runner.starting.joined_agent import JoinedAgent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _GOODBYE_S = 2.0
 class _Visit:
     """A host that takes part."""
 
-    word: Word
+    message: HostMessage
     num_agents: int = 0
     agent: JoinedAgent | None = None
     leaves: bool = False
@@ -70,7 +70,7 @@ class JoinedHosts:
         finally:
             with self._lock, suppress(StartError):
                 for visit in self._visits.values():
-                    server.set(joining.over_key(visit.word.visit), b"the job has ended")
+                    server.set(joining.over_key(visit.message.visit), b"the job has ended")
             with suppress(StartError):  # somebody is slow to hear it, or dead
                 server.wait_unused(_GOODBYE_S)
 
@@ -79,8 +79,10 @@ class JoinedHosts:
         hosts = dict(self._others.find_available_hosts_and_slots())
         with self._lock:
             self._known = set(hosts)
-            stay = [visit.word for visit in self._visits.values() if not visit.leaves]
-        return hosts | {word.host: word.slots for word in stay if word.host not in hosts}
+            stay = [visit.message for visit in self._visits.values() if not visit.leaves]
+        return hosts | {
+            message.host: message.slots for message in stay if message.host not in hosts
+        }
 
     def close(self) -> None:
         """Ends a question to the other discovery that is under way."""
@@ -103,7 +105,7 @@ class JoinedHosts:
             if host not in self._visits:
                 raise OSError("it has left the job")
             visit = self._visits[host]
-            session = Session(visit.word.visit, visit.num_agents)
+            session = Session(visit.message.visit, visit.num_agents)
             visit.num_agents += 1
             visit.agent = JoinedAgent(self._server, session, host, self._on_agent_end)
             return visit.agent
@@ -129,7 +131,7 @@ class JoinedHosts:
         number = 0
         with suppress(StartError):
             while True:
-                key = f"{joining.WORDS}{number}"
+                key = f"{joining.MESSAGES}{number}"
                 found = self._server.wait_all([key], MAX_TIMEOUT_S)
                 if key in found:
                     number += 1
@@ -137,64 +139,66 @@ class JoinedHosts:
 
     def _hear(self, text: bytes) -> None:
         try:
-            word = Word.from_json(text)
+            message = HostMessage.from_json(text)
         except StartError as error:
             self._log(f"a host tries to join, but {error}")
             return
         with self._lock:
-            visit = self._visits.get(word.host)
-            if word.kind == joining.JOIN:
-                self._answer(word)
-            elif visit is not None and visit.word.visit == word.visit:
-                self._bid_farewell(visit, word)
+            visit = self._visits.get(message.host)
+            if message.kind == joining.JOIN:
+                self._answer(message)
+            elif visit is not None and visit.message.visit == message.visit:
+                self._bid_farewell(visit, message)
         self.changed()
 
-    def _answer(self, word: Word) -> None:
+    def _answer(self, message: HostMessage) -> None:
         assert self._server is not None
-        reason = self._objection(word)
+        reason = self._objection(message)
         if reason:
-            self._log(f"{word.host} may not join: {reason}")
+            self._log(f"{message.host} may not join: {reason}")
         else:
-            self._visits[word.host] = _Visit(word)
-            self._log(f"{word.host} joins the job with {word.slots} slots")
-        self._server.set(joining.answer_key(word.visit), reason.encode())
+            self._visits[message.host] = _Visit(message)
+            self._log(f"{message.host} joins the job with {message.slots} slots")
+        self._server.set(joining.answer_key(message.visit), reason.encode())
 
-    def _objection(self, word: Word) -> str:
+    def _objection(self, message: HostMessage) -> str:
         """Return why a host may not join; empty if it may."""
-        if word.version != horovod.__version__:
+        if message.version != horovod.__version__:
             return (
-                f"it has Horovod {word.version}, but the launcher has {horovod.__version__}; "
+                f"it has Horovod {message.version}, but the launcher has {horovod.__version__}; "
                 "install the same version on all hosts"
             )
-        if not is_host_name(word.host):
-            return f"{word.host!r} is not the name of a host; give it another one: -H NAME:N"
-        if not 1 <= word.slots <= joining.MOST_SLOTS:
-            return f"it offers {word.slots} slots; offer 1 to {joining.MOST_SLOTS}: -H NAME:N"
+        if not is_host_name(message.host):
+            return f"{message.host!r} is not the name of a host; give it another one: -H NAME:N"
+        if not 1 <= message.slots <= joining.MOST_SLOTS:
+            return f"it offers {message.slots} slots; offer 1 to {joining.MOST_SLOTS}: -H NAME:N"
         if len(self._visits) >= joining.MOST_HOSTS:
             return f"{joining.MOST_HOSTS} hosts have joined the job already"
-        if word.host in self._known or word.host in self._visits:
-            return f"the job has a host {word.host} already; give this one another name: -H NAME:N"
+        if message.host in self._known or message.host in self._visits:
+            return (
+                f"the job has a host {message.host} already; give this one another name: -H NAME:N"
+            )
         return ""
 
-    def _bid_farewell(self, visit: _Visit, word: Word) -> None:
-        if word.kind == joining.LEAVE:
-            self._log(f"{word.host} wants to leave the job")
+    def _bid_farewell(self, visit: _Visit, message: HostMessage) -> None:
+        if message.kind == joining.LEAVE:
+            self._log(f"{message.host} wants to leave the job")
             visit.leaves = True
             if visit.agent is None:
                 self._part(visit)
             return
-        self._log(f"the connection of {word.host}, which had joined, has ended")
-        del self._visits[word.host]
+        self._log(f"the connection of {message.host}, which had joined, has ended")
+        del self._visits[message.host]
         if visit.agent is not None:
             visit.agent.kill()
         else:
-            self._forget(word.visit)
+            self._forget(message.visit)
 
     def _part(self, visit: _Visit) -> None:
         """Lets a host go whose workers have left."""
         assert self._server is not None
         with suppress(StartError):  # the job is over as well
-            self._server.set(joining.over_key(visit.word.visit), b"it has left the job")
+            self._server.set(joining.over_key(visit.message.visit), b"it has left the job")
 
 
 @contextmanager

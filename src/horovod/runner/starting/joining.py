@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import horovod
 from horovod._base import files
-from horovod._job.environment import with_horovod_on_path, without_job
+from horovod._job.environment import without_job
+from horovod._job.python_path import with_horovod_on_path
 from horovod._rendezvous.messages import MAX_TIMEOUT_S
 from horovod._rendezvous.secret import check_secret, secret_of
 from horovod._rendezvous.store import StoreClient
@@ -22,7 +23,7 @@ from horovod.runner.output.console import say
 from horovod.runner.protocol import joining
 from horovod.runner.protocol.frames import Decoder, FrameError, encode
 from horovod.runner.protocol.invitation import Invitation
-from horovod.runner.protocol.joining import Receiver, Sender, Session, Word, at_host
+from horovod.runner.protocol.joining import HostMessage, Receiver, Sender, Session, at_host
 from horovod.runner.starting import local
 from horovod.runner.system.signals import caught_signals
 
@@ -170,7 +171,7 @@ class _Stay:
             stack.enter_context(_connect(endpoint, invitation.secret)) for _ in range(3)
         )
         self._agent: subprocess.Popen[bytes] | None = None
-        self._word = Word(
+        self._message = HostMessage(
             joining.JOIN,
             joining.new_visit(),
             options.host,
@@ -181,9 +182,9 @@ class _Stay:
 
     def _join(self) -> None:
         gone = self._said(joining.GONE)
-        self._orders.leave_will(joining.WORDS, gone, append=True)
-        self._outgoing.append(joining.WORDS, self._word.to_json())
-        key = joining.answer_key(self._word.visit)
+        self._orders.leave_will(joining.MESSAGES, gone, append=True)
+        self._outgoing.append(joining.MESSAGES, self._message.to_json())
+        key = joining.answer_key(self._message.visit)
         answer = self._orders.wait_all([key], _ANSWER_S).get(key)
         if answer is None:
             raise StartError(
@@ -193,16 +194,18 @@ class _Stay:
             raise StartError(f"this host may not join: {answer.decode(errors='replace')}")
 
     def _said(self, kind: str) -> bytes:
-        word = self._word
-        return Word(kind, word.visit, word.host, word.slots, word.version).to_json()
+        message = self._message
+        return HostMessage(
+            kind, message.visit, message.host, message.slots, message.version
+        ).to_json()
 
     def run(self) -> None:
         """Starts agents when the launcher wants one, until the stay is over."""
-        over = joining.over_key(self._word.visit)
+        over = joining.over_key(self._message.visit)
         number = 0
         try:
             while True:
-                session = Session(self._word.visit, number)
+                session = Session(self._message.visit, number)
                 found = self._orders.wait_all([session.wanted_key], MAX_TIMEOUT_S, over)
                 if over in found:
                     self.reason = found[over].decode(errors="replace")
@@ -225,7 +228,7 @@ class _Stay:
     def leave(self) -> None:
         """Asks the launcher to let this host go."""
         with suppress(StartError):  # then run() hears of it, too
-            self._outgoing.append(joining.WORDS, self._said(joining.LEAVE))
+            self._outgoing.append(joining.MESSAGES, self._said(joining.LEAVE))
 
     def abort(self) -> None:
         """Ends the agent, which ends its workers."""

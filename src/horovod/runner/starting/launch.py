@@ -8,20 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod._job.job import open_job
+from horovod._rendezvous.reserved_port import reserve_port
 from horovod._settings.config import Config
 from horovod.errors import UsageError
 from horovod.runner.output.output import Output
 from horovod.runner.placing import this_machine
+from horovod.runner.placing.jax_environment import with_framework_variables
 from horovod.runner.placing.plan import make_plan, membership_of
 from horovod.runner.placing.torch_environment import (
     LOOPBACK,
-    reserve_port,
     warn_of_rank_variables,
-    with_torch_variables,
 )
 from horovod.runner.protocol.invitation import Invitation
 from horovod.runner.starting.before_start import check_timeline
 from horovod.runner.starting.means import means_of
+from horovod.runner.starting.observed_job import check_watching, observed, watching_of
 from horovod.runner.starting.requests import (
     ElasticRequest,
     FixedRequest,
@@ -92,6 +93,7 @@ def launch(request: JobRequest, means: Means, caller: Caller) -> Outcome:
         invitation = Invitation(job.server.endpoints, job.where.secret, settings.network_interfaces)
         alarm = stack.enter_context(means.attend(job.server, invitation))
         caller = replace(caller, alarm=alarm or caller.alarm)
+        caller = stack.enter_context(observed(job, request, caller, output))
         site = Site(job, means, invitation, caller, stack, after_store)
         return supervise(_crew_of(request, site), output, job.server, caller, log)
 
@@ -118,14 +120,14 @@ def _fixed_crew(request: FixedRequest, site: Site) -> Crew:
     if timeout_s is None:
         timeout_s = config_of("HOROVOD_START_TIMEOUT", settings.environ).start_timeout_s
     if slow_worker_of(settings) != "off":
-        slow = SlowWorkerWatch(hostnames, site.caller.console.say)
+        slow = SlowWorkerWatch(hostnames, say_slow(request, site.caller))
         site.stack.enter_context(slow.using(site.job.server))
     jobs = make_plan(slots, settings, site.job.where, os.getpid(), remote)
     if len(slots) > 1:
         warn_of_rank_variables(jobs[0].env, site.caller.console.say)
     if not remote:  # otherwise the agent of rank 0 keeps the port
         port = site.stack.enter_context(reserve_port()).getsockname()[1]
-        jobs = [with_torch_variables(job, LOOPBACK, port) for job in jobs]
+        jobs = [with_framework_variables(job, LOOPBACK, port) for job in jobs]
     if settings.stdin_rank is not None:
         own = site.stack.enter_context(own_stdin())
         jobs = [lend_stdin(job, settings.stdin_rank, own) for job in jobs]
@@ -139,6 +141,7 @@ def _check(request: JobRequest, means: Means) -> None:
     """Refuse what cannot work before anything is started."""
     settings = request.settings
     slow_worker_of(settings)
+    check_watching(watching_of(request))
     if not means.crosses:
         check_interfaces(settings.network_interfaces)
     if isinstance(request, FixedRequest):
@@ -208,6 +211,11 @@ def check_interfaces(names: Sequence[str]) -> None:
             raise UsageError(
                 f"there is no network interface {name!r} here; there are {', '.join(known)}"
             )
+
+
+def say_slow(request: JobRequest, caller: Caller) -> Callable[[str], object]:
+    """Return what takes lines about slow workers: verdicts that are printed say more of them."""
+    return caller.on_line if watching_of(request).verdicts else caller.say
 
 
 def slow_worker_of(settings: JobSettings) -> str:

@@ -7,7 +7,8 @@ import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from horovod._job.environment import python_command, with_horovod_on_path
+from horovod._job.environment import python_command
+from horovod._job.python_path import with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

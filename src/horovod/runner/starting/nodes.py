@@ -13,7 +13,6 @@ import selectors
 import threading
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import horovod
@@ -21,6 +20,7 @@ from horovod._job.bootstrap import TWIN_KEY, Bootstrap, check_twin, claim_place
 from horovod._job.environment import StoreAddress
 from horovod._job.job import Job
 from horovod._rendezvous.interfaces import interfaces_of
+from horovod._rendezvous.reserved_port import reserve_port
 from horovod._rendezvous.secret import secret_of
 from horovod._rendezvous.store import StoreClient
 from horovod._settings.config import Config
@@ -28,8 +28,10 @@ from horovod.errors import StartError, UsageError
 from horovod.runner.placing import this_machine
 from horovod.runner.placing.hosts import Host, Slot, assign
 from horovod.runner.placing.plan import interface_environment, make_plan, membership_of
+from horovod.runner.placing.torch_environment import warn_of_rank_variables, with_torch_variables
 from horovod.runner.starting.launch import log_of, open_output
 from horovod.runner.starting.means import Means
+from horovod.runner.starting.observed_job import check_watching, observed, watching_of
 from horovod.runner.starting.supervise import Crew, agents_of, supervise
 from horovod.runner.supervision.fixed import SETTLE_S, FixedJob, placed_workers
 from horovod.runner.supervision.outcome import Outcome, stopped_by
@@ -45,6 +47,7 @@ _FAILED = "nodes/failed"
 _LOOK_S = 60.0
 # Ranks of a node may fail because of one of another node, of which its launcher hears later.
 _FOLLOW_UP_S = SETTLE_S + 1.0
+_OUTPUT = "The output of this rank goes to the launcher of its own node, not to this page."
 _SECRET_NAMES = ("HOROVOD_SECRET_KEY", "HOROVOD_SECRET_FILE", "HOROVOD_START_TIMEOUT")
 
 
@@ -66,30 +69,41 @@ def _bootstrap_config(request: NodeRequest) -> Config:
 
 
 class _Nodes:
-    """This node's view of all nodes, through the store."""
+    """This node's view of all nodes, through the store.
+
+    Attributes:
+        master: where rank 0 may listen for PyTorch, once the nodes agree; port 0 for nowhere.
+    """
 
     def __init__(self, node: NodeRequest, config: Config) -> None:
         self._node = node
         self._config = config
         self.name = config.hostname
         self.where = StoreAddress(config.rendezvous_addr, config.rendezvous_port, secret_of(config))
-        connect = partial(
-            StoreClient, self.where.address, self.where.port, self.where.secret, purpose="launcher"
-        )
         self._cleanup = ExitStack()
-        self.store = self._cleanup.enter_context(connect())
-        self._watch_store = self._cleanup.enter_context(connect())
+        self.store = self._cleanup.enter_context(self.connect())
+        self._watch_store = self._cleanup.enter_context(self.connect())
         self._read_end, self._write_end = os.pipe()
         self._news: Outcome | None = None
+        self.master = "", 0
         self._thread = threading.Thread(target=self._watch, name="horovod-nodes", daemon=True)
 
+    def connect(self) -> StoreClient:
+        """Return a new connection to the store."""
+        where = self.where
+        return StoreClient(where.address, where.port, where.secret, purpose="launcher")
+
     def agree(self) -> list[Slot]:
-        """Tells the others about this node, and returns the place of every rank of the job."""
+        """Tells the others about this node, and returns the place of every rank of the job.
+
+        Node 0, where rank 0 will be, also tells which port it keeps free for PyTorch.
+        """
         me = {
             "host": self.name,
             "slots": self._node.share,
             "num_proc": self._node.num_proc,
             "version": horovod.__version__,
+            "free_port": self._reserve_port() if self._node.node_rank == 0 else 0,
         }
         name = f"{self.name} (process {os.getpid()})"
         claim_place(self.store, "node", self._node.node_rank, name, "nodes")
@@ -100,7 +114,17 @@ class _Nodes:
         late = [str(index) for index, key in enumerate(keys) if key not in found]
         if late:
             raise StartError(f"node {', '.join(late)} did not report how many ranks it takes")
-        return place_ranks([json.loads(found[key]) for key in keys])
+        infos = [json.loads(found[key]) for key in keys]
+        self.master = self.where.address, int(infos[0]["free_port"])
+        return place_ranks(infos)
+
+    def _reserve_port(self) -> int:
+        """Return a port that is kept free until this node has finished; 0 if there is none."""
+        try:
+            reserved = self._cleanup.enter_context(reserve_port())
+        except OSError:
+            return 0
+        return int(reserved.getsockname()[1])
 
     def begin(self) -> None:
         """From now on the end of this node's connection fails the job."""
@@ -255,6 +279,8 @@ def launch_node(request: NodeRequest, caller: Caller) -> Outcome:
         StartError: the nodes did not find each other, or do not fit together.
     """
     config = _bootstrap_config(request)
+    if request.node_rank == 0:
+        check_watching(watching_of(request))
     with ExitStack() as stack:
         bootstrap = Bootstrap(config, "node")
         stack.callback(bootstrap.close)
@@ -262,11 +288,15 @@ def launch_node(request: NodeRequest, caller: Caller) -> Outcome:
         nodes = _Nodes(request, config)
         stack.callback(nodes.close)
         slots = nodes.agree()
+        if len(slots) > 1:
+            warn_of_rank_variables(request.settings.environ, caller.console.say)
+        shown = None
         if request.node_rank == 0:
-            Job(nodes.store, nodes.where).publish(membership_of(slots))
+            shown = Job(stack.enter_context(nodes.connect()), nodes.where)
+            shown.publish(membership_of(slots))
         nodes.begin()
         try:
-            outcome = _run_ranks(request, _job_of(request, slots, nodes), nodes, caller)
+            outcome = _run_ranks(request, _job_of(request, slots, nodes), nodes, caller, shown)
         except BaseException as error:
             nodes.finish(Outcome(1, f"its launcher failed: {type(error).__name__}: {error}"))
             raise
@@ -289,14 +319,23 @@ def _job_of(request: NodeRequest, slots: Sequence[Slot], nodes: _Nodes) -> Agent
     known = this_machine.network_interfaces()
     wanted = [name for name in settings.network_interfaces if name in known]
     names = wanted or interfaces_of(nodes.store.local_address)
-    return replace(job, env={**job.env, **interface_environment(names, job.env)})
+    job = replace(job, env={**job.env, **interface_environment(names, job.env)})
+    return with_torch_variables(job, *nodes.master) if nodes.master[1] else job
 
 
-def _run_ranks(request: NodeRequest, job: AgentJob, nodes: _Nodes, caller: Caller) -> Outcome:
+def _run_ranks(
+    request: NodeRequest, job: AgentJob, nodes: _Nodes, caller: Caller, shown: Job | None
+) -> Outcome:
+    """Run the ranks of this node; node 0 lets those who watch see all ranks."""
     ranks = {worker.worker: worker.rank for worker in job.workers}
     timeout_s = request.options.start_timeout_s or Config().start_timeout_s
     policy = FixedJob(placed_workers([job]), timeout_s, job.grace_s)
     crew = Crew(agents_of(Means(request, []), [job]), policy)
-    with closing(open_output(request, caller, ranks, request.num_proc)) as output:
+    with (
+        closing(open_output(request, caller, ranks, request.num_proc)) as output,
+        ExitStack() as stack,
+    ):
         own = replace(caller, alarm=nodes.alarm, on_outcome=nodes.on_outcome)
+        if shown is not None:
+            own = stack.enter_context(observed(shown, request, own, output, _OUTPUT))
         return supervise(crew, output, nodes.store, own, log_of(request, caller))

@@ -38,6 +38,26 @@ GONE = "it had joined by itself, and its connection has ended"
 
 
 @dataclass(frozen=True)
+class Watching:
+    """Options for those who watch a job.
+
+    Attributes:
+        verdicts: print why steps are slow.
+        dashboard: port of the page; 0 for any; None for no page.
+        metrics: port for Prometheus; 0 for any; None for none.
+    """
+
+    verdicts: bool = False
+    dashboard: int | None = None
+    metrics: int | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the job is watched from its beginning."""
+        return self.verdicts or self.dashboard is not None or self.metrics is not None
+
+
+@dataclass(frozen=True)
 class LaunchOptions:
     """Options for the behavior of the launcher.
 
@@ -47,6 +67,7 @@ class LaunchOptions:
         start_timeout_s: until the agents must run; None for HOROVOD_START_TIMEOUT or 30 s.
         verbose: log each step on stderr.
         ssh: how to log in on other hosts.
+        watching: how the user wants to see what the job does.
     """
 
     output_filename: str | None = None
@@ -54,6 +75,7 @@ class LaunchOptions:
     start_timeout_s: float | None = None
     verbose: bool = False
     ssh: SshOptions = field(default_factory=SshOptions)
+    watching: Watching = field(default_factory=Watching)
 
 
 @dataclass(frozen=True)
@@ -67,6 +89,7 @@ class Caller:
         on_exit: called with the end of each rank that ends by itself, at once.
         on_outcome: called when it is decided how the job ends.
         on_generation: called when an elastic job goes on in a new generation.
+        on_line: called with each line of the launcher about the job.
         store_user: entered before the ranks start and left after their end; may use the store.
     """
 
@@ -77,7 +100,13 @@ class Caller:
     on_exit: Callable[[RankExit], object] = lambda _: None
     on_outcome: Callable[[Outcome], None] = lambda _: None
     on_generation: Callable[[], None] = lambda: None
+    on_line: Callable[[str], object] = lambda _: None
     store_user: StoreUser = lambda _: nullcontext()
+
+    def say(self, line: str) -> None:
+        """Print one line about the job."""
+        self.console.say(line)
+        self.on_line(line)
 
 
 @dataclass(frozen=True)
@@ -279,6 +308,19 @@ class JoinRequest:
 
 
 @dataclass(frozen=True)
+class Workload:
+    """A training, as one rank knows it.
+
+    Attributes:
+        step_s: seconds of a step without communication.
+        gradient_bytes: of all gradients.
+    """
+
+    step_s: float
+    gradient_bytes: float
+
+
+@dataclass(frozen=True)
 class CheckRequest:
     """Hosts to examine.
 
@@ -288,6 +330,7 @@ class CheckRequest:
         ssh: how to log in on other hosts.
         timeout_s: until a host must have answered.
         network_interfaces: at whose addresses the hosts may reach this machine; empty for any.
+        workload: the training whose steps to forecast; None for none.
     """
 
     hosts: Sequence[Host]
@@ -295,6 +338,7 @@ class CheckRequest:
     ssh: SshOptions
     timeout_s: float
     network_interfaces: tuple[str, ...] = ()
+    workload: Workload | None = None
 
 
 Request = JobRequest | JoinRequest | CheckRequest

@@ -9,7 +9,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from horovod._settings.config import inherited_environment
+from horovod._settings.reader import SettingsReader
+from horovod.errors import StartError
 from horovod.runner.output.console import Console
+from horovod.runner.output.kept_reports import keep_report
 from horovod.runner.starting.launch import start
 from horovod.runner.starting.requests import Caller, FixedRequest
 from horovod.runner.supervision.startup import StartWatch
@@ -38,9 +42,18 @@ def finish(outcome: Outcome, console: Console) -> int:
     for text in (outcome.summary, cause):  # the cause comes last, where it is seen
         if text:
             console.say(text)
+    if outcome.exit_code and not outcome.stop_signal and _keeps_reports():
+        keep_report([outcome.summary, outcome.report])
     if outcome.exit_code == 128 + signal.SIGPIPE:
         drop_stdout()
     return outcome.exit_code
+
+
+def _keeps_reports() -> bool:
+    try:
+        return bool(SettingsReader(inherited_environment()).value("HOROVOD_KEEP_REPORTS"))
+    except StartError:  # what cannot be read is no consent
+        return False
 
 
 def drop_stdout() -> None:

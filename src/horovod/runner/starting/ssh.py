@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from horovod._base.fast_dataclass import dataclass
-from horovod._job.environment import with_horovod_on_path
+from horovod._job.python_path import with_horovod_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -98,7 +98,7 @@ def supervise(
         except StartError:
             return None
 
-    reporting = Reporting(caller.console.say, log, on_exit, caller.on_outcome, report_of)
+    reporting = Reporting(caller.say, log, on_exit, caller.on_outcome, report_of)
     outside = Outside(caller.interrupts, caller.wakeups, caller.alarm, crew.news)
     executor = AgentExecutor(crew.agents, output, reporting)
     return Supervisor(crew.policy, executor, outside, log).run()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import horovod
 from horovod._rendezvous.bounds import one_line
-from horovod.runner.placing.torch_environment import with_torch_variables
+from horovod.runner.placing.jax_environment import with_framework_variables
 from horovod.runner.protocol.frames import STOP_SOON, FrameError, Kind, Reached, number_of
 from horovod.runner.supervision import commands, events
 from horovod.runner.supervision.agents import what_it_wrote
@@ -159,7 +159,7 @@ class AgentExecutor:
         leading = [link for link in self._links.values() if link.job.has_rank_0]
         master = leading[0].masters.get(endpoint) if leading else None
         for host, job in jobs.items():
-            told = with_torch_variables(job, *master) if master and master[1] else job
+            told = with_framework_variables(job, *master) if master and master[1] else job
             self._send(host, Kind.JOB, told.to_json())
 
     def _release(self, host: str) -> None:

@@ -37,7 +37,7 @@ class Watch:
         window_s: looks that often, in seconds.
     """
 
-    def __init__(self, say: Callable[[str], None], window_s: float) -> None:
+    def __init__(self, say: Callable[[str], object], window_s: float) -> None:
         self._say = say
         self._window_s = window_s
         self._ended = threading.Event()
@@ -82,7 +82,7 @@ class SlowWorkerWatch(Watch):
     """
 
     def __init__(
-        self, hostnames: Sequence[str], say: Callable[[str], None], window_s: float = WINDOW_S
+        self, hostnames: Sequence[str], say: Callable[[str], object], window_s: float = WINDOW_S
     ) -> None:
         super().__init__(say, window_s)
         self._names = [f"rank {rank} on {host}" for rank, host in enumerate(hostnames)]
@@ -107,7 +107,7 @@ class SlowMemberWatch(Watch):
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        say: Callable[[str], object],
         tell: Callable[[SlowMember], None] = lambda _: None,
         window_s: float = WINDOW_S,
     ) -> None:

@@ -20,15 +20,6 @@ Given: TypeAlias = Literal["numbers", "rows", "files"]
 """What the training is given: the numbers of the columns; rows of which a ``transformation_fn``
 makes numbers; or the files, which a ``data_module`` of the user reads."""
 
-_NUMPY = {
-    "boolean": "bool",
-    "tinyint": "int8",
-    "smallint": "int16",
-    "int": "int32",
-    "bigint": "int64",
-    "float": "float32",
-    "double": "float64",
-}
 _IN_ARRAYS = types.StringType, types.CharType, types.VarcharType, types.BinaryType
 _OPAQUE = (
     *_IN_ARRAYS,
@@ -119,22 +110,6 @@ def check_types(
         why = refusal(kind, use, given)
         if why is not None:
             raise UsageError(f"{owner}: {use} column {name!r} is of type {short_name(kind)}, {why}")
-
-
-def rank_dtype(kind: types.DataType, use: Use) -> str:
-    """Return the NumPy type in which a rank has the values of a column.
-
-    Integers and booleans are int64 as labels, whatever else is in the frame. PyTorch and Keras then
-    make of features and weights what the model computes in.
-
-    Args:
-        kind: a type that :func:`refusal` accepts for numbers.
-        use: what the column is for.
-    """
-    element, _ = element_of(kind)
-    stored = _NUMPY.get(element.simpleString(), "float64")
-    is_whole = not stored.startswith("float")
-    return "int64" if use == "label" and is_whole else stored
 
 
 def prediction_type(kind: types.DataType, shape: Sequence[int]) -> Any:

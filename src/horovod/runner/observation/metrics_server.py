@@ -1,4 +1,4 @@
-"""Serves the metrics of a monitor to those who know its token, on 127.0.0.1.
+"""Serves metrics to those who know its token, on 127.0.0.1.
 
 Everybody on this host can connect. So there are few connections at a time, each has a short time
 for its whole request, and nothing is kept of what comes before the token.
@@ -7,7 +7,9 @@ for its whole request, and nothing is kept of what comes before the token.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hmac
+import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -32,6 +34,7 @@ class MetricsServer:
         token: what a client has to send.
         body: returns what it gets.
         request_s: how long a connection may last.
+        option: that names the port, for the error.
 
     Attributes:
         port: where it listens.
@@ -41,7 +44,12 @@ class MetricsServer:
     """
 
     def __init__(
-        self, port: int, token: str, body: Callable[[], str], request_s: float = REQUEST_S
+        self,
+        port: int,
+        token: str,
+        body: Callable[[], str],
+        request_s: float = REQUEST_S,
+        option: str = "--prometheus",
     ) -> None:
         self._token = f"Bearer {token}".encode()
         self._body = body
@@ -54,10 +62,33 @@ class MetricsServer:
             self._server = self._loop.run_until_complete(listening)
         except OSError as error:
             self._loop.close()
-            raise UsageError(f"--prometheus {port}: {error.strerror}") from None
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise UsageError(f"{option} {port}: {reason}") from None
         self.port = int(self._server.sockets[0].getsockname()[1])
         name = "horovod-metrics"
-        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer nobody any more; idempotent."""
+        if self._loop.is_closed():
+            return
+        ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        with suppress(TimeoutError, concurrent.futures.TimeoutError):
+            ending.result(self._request_s)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(self._request_s)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        for writer in list(self._connections):
+            writer.transport.abort()
+        answering = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:

@@ -1,0 +1,3 @@
+"""The browser of the tests."""
+
+from browser import browser  # noqa: F401
