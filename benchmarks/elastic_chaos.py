@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from elastic_chaos_worker import BATCH_SIZE, LENGTH, Model
+from families import end_family
 
 from horovod._train.elastic.ledger import Ledger
 
@@ -299,17 +300,10 @@ class Job:
 def started(folder: Path, network: Network | None) -> Iterator[Job]:
     """A job that trains, of which nothing is left behind the block."""
     job = Job(folder, network)
-    family: list[psutil.Process] = []
     try:
         yield job
     finally:
-        if job.process.poll() is None:
-            family = psutil.Process(job.process.pid).children(recursive=True)
-            job.process.kill()
-        job.process.wait(PATIENCE_S)
-        for each in family:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
+        end_family(job.process, PATIENCE_S)
 
 
 class Sampler:

@@ -20,7 +20,7 @@ import numpy as np
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 from horovod._train import objects
 from horovod._train.elastic.ledger import Ledger
 from horovod._train.elastic.run import run
@@ -83,7 +83,7 @@ def add_up(numbers: np.ndarray[Any, Any], name: str) -> None:
     """The sum over all ranks, in place."""
     view = Buffer.from_array(numbers)
     group = context.global_group()
-    group.allreduce((view,), (view,), op=ReduceOp.SUM, name=name, keep=numbers).wait()
+    group.allreduce((view,), (view,), PLAIN_SUM, name=name, keep=numbers).wait()
 
 
 @run

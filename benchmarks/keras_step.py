@@ -1,6 +1,7 @@
-"""A step of a Keras MLP and of the same in PyTorch: what Horovod adds to each.
+"""A step of a Keras MLP, on each backend, and of the same in PyTorch: what Horovod adds to each.
 
     python benchmarks/keras_step.py
+    .venv/keras_backends/bin/python benchmarks/keras_step.py --ways keras-jax-alone keras-jax
     python benchmarks/keras_step.py --widths 2048 --rounds 3
 
 README.md in this folder says what is measured and how to read the table.
@@ -26,16 +27,37 @@ WAYS = {
     "torch-alone": "PyTorch, no communication",
     "torch": "PyTorch with Horovod",
     "torch-private": "PyTorch with Horovod, without gradient buckets",
-    "keras-alone": "Keras, no communication",
-    "keras": "Keras with Horovod",
+    "torch-ddp": "PyTorch with DDP over gloo",
+    "keras-alone": "Keras on TensorFlow, no communication",
+    "keras": "Keras on TensorFlow with Horovod",
+    "keras-torch-alone": "Keras on PyTorch, no communication",
+    "keras-torch": "Keras on PyTorch with Horovod",
+    "keras-jax-alone": "Keras on JAX, no communication",
+    "keras-jax": "Keras on JAX with Horovod",
 }
-COMPARED_WITH = {"torch": "torch-alone", "torch-private": "torch-alone", "keras": "keras-alone"}
-TORCH_WAYS = {"torch-alone": "alone", "torch": "horovod", "torch-private": "private"}
+COMPARED_WITH = {
+    "torch": "torch-alone",
+    "torch-private": "torch-alone",
+    "torch-ddp": "torch-alone",
+    "keras": "keras-alone",
+    "keras-torch": "keras-torch-alone",
+    "keras-jax": "keras-jax-alone",
+}
+TORCH_WAYS = {
+    "torch-alone": "alone", "torch": "horovod", "torch-private": "private", "torch-ddp": "ddp",
+}  # fmt: skip
+# What runs unless ways are asked for; the others need what not every environment has.
+USUAL = ["torch-alone", "torch", "torch-private", "keras-alone", "keras"]
 
 # Of the C library: memory that was freed stays with the process. Otherwise it goes back to the
 # system after some steps and not after others, by what happens to lie behind it, and a step costs
-# the pages of all its gradients: up to 30 ms more of 75 ms, with Horovod or without.
-KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
+# the pages of all its gradients: up to 30 ms more of 75 ms, with Horovod or without. One arena: of
+# the others, which threads of XLA have, blocks above 64 MB always go back.
+KEPT_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_MMAP_THRESHOLD_": str(2**40),
+}
 
 
 def keras_step(way: str, width: int, batch: int) -> Callable[[], None]:
@@ -47,13 +69,13 @@ def keras_step(way: str, width: int, batch: int) -> Callable[[], None]:
     layers += [keras.layers.Dense(width, activation="relu") for _ in range(6)]
     model = keras.Sequential([*layers, keras.layers.Dense(10)])
     optimizer: Any = keras.optimizers.SGD(training_step.LEARNING_RATE)
-    if way == "keras":
+    if not way.endswith("-alone"):
         import horovod.keras as hvd
 
         optimizer = hvd.DistributedOptimizer(optimizer)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # XLA cannot hold Horovod's operations, so both do without.
-    model.compile(optimizer, loss, jit_compile=False)
+    # XLA of TensorFlow cannot hold Horovod's operations, so both do without.
+    model.compile(optimizer, loss, jit_compile=backend_of(way) == "jax")
     images = np.random.default_rng(0).normal(size=(batch, width)).astype(np.float32)
     labels = np.arange(batch) % 10
 
@@ -70,8 +92,18 @@ def torch_step(way: str, width: int, batch: int) -> Callable[[], None]:
     )
 
 
-def compute_with_one_thread() -> None:
-    """As PyTorch does in all benchmarks; before TensorFlow computes anything."""
+def backend_of(way: str) -> str:
+    """The backend of Keras that a way asks for."""
+    backend = way.removeprefix("keras").removesuffix("-alone").removeprefix("-")
+    return backend or "tensorflow"
+
+
+def compute_with_one_thread(backend: str) -> None:
+    """As PyTorch does in all benchmarks; before TensorFlow or JAX compute anything."""
+    if backend == "jax":
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    if backend != "tensorflow":
+        return
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -83,9 +115,12 @@ def run_rank(args: argparse.Namespace) -> None:
     seat = measure.Seat()
     is_keras = args.way.startswith("keras")
     if is_keras:
-        compute_with_one_thread()
-    has_horovod = not args.way.endswith("-alone")
-    libraries = measure.open_libraries(["horovod"] if has_horovod else [], seat)
+        os.environ["KERAS_BACKEND"] = backend_of(args.way)
+        compute_with_one_thread(backend_of(args.way))
+    needed = [] if args.way.endswith("-alone") else ["horovod"]
+    if args.way == "torch-ddp":
+        needed = ["gloo"]
+    libraries = measure.open_libraries(needed, seat)
     make_step = keras_step if is_keras else torch_step
     times_s = {
         str(width): training_step.measure_step(
@@ -160,7 +195,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 2048])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=USUAL)
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # given to the ranks
     measure.add_common_arguments(parser, "workload", 5.0)
     parser.set_defaults(np=[2], libraries=["horovod"])

@@ -18,7 +18,7 @@ import torch.utils.dlpack
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 from horovod._train.bucket_plan import Sized, plan_buckets
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class BucketViews:
     def run(self) -> None:
         """Submits all buckets, then waits for all."""
         handles = [
-            self._group.allreduce([buffer], [buffer], op=ReduceOp.SUM, name=name)
+            self._group.allreduce([buffer], [buffer], PLAIN_SUM, name=name)
             for buffer, name in self._buckets
         ]
         for handle in handles:

@@ -22,7 +22,7 @@ import torch.utils.dlpack
 
 from horovod._native import Buffer
 from horovod._rank import context
-from horovod._rank.group import ReduceOp
+from horovod._rank.group import PLAIN_SUM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ def horovod_way(tensor: torch.Tensor, name: str) -> Callable[[], object]:
     group, buffers = context.global_group(), [Buffer(tensor.data_ptr(), "float32", tensor.shape)]
 
     def run() -> None:
-        group.allreduce(buffers, buffers, op=ReduceOp.SUM, name=name, waits_next=True).wait()
+        group.allreduce(buffers, buffers, PLAIN_SUM, name=name, waits_next=True).wait()
 
     return run
 

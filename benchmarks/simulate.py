@@ -2,6 +2,7 @@
 
     python benchmarks/simulate.py
     python benchmarks/simulate.py --models vgg16 --gbit-per-s 10 --ranks 8,64,512
+    python benchmarks/simulate.py --compression int8
 
 README.md in this folder says what is simulated and what is left out.
 """
@@ -34,6 +35,7 @@ class Cluster:
         memory_bytes_per_s: that the ranks of a host read and write together.
         negotiation_s: that the coordinator needs for each rank and batch.
         algorithm: of allreduce; auto for the best.
+        quantized: whether values travel between hosts in 8 bits.
     """
 
     ranks: int
@@ -43,6 +45,7 @@ class Cluster:
     memory_bytes_per_s: float
     negotiation_s: float
     algorithm: str
+    quantized: bool = False
 
     @property
     def hosts(self) -> int:
@@ -83,7 +86,7 @@ def allreduce_s(cluster: Cluster, num_bytes: int) -> tuple[str, float]:
     )
     hosts = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
     algorithm, seconds = _native.estimate_allreduce(
-        hosts, num_bytes, algorithm=cluster.algorithm, costs=costs
+        hosts, num_bytes, algorithm=cluster.algorithm, quantized=cluster.quantized, costs=costs
     )
     return algorithm, seconds
 
@@ -153,6 +156,7 @@ def parse_args() -> argparse.Namespace:
         "--speedup", type=float, default=1.0, help="of the GPU over the one assumed"
     )
     parser.add_argument("--algorithm", default="auto")
+    parser.add_argument("--compression", choices=("none", "int8"), default="none")
     parser.add_argument("--details", action="store_true", help="batches and algorithms of each")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
@@ -183,12 +187,14 @@ def main() -> None:
                 memory_bytes_per_s=args.memory_gb_per_s * 1e9,
                 negotiation_s=args.negotiation_us * 1e-6,
                 algorithm=args.algorithm,
+                quantized=args.compression == "int8",
             )
             steps.append(simulate(model, cluster, int(args.fusion_mib * MIB)))
     print(
         f"Scaling efficiency, simulated: {args.ranks_per_host} ranks a host, "
         f"{args.gbit_per_s:g} Gbit/s, {args.latency_us:g} us between hosts, "
-        f"batches of {args.fusion_mib:g} MiB, algorithm {args.algorithm}"
+        f"batches of {args.fusion_mib:g} MiB, algorithm {args.algorithm}, "
+        f"compression {args.compression}"
     )
     print_table(steps, args.ranks)
     for step in steps if args.details else ():

@@ -206,7 +206,16 @@ def run_ways(args: argparse.Namespace, num_ranks: int) -> dict[str, Any]:
 
 
 def show_run(run: dict[str, Any]) -> str:
-    """The table of one number of ranks."""
+    """The table of one number of ranks, with its title."""
+    title = (
+        f"{run['np']} rank(s), batches of {run['batch']}; "
+        f"load average before: {run['load_average']:.1f}"
+    )
+    return f"{title}\n\n{show_table(run)}\n"
+
+
+def show_table(run: dict[str, Any]) -> str:
+    """Return the table of one number of ranks."""
     rows = []
     for row in run["workloads"]:
         what = f"{row['workload']} ({row['parameters'] / 1e6:.1f} M)"
@@ -214,12 +223,8 @@ def show_run(run: dict[str, Any]) -> str:
             ratio = row["speedup"].get(name)
             speed = "" if ratio is None else f"{100 / ratio:.1f} %"
             rows.append([what, WAYS[name], measure.show_times(numbers), speed])
-    title = (
-        f"{run['np']} rank(s), batches of {run['batch']}; "
-        f"load average before: {run['load_average']:.1f}"
-    )
     header = ["model", "way", "step: p10 / median / p90", "speed of no communication"]
-    return f"{title}\n\n{measure.table(header, rows)}\n"
+    return measure.table(header, rows)
 
 
 def parse_args() -> argparse.Namespace:

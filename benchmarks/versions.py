@@ -1,18 +1,25 @@
 """Two versions of Horovod in turn: whether a change made anything slower.
 
     git worktree add ../before v1.0
-    python benchmarks/versions.py ../before . mlp cnn 4 65536 views
+    python benchmarks/versions.py ../before . mlp cnn 4 65536 views 65536@4
+    python benchmarks/versions.py ../before . data-plane --json versions.json
 
 Each checkout is installed into its folder ``build/versions``, both in the same way. Then two ranks
 of each are alive at the same time, and while one version works the other one waits for its turn,
 so that what else the machine does hits both. What can be measured: ``mlp`` and ``cnn``, the steps
 of ``training_step.py``; ``resnet``, its gradients in one operation each, and ``views``, the same as
-views of buckets; or a number of bytes, a tensor that is summed in place.
+views of buckets; ``many``, 500 tensors of 4 KiB in one operation each, all submitted before the
+first wait, and ``grouped``, the same as one operation; or a number of bytes, a tensor that is
+summed in place. ``@4`` behind any of these takes four ranks. ``data-plane`` stands for ``many``,
+``grouped``, ``resnet`` and the sizes from 4 B to 256 MiB, these also on four ranks.
+
+The data file has every turn of both versions, so that tables and plots can be drawn from it later.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -20,6 +27,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -27,6 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NUM_RANKS = 2
+KIB, MIB = 2**10, 2**20
+SIZES = (4, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+WORDS = ("mlp", "cnn", "resnet", "views", "many", "grouped")
+DATA_PLANE = (
+    *map(str, SIZES),
+    *("many", "grouped", "resnet"),
+    *(f"{size}@4" for size in SIZES if size != 4 * KIB),
+)
 WARMUP_S = 1.0
 TURN_S = 0.4
 
@@ -65,8 +81,23 @@ def work(what: str) -> Callable[[], object]:
         if what == "views":
             return BucketViews(counts, what).run
         return horovod_way([torch.zeros(count) for count in counts], what)
+    if what in ("many", "grouped"):
+        return many(grouped=what == "grouped")
     tensor = torch.zeros(int(what) // 4)
     return lambda: hvd.allreduce_(tensor, name="tensor", op=hvd.Sum)
+
+
+def many(grouped: bool) -> Callable[[], object]:
+    """500 tensors of 4 KiB: one operation each, or all in one."""
+    import torch
+    from many_tensors import horovod_way
+
+    import horovod.torch as hvd
+
+    tensors = [torch.zeros(1024) for _ in range(500)]
+    if not grouped:
+        return horovod_way(tensors, "many")
+    return lambda: hvd.grouped_allreduce_(tensors, name="grouped", op=hvd.Sum)
 
 
 def run_rank(folder: Path, what: str) -> None:
@@ -98,20 +129,22 @@ def run_rank(folder: Path, what: str) -> None:
 class Version:
     """The job of a version."""
 
-    def __init__(self, opened: ExitStack, checkout: Path, folder: Path, what: str) -> None:
+    def __init__(self, opened: ExitStack, checkout: Path, folder: Path, wanted: str) -> None:
+        what, _, ranks = wanted.partition("@")
+        num_ranks = int(ranks or NUM_RANKS)
         self._pipes: list[tuple[TextIO, TextIO]] = []
-        for rank in range(NUM_RANKS):
+        for rank in range(num_ranks):
             os.mkfifo(folder / f"{rank}.rounds")
             os.mkfifo(folder / f"{rank}.seconds")
         paths = [str(site(checkout)), str(checkout / "benchmarks")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "horovod.runner.cli", "-np", str(NUM_RANKS)]
+        command = [sys.executable, "-m", "horovod.runner.cli", "-np", str(num_ranks)]
         # Not this folder's script, whose neighbors would come before those of the other version.
         command += [sys.executable, "-P", __file__, "--rank", str(folder), what]
         job = opened.enter_context(subprocess.Popen(command, env=env, cwd=folder))
         # At their end the pipes are closed, which ends the ranks; unless something went wrong.
         opened.push(lambda kind, *_: job.terminate() if kind else None)
-        for rank in range(NUM_RANKS):
+        for rank in range(num_ranks):
             orders = opened.enter_context((folder / f"{rank}.rounds").open("w", buffering=1))
             answers = opened.enter_context((folder / f"{rank}.seconds").open())
             self._pipes.append((orders, answers))
@@ -126,8 +159,38 @@ class Version:
         return max(map(float, lines))
 
 
-def compare(checkouts: Sequence[Path], what: str, turns: int) -> str:
-    """A row of the table."""
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one thing.
+
+    Attributes:
+        what: as on the command line.
+        rounds: in each turn.
+        before_s, after_s: seconds of a round on the slowest rank, by turn; turns of the same number
+            were neighbors.
+    """
+
+    what: str
+    rounds: int
+    before_s: list[float]
+    after_s: list[float]
+
+    def show(self) -> str:
+        """A row of the table."""
+        ratios = [after / before for before, after in zip(self.before_s, self.after_s, strict=True)]
+        lower, ratio, upper = statistics.quantiles(ratios)
+        times = [show_quartiles(times) for times in (self.before_s, self.after_s)]
+        return f"| {self.what} | {' | '.join(times)} | {ratio:.3f} | {lower:.2f} to {upper:.2f} |"
+
+
+def show_quartiles(times_s: Sequence[float]) -> str:
+    """The median, and the quartiles behind it."""
+    lower, median, upper = (f"{time_s * 1e6:,.1f}" for time_s in statistics.quantiles(times_s))
+    return f"{median} ({lower} to {upper}) µs"
+
+
+def compare(checkouts: Sequence[Path], what: str, turns: int) -> Row:
+    """Lets both versions take turns."""
     with tempfile.TemporaryDirectory(prefix="horovod-versions-") as folder, ExitStack() as opened:
         versions = []
         for number, checkout in enumerate(checkouts):
@@ -138,21 +201,33 @@ def compare(checkouts: Sequence[Path], what: str, turns: int) -> str:
         for version in versions:
             version.turn(max(1, int(WARMUP_S / first_s)))
         rounds = max(1, int(TURN_S / first_s))
-        times_s: list[tuple[float, float]] = []
+        row = Row(what, rounds, [], [])
         for number in range(turns):
-            if number % 2 == 0:
-                before = versions[0].turn(rounds)
-                after = versions[1].turn(rounds)
-            else:
-                after = versions[1].turn(rounds)
-                before = versions[0].turn(rounds)
-            times_s.append((before, after))
-    before_s, after_s = (statistics.median(times) for times in zip(*times_s, strict=True))
-    lower, ratio, upper = statistics.quantiles(after / before for before, after in times_s)
-    return (
-        f"| {what} | {before_s * 1e6:,.1f} µs | {after_s * 1e6:,.1f} µs "
-        f"| {ratio:.3f} | {lower:.2f} to {upper:.2f} |"
-    )
+            columns = [row.before_s, row.after_s]
+            # Nobody always comes first.
+            for place in (0, 1) if number % 2 == 0 else (1, 0):
+                columns[place].append(versions[place].turn(rounds))
+    return row
+
+
+def wanted_rows(words: Sequence[str]) -> list[str]:
+    """What to measure, of a command line.
+
+    Raises:
+        SystemExit: a word stands for nothing.
+    """
+    rows: list[str] = []
+    for word in words:
+        rows += DATA_PLANE if word == "data-plane" else (word,)
+    for row in rows:
+        what, at, ranks = row.partition("@")
+        is_size = what.isdecimal() and int(what) >= 4
+        if not (what in WORDS or is_size) or (at and not (ranks.isdecimal() and int(ranks) >= 2)):
+            raise SystemExit(
+                f"{row} cannot be measured: give {', '.join(WORDS)}, data-plane or a number of "
+                "bytes from 4, and @N behind it for N ranks"
+            )
+    return rows
 
 
 def main() -> None:
@@ -163,17 +238,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, help="another one")
-    parser.add_argument("what", nargs="+", help="mlp, cnn, resnet, views, or a number of bytes")
+    parser.add_argument(
+        "what",
+        nargs="+",
+        help=f"{', '.join(WORDS)}, data-plane, or a number of bytes; @4: on 4 ranks",
+    )
     parser.add_argument("--turns", type=int, default=40, help="of each version")
+    parser.add_argument("--json", type=Path, help="a file for the times of all turns")
     args = parser.parse_args()
+    wanted = wanted_rows(args.what)
+    if args.turns < 2:
+        parser.error("--turns: quartiles need at least 2")
+    if args.json is not None and not args.json.resolve().parent.is_dir():
+        parser.error(f"--json: there is no folder {args.json.resolve().parent}; make it")
     checkouts = [args.before.resolve(), args.after.resolve()]
     for checkout in checkouts:
         install(checkout)
-    print(f"load average before: {os.getloadavg()[0]:.1f}\n")
+    load_average = os.getloadavg()[0]
+    print(f"load average before: {load_average:.1f}\n")
     print("| what | before | after | after / before, median of turns | quartiles |")
     print("| --- | ---: | ---: | ---: | --- |")
-    for what in args.what:
-        print(compare(checkouts, what, args.turns), flush=True)
+    rows = []
+    for what in wanted:
+        rows.append(compare(checkouts, what, args.turns))
+        print(rows[-1].show(), flush=True)
+        if args.json is not None:  # after each row, as all of them take long
+            report = {"load_average": load_average, "rows": [asdict(row) for row in rows]}
+            args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
